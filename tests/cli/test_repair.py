@@ -8,6 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import leconvert as library
@@ -53,6 +54,25 @@ def test_check_names_the_command_that_repairs_and_undo_goes_back(
     assert again.stdout == f"{drifted}: nothing to repair.\n"
     assert leconvert("undo", drifted).returncode == 0
     assert snapshot(drifted) == before
+
+
+def test_rows_are_put_in_order_before_a_repair_that_writes_anew(
+    leconvert: Leconvert, drifted: Path
+) -> None:
+    """A conversion goes by the row: it would give rows the wrong tasks, for good."""
+    tasks = drifted / "meta/tasks.parquet"
+    right = pq.read_table(tasks)
+    pq.write_table(right.take([1, 0]), tasks)
+    refused = leconvert("repair", drifted, "--quantiles")
+    assert refused.returncode == 3, refused.stdout
+    assert "tasks-order: Row 0 has task_index 1." in refused.stderr
+    told = f"`leconvert repair {drifted}` puts them in order."
+    assert told in " ".join(refused.stderr.split())
+    done = leconvert("repair", drifted, "--output", f"{drifted}_ordered")
+    assert done.returncode == 0, done.stderr
+    assert "changed: the order and numbers of the rows of meta/tasks.parquet\n" in done.stdout
+    assert pq.read_table(f"{drifted}_ordered/meta/tasks.parquet") == right
+    assert leconvert("repair", f"{drifted}_ordered", "--quantiles").returncode == 0
 
 
 def test_what_stays_wrong_is_said_and_ends_with_3(leconvert: Leconvert, drifted: Path) -> None:

@@ -157,7 +157,15 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
     [
         (["merge", "split", "trim"], "plan,work,pack,swap,finish,clean", 47, 15),
         (
-            ["repair", "repair-nfs", "repair-out", "undo", "undo-back", "undo-repair"],
+            [
+                "repair",
+                "repair-nfs",
+                "repair-order",
+                "repair-out",
+                "undo",
+                "undo-back",
+                "undo-repair",
+            ],
             "work,swap,finish",
             3,
             35,

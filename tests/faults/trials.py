@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tests.drift import drift_in_place
 from tests.faults.power import Loss, PowerModel
 from tests.faults.watched_disk import Fault, FaultKind, Operation, WatchedDisk
@@ -162,6 +164,7 @@ CASES = {
         Case("repair", in_place=True, begins_with="drifted", command="repair"),
         Case("repair-nfs", True, can_exchange=False, begins_with="drifted", command="repair"),
         Case("repair-out", in_place=False, begins_with="drifted", command="repair"),
+        Case("repair-order", in_place=True, begins_with="disordered", command="repair"),
         Case("undo", in_place=True, begins_with="converted", command="undo"),
         Case("undo-back", True, can_exchange=False, begins_with="went-back", command="undo"),
         Case("undo-repair", True, can_exchange=False, begins_with="repaired", command="undo"),
@@ -252,7 +255,8 @@ def make_source(root: Path, frames: Sequence[int] = (3, 2), seed: int = 0) -> Pa
 def make_templates(template: Path, cases: Iterable[Case]) -> Path:
     """Make beside a template (`make_source`) the other datasets that cases begin with.
 
-    ``v30`` is its conversion, ``drifted`` that with wrong frame times, ``earlier`` another
+    ``v30`` is its conversion, ``drifted`` that with wrong frame times, ``disordered`` with rows of
+    tables that are not where their numbers say, ``earlier`` another
     conversion, ``shorter`` one of its first episode. ``converted``, ``went-back`` and ``repaired``
     hold a result in its source's place, and that.
     """
@@ -263,8 +267,9 @@ def make_templates(template: Path, cases: Iterable[Case]) -> Path:
         api.convert(source, output=folder / "earlier")
     if any(case.appends for case in cases):
         api.convert(make_source(folder / "shorter-source", (3,)), output=folder / "shorter")
-    if needed & {"v30", "drifted", "repaired", "went-back"}:
+    if needed & {"v30", "drifted", "disordered", "repaired", "went-back"}:
         api.convert(template, output=folder / "v30")
+        _put_in_disorder(Path(shutil.copytree(folder / "v30", folder / "disordered")))
         drift_in_place(Path(shutil.copytree(folder / "v30", folder / "drifted")))
     if "converted" in needed:
         api.convert(Path(shutil.copytree(template, folder / "converted" / "set")))
@@ -274,6 +279,15 @@ def make_templates(template: Path, cases: Iterable[Case]) -> Path:
     if "repaired" in needed:
         api.repair(Path(shutil.copytree(folder / "drifted", folder / "repaired" / "set")))
     return template
+
+
+def _put_in_disorder(root: Path) -> None:
+    """Exchange the rows of two episodes, and give the task another number."""
+    (episodes,), tasks = root.glob("meta/episodes/*/*.parquet"), root / "meta/tasks.parquet"
+    pq.write_table(pq.read_table(episodes).take([1, 0]), episodes)
+    table = pq.read_table(tasks)
+    at = table.schema.get_field_index("task_index")
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array([3])), tasks)
 
 
 def command_on(command: str, sources: Sequence[Path], target: Path | None, **options: Any) -> None:

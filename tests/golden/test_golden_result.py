@@ -107,6 +107,17 @@ def test_what_a_repair_changed_is_read(tmp_path: Path, later_keys: dict[str, obj
         info=("total_frames",),
         stats=("observation.state",),
     )
-    change(result / "meta/repaired.json", version=2)
-    with pytest.raises(UnreadableSourceError, match="version 2"):
+    change(result / "meta/repaired.json", version=3)
+    with pytest.raises(UnreadableSourceError, match="version 3"):
         read_changes(result)
+
+
+def test_an_order_that_a_repair_changed_is_read() -> None:
+    assert read_changes(GOLDEN.with_name("v2_repaired")) == Changes(
+        number=1,
+        fps=(30, 1),
+        data={"data/chunk-000/file-000.parquet": ("task_index",)},
+        episodes=("meta/episodes/chunk_index", "meta/episodes/file_index"),
+        episode_rows=(2, 3, 1, 0, 4),
+        task_rows=(1, 0),
+    )

@@ -1,6 +1,6 @@
 """A v3.0 dataset looked at alone: what LeRobot would refuse, or load wrongly."""
 
-from leconvert.check.dataset import DatasetCheck, check_dataset
+from leconvert.check.dataset import AS_STORED, DatasetCheck, NewOrder, check_dataset
 from leconvert.check.meta import check_feature_stats
 from leconvert.check.video_files import (
     EpisodeSpans,
@@ -11,8 +11,10 @@ from leconvert.check.video_files import (
 )
 
 __all__ = [
+    "AS_STORED",
     "DatasetCheck",
     "EpisodeSpans",
+    "NewOrder",
     "VideoFrames",
     "check_dataset",
     "check_feature_stats",

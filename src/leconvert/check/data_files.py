@@ -18,6 +18,7 @@ from leconvert.formats.v3 import (
     ROWS_AT_A_TIME,
     Declared,
     EpisodeTable,
+    OtherTasks,
     Ranges,
     RoutedFile,
     RowCheck,
@@ -108,11 +109,13 @@ class DataFileReport:
             finding of their own.
         untimed: Episodes whose timestamps are wrong, so that nothing can be said of their video
             frames; None where rows were not compared.
+        other_tasks: Episodes for which ``meta/episodes`` lists other tasks than their rows have.
     """
 
     findings: list[Finding] = field(default_factory=list)
     columns: tuple[tuple[str, str], ...] | None = None
     untimed: IntArray | None = None
+    other_tasks: Mapping[int, OtherTasks] = field(default_factory=dict)
 
 
 def check_data_file(
@@ -122,8 +125,13 @@ def check_data_file(
     ranges: Ranges,
     declared: Declared,
     num_tasks: int | None,
+    task_numbers: IntArray | None = None,
 ) -> DataFileReport:
-    """Check one data file; memory is bounded by a block of rows of five columns, and its footer."""
+    """Check one data file; memory is bounded by a block of rows of five columns, and its footer.
+
+    Args:
+        task_numbers: What its rows call each task, ascending; by default its row.
+    """
     report = DataFileReport()
     path = routed.path
     if not (root / path).exists():
@@ -142,9 +150,12 @@ def check_data_file(
             lengths = ranges.length[routed.episodes]
             if file.metadata.num_rows == int(lengths.sum()):
                 report.findings += _row_group_findings(file, routed, lengths)
-                rows = RowCheck(routed, table, ranges, declared, num_tasks)
+                rows = RowCheck(
+                    routed, table, ranges, declared, num_tasks, task_numbers=task_numbers
+                )
                 report.findings += rows.check(file)
                 report.untimed = rows.untimed
+                report.other_tasks = rows.other_tasks
             else:
                 report.findings.append(_wrong_rows(file, routed, lengths))
     except (OSError, ValueError, pa.ArrowException) as error:

@@ -37,6 +37,7 @@ from leconvert.formats.v3 import (
     Declared,
     EpisodesReader,
     EpisodeTable,
+    OtherTasks,
     Ranges,
     RoutedFile,
     check_ranges,
@@ -47,14 +48,21 @@ from leconvert.formats.v3 import (
     routed_files,
     split_findings,
 )
-from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
+from leconvert.model import DATA_STREAM, Finding, IntArray, camera_of, stream_of_camera
 from leconvert.parallel import parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.source import scan_source
 from leconvert.text import count
 
-__all__ = ["DatasetCheck", "DatasetReport", "check_dataset", "checked_result"]
+__all__ = [
+    "AS_STORED",
+    "DatasetCheck",
+    "DatasetReport",
+    "NewOrder",
+    "check_dataset",
+    "checked_result",
+]
 
 
 _SHOWN = 20
@@ -157,6 +165,24 @@ def checked_result(
     return info
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NewOrder:
+    """Tables below ``meta/`` with their rows in another order than the stored one.
+
+    Attributes:
+        episodes: The stored row of each episode, shape (E,); None: as they are stored.
+        tasks: The stored row of each task, shape (T,); None likewise.
+        task_numbers: What rows of data call each of these tasks, ascending; None: by its row.
+    """
+
+    episodes: IntArray | None = None
+    tasks: IntArray | None = None
+    task_numbers: IntArray | None = None
+
+
+AS_STORED = NewOrder()
+
+
 class DatasetCheck:
     """A check of a v3.0 dataset, step by step; a step that cannot be done leaves its findings.
 
@@ -164,6 +190,8 @@ class DatasetCheck:
         root: The dataset.
         raw: Its ``info.json``.
         progress: Where it says how far it is.
+        order: Checks it as if the rows of its tables stood in this order, each with the number of
+            its row.
 
     Attributes:
         root: The dataset.
@@ -172,7 +200,9 @@ class DatasetCheck:
         table: What ``meta/episodes`` says; None where nothing can be read by it.
         ranges: The rows of each episode; None where there is no table.
         files: The files of each stream whose files are known, in the order of their episodes.
-        num_tasks: Rows of ``meta/tasks.parquet``; None where it cannot be used.
+        tasks: The text of each row of ``meta/tasks.parquet``; None where it cannot be used.
+        other_tasks: Of each data file the episodes for which ``meta/episodes`` lists other tasks
+            than their rows have.
         stats: What the episodes' statistics add up to, by feature.
         episodes: Number of episodes.
         frames: Number of rows.
@@ -180,8 +210,13 @@ class DatasetCheck:
     """
 
     def __init__(
-        self, root: Path, raw: Mapping[str, Any], progress: Progress = NO_PROGRESS
+        self,
+        root: Path,
+        raw: Mapping[str, Any],
+        progress: Progress = NO_PROGRESS,
+        order: NewOrder = AS_STORED,
     ) -> None:
+        self._order = order
         self.root = root
         self._raw = raw
         self._progress = progress
@@ -190,7 +225,8 @@ class DatasetCheck:
         self.table: EpisodeTable | None = None
         self.ranges: Ranges | None = None
         self.files: Mapping[str, list[RoutedFile]] = {}
-        self.num_tasks: int | None = None
+        self.tasks: Sequence[str] | None = None
+        self.other_tasks: dict[str, Mapping[int, OtherTasks]] = {}
         self.stats: Mapping[str, Mapping[str, FloatArray]] = {}
         self.episodes = 0
         self.frames = 0
@@ -203,6 +239,9 @@ class DatasetCheck:
             return
         declared, self.findings = declaration(self._raw)
         texts, findings = read_task_rows(self.root, self._raw)
+        if self._order.tasks is not None and texts is not None:
+            texts = [texts[row] for row in self._order.tasks]
+            findings = [finding for finding in findings if finding.code != "tasks-order"]
         self.findings += findings
         if declared is None:
             return
@@ -210,7 +249,7 @@ class DatasetCheck:
         streams = [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
         in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
         task_rows = None if texts is None or in_doubt else _rows_of(texts)
-        self.num_tasks = None if texts is None else len(texts)
+        self.tasks = texts
         stats = EpisodeStats([key for key, ft in declared.features.items() if has_stats(ft)])
         table, findings = read_episode_table(
             EpisodesReader(self.root), streams, task_rows=task_rows, add_stats=stats.add
@@ -224,6 +263,8 @@ class DatasetCheck:
             if not findings:
                 self.findings.append(found("no-episodes", "meta/episodes has no rows."))
             return
+        if self._order.episodes is not None:
+            table = table.in_order(self._order.episodes)
         ranges, findings = check_ranges(table, declared)
         self.findings += findings
         self.findings += split_findings(self._raw, len(table))
@@ -261,7 +302,9 @@ class DatasetCheck:
         self.untimed = untimed = np.zeros(len(table), np.bool_)
 
         def table_report(routed: RoutedFile) -> DataFileReport:
-            return check_data_file(self.root, routed, table, ranges, declared, self.num_tasks)
+            num_tasks = None if self.tasks is None else len(self.tasks)
+            numbers = self._order.task_numbers
+            return check_data_file(self.root, routed, table, ranges, declared, num_tasks, numbers)
 
         def video_findings(routed: RoutedFile) -> list[Finding]:
             return check_video_file(
@@ -293,6 +336,8 @@ class DatasetCheck:
         columns: tuple[tuple[str, str], ...] | None = None
         for routed, report in zip(tables, reports, strict=True):
             self.findings += report.findings
+            if report.other_tasks:
+                self.other_tasks[routed.path] = report.other_tasks
             columns = columns or report.columns
             if report.columns is not None and report.columns != columns:
                 message = f"{routed.path} has other columns or types than the first file."

@@ -551,7 +551,9 @@ _V3_KINDS = (
         "tasks-order",
         "error",
         "A task's row is not its task_index; readers go by the row, so frames get the wrong task.",
-        remedy="Sort meta/tasks.parquet by task_index, from 0 without gaps.",
+        remedy="`leconvert repair DATASET` sorts or numbers its rows, as the tasks that "
+        "meta/episodes lists demand. Where these fit neither, sort meta/tasks.parquet by "
+        "task_index, from 0 without gaps.",
     ),
     Kind(
         "tasks-duplicate",
@@ -582,8 +584,9 @@ _V3_KINDS = (
         "episode-order",
         "error",
         "An episode's row is not its index; readers go by the row and take another episode's.",
-        remedy="Sort meta/episodes by episode_index, from 0 without gaps, over all files in "
-        "text order.",
+        remedy="`leconvert repair DATASET` sorts or numbers its rows, as dataset_from_index "
+        "demands. Where that fits neither, sort meta/episodes by episode_index, from 0 without "
+        "gaps, over all files in text order.",
     ),
     Kind(
         "episode-range",
@@ -609,7 +612,8 @@ _V3_KINDS = (
         "episode-tasks",
         "warning",
         "The tasks that meta/episodes lists for an episode are not those of its rows.",
-        remedy="Set the tasks with LeRobot's modify_tasks.",
+        remedy="`leconvert repair DATASET` lists the tasks that only rows have. Where "
+        "meta/episodes lists one that no row has, set the right ones with LeRobot's modify_tasks.",
     ),
     # --- data files ---
     Kind(

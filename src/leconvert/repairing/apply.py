@@ -32,8 +32,13 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from leconvert import media, tables
 from leconvert.check import DatasetCheck
@@ -59,6 +64,7 @@ from leconvert.repairing.changes import (
     repairs_of,
     write_changes,
 )
+from leconvert.repairing.order import find_order
 from leconvert.repairing.plan import RepairPlan, plan_repair
 from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.text import amount
@@ -244,7 +250,9 @@ def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
             else f"Convert it, with the repairs as options: `leconvert convert "
             f"{shlex.quote(str(root))}`.",
         )
-    return plan_repair(DatasetCheck(root, raw, progress), retime=retime)
+    check = DatasetCheck(root, raw, progress)
+    order, ordered = find_order(check, raw, progress)
+    return plan_repair(ordered, retime=retime, order=order, stored=check.findings)
 
 
 def _end_interrupted(plan: SwapPlan, run_id: str, fs: FileSystem) -> None:
@@ -289,7 +297,8 @@ class _TreeWriter:
         self._progress = progress
         self._videos = {video.path: video for video in plan.videos}
         self._data = {data.path: data for data in plan.data}
-        self._first_row = self._first_rows() if plan.episodes else {}
+        writes_episodes = plan.episodes or plan.episode_rows is not None
+        self._first_row = self._first_rows() if writes_episodes else {}
 
     def _first_rows(self) -> Mapping[str, tuple[int, int]]:
         """Return the first row and the number of rows of each file of ``meta/episodes``."""
@@ -299,6 +308,15 @@ class _TreeWriter:
             found[path] = (first, rows)
             first += rows
         return found
+
+    @cached_property
+    def _in_order(self) -> pa.Table | None:
+        """The rows of all of ``meta/episodes``, where they are put into another order."""
+        if self._plan.episode_rows is None:
+            return None
+        with storage_errors(self._root / v3.EPISODES_DIR):
+            stored = pa.concat_tables(pq.read_table(self._root / path) for path in self._first_row)
+        return stored.take(pa.array(self._plan.episode_rows))
 
     def write(self, changes: Changes) -> None:
         """Write all files, synced by nobody yet, and the record of what is changed in them."""
@@ -323,7 +341,7 @@ class _TreeWriter:
             self._write_video(path)
         elif path in self._data:
             data = self._data[path]
-            columns = data.values(self._plan.fps)
+            columns = data.values(self._plan.fps, source)
             tables.replace_columns(source, target, columns, row_groups=data.length.tolist())
             self.written_bytes += target.stat().st_size
         elif path in self._first_row:
@@ -331,7 +349,15 @@ class _TreeWriter:
             columns = {
                 name: values[first : first + rows] for name, values in self._plan.episodes.items()
             }
-            tables.replace_columns(source, target, columns)
+            moved = self._in_order.slice(first, rows) if self._in_order is not None else None
+            tables.replace_columns(source, target, columns, rows=moved)
+            self.written_bytes += target.stat().st_size
+        elif path == v3.TASKS_PATH and self._plan.task_rows is not None:
+            order = self._plan.task_rows
+            number = {"task_index": np.arange(len(order))}
+            with storage_errors(source):
+                ordered = pq.read_table(source).take(pa.array(order))
+            tables.replace_columns(source, target, number, rows=ordered)
             self.written_bytes += target.stat().st_size
         elif (path == v3.INFO_PATH and self._plan.info) or (
             path == v3.STATS_PATH and self._plan.stats

@@ -39,7 +39,8 @@ __all__ = [
     "write_changes",
 ]
 
-_FORMAT, _VERSION = "leconvert/repaired", 1
+# Version 2 puts rows of tables into another order: who does not know of that would miss them.
+_FORMAT, _VERSIONS = "leconvert/repaired", (1, 2)
 _BLOCK_BYTES = 4 * 1024**2
 _ROWS = 1024
 
@@ -55,6 +56,9 @@ class Changes:
         joined: Video files whose samples were joined into a new file.
         data: Changed columns of each data file.
         episodes: Changed columns of ``meta/episodes``.
+        episode_rows: The row that each row of ``meta/episodes`` was before; empty where none moved.
+        task_rows: The row that each row of ``meta/tasks.parquet`` was before, where they were
+            ordered; they are numbered from 0.
         info: Changed keys of ``meta/info.json``.
         stats: Features whose statistics in ``meta/stats.json`` are new.
     """
@@ -65,6 +69,8 @@ class Changes:
     joined: tuple[str, ...] = ()
     data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     episodes: tuple[str, ...] = ()
+    episode_rows: tuple[int, ...] = ()
+    task_rows: tuple[int, ...] = ()
     info: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
 
@@ -79,6 +85,8 @@ class Changes:
             tuple(video.path for video in plan.videos if video.patch is None),
             {data.path: data.columns for data in plan.data},
             tuple(sorted(plan.episodes)),
+            () if plan.episode_rows is None else tuple(plan.episode_rows.tolist()),
+            () if plan.task_rows is None else tuple(plan.task_rows.tolist()),
             tuple(sorted(plan.info)),
             tuple(sorted(plan.stats)),
         )
@@ -93,6 +101,8 @@ class Changes:
             joined=tuple(record["joined"]),
             data={path: tuple(names) for path, names in record["data"].items()},
             episodes=tuple(record["episodes"]),
+            episode_rows=tuple(record.get("episode_rows", ())),
+            task_rows=tuple(record.get("task_rows", ())),
             info=tuple(record["info"]),
             stats=tuple(record["stats"]),
         )
@@ -100,7 +110,11 @@ class Changes:
 
 def write_changes(root: Path, changes: Changes) -> None:
     """Write the record below a dataset."""
-    record = {"format": _FORMAT, "version": _VERSION, **asdict(changes)}
+    fields = asdict(changes)
+    version = 2 if changes.episode_rows or changes.task_rows else 1
+    if version == 1:
+        del fields["episode_rows"], fields["task_rows"]
+    record = {"format": _FORMAT, "version": version, **fields}
     (root / REPAIRED_PATH).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
@@ -113,7 +127,7 @@ def read_changes(root: Path) -> Changes | None:
     return v3.read_meta_record(
         root / REPAIRED_PATH,
         _FORMAT,
-        (_VERSION,),
+        _VERSIONS,
         Changes.from_record,
         next_step="Use the version of leconvert that wrote it, or remove the file.",
     )
@@ -143,6 +157,10 @@ def compare_trees(
         names.discard(v3.STATS_PATH)
     differences = [f"{path} is not in the repaired dataset." for path in sorted(names - there)]
     differences += [f"{path} is only in the repaired dataset." for path in sorted(there - names)]
+    if changes.episode_rows:
+        moved = {path for path in names & there if _is_of_episodes(path)}
+        differences += _compare_moved(source, result, sorted(moved), changes)
+        names -= moved
     if changes.stats:
         differences += _compare_json(source, result, v3.STATS_PATH, changes.stats)
     with progress.stage("compare", len(names & there), "files") as stage:
@@ -166,8 +184,12 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
         yield from _compare_video(one, other, path, changes)
     elif path in changes.data:
         yield from _compare_table(one, other, path, changes.data[path])
-    elif changes.episodes and path.startswith(f"{v3.EPISODES_DIR}/") and path.endswith(".parquet"):
+        if "task_index" in changes.data[path]:
+            yield from _compare_task_numbers(source, one, other, path, changes)
+    elif changes.episodes and _is_of_episodes(path):
         yield from _compare_table(one, other, path, changes.episodes)
+    elif changes.task_rows and path == v3.TASKS_PATH:
+        yield from _compare_tasks(one, other, changes)
     elif path == v3.INFO_PATH:
         yield from _compare_json(source, result, path, changes.info)
     elif not one.is_file():
@@ -230,6 +252,64 @@ def _compare_table(one: Path, other: Path, path: str, changed: tuple[str, ...]) 
                 if not _same_values(old.column(name), new.column(name)):
                     yield f"{path} has other values of {name} in rows {number * _ROWS:,} and on."
                     return
+
+
+def _is_of_episodes(path: str) -> bool:
+    return path.startswith(f"{v3.EPISODES_DIR}/") and path.endswith(".parquet")
+
+
+def _compare_moved(source: Path, result: Path, paths: list[str], changes: Changes) -> Iterator[str]:
+    """Compare the rows of ``meta/episodes``, each with that which it was before."""
+    before = [pq.read_table(source / path) for path in paths]
+    after = [pq.read_table(result / path) for path in paths]
+    for path, one, other in zip(paths, before, after, strict=True):
+        if not one.schema.equals(other.schema, check_metadata=True):
+            yield f"{path} has another schema."
+        if one.num_rows != other.num_rows:
+            yield f"{path} has another number of rows."
+    yield from _compare_rows(
+        pa.concat_tables(before),
+        pa.concat_tables(after),
+        v3.EPISODES_DIR,
+        changes.episode_rows,
+        changes.episodes,
+    )
+
+
+def _compare_tasks(one: Path, other: Path, changes: Changes) -> Iterator[str]:
+    before, after = pq.read_table(one), pq.read_table(other)
+    if not before.schema.equals(after.schema, check_metadata=True):
+        yield f"{v3.TASKS_PATH} has another schema."
+        return
+    yield from _compare_rows(before, after, v3.TASKS_PATH, changes.task_rows, ("task_index",))
+    if after.column("task_index").to_pylist() != list(range(after.num_rows)):
+        yield f"{v3.TASKS_PATH} is not numbered by row."
+
+
+def _compare_rows(
+    before: pa.Table, after: pa.Table, path: str, rows: tuple[int, ...], changed: tuple[str, ...]
+) -> Iterator[str]:
+    if sorted(rows) != list(range(before.num_rows)) or after.num_rows != before.num_rows:
+        yield f"{path} does not have each row once."
+        return
+    for name in before.column_names:
+        if name not in changed and not _same_values(
+            before.column(name).take(pa.array(rows)), after.column(name)
+        ):
+            yield f"{path} has other values of {name}."
+
+
+def _compare_task_numbers(
+    source: Path, one: Path, other: Path, path: str, changes: Changes
+) -> Iterator[str]:
+    """Compare what rows call their task, by the text that stood and stands at that number."""
+    numbers = v3.read_task_numbers(source)
+    new_of = {numbers[old]: new for new, old in enumerate(changes.task_rows)}
+    before, after = (
+        pq.read_table(file, columns=["task_index"]).column(0).to_pylist() for file in (one, other)
+    )
+    if [new_of.get(number) for number in before] != after:
+        yield f"{path} has rows of another task."
 
 
 def _row_blocks(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:

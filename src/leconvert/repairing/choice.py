@@ -8,9 +8,11 @@ what follows from the files.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from leconvert.errors import SourceError
 from leconvert.planner import PlannedRepairs, plan_repairs
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing.apply import repair_dataset
@@ -59,8 +61,21 @@ def plan_anew(
     """Plan the conversion of a v3.0 dataset that makes it right, with some repairs or the best.
 
     Columns that only count are counted anew wherever `repair_dataset` would count them.
+
+    Raises:
+        SourceError: Rows of tables have to be put in order before; a conversion takes them as they
+            stand.
     """
     plan = repair_dataset(root, dry_run=True, progress=progress).plan
+    if plan.puts_in_order:
+        raise SourceError(
+            f"Tables of {root} have rows that are not where their numbers say, which a conversion "
+            "would take as they stand.",
+            path=str(root),
+            next_step=f"`leconvert repair {shlex.quote(str(root))}` puts them in order. Then run "
+            "this command again.",
+            details=[f"{f.code}: {f.message}" for f in plan.mended if f.code.endswith("-order")],
+        )
     if options is not None and any(finding.code in INDEX_COLUMNS for finding in plan.mended):
         options = replace(options, reindex=True)
     return plan_repairs(root, options, progress=progress)

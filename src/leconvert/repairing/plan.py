@@ -23,12 +23,16 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from leconvert import media
 from leconvert.arrow import FloatArray
 from leconvert.check import (
+    AS_STORED,
     DatasetCheck,
     EpisodeSpans,
+    NewOrder,
     VideoFrames,
     check_feature_stats,
     frames_of,
@@ -43,7 +47,15 @@ from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.text import count
 from leconvert.workdir.storage_errors import CHECK_DISK, storage_errors
 
-__all__ = ["INDEX_COLUMNS", "DataRepair", "RepairPlan", "VideoRepair", "plan_repair"]
+__all__ = [
+    "INDEX_COLUMNS",
+    "DataRepair",
+    "RepairPlan",
+    "VideoRepair",
+    "moved",
+    "plan_repair",
+    "rows_are_certain",
+]
 
 _TIMES = frozenset({"frame-times", "video-end", "video-neighbours", "video-frames"})
 # What the check says of a file whose times are exact, too.
@@ -88,6 +100,7 @@ class DataRepair:
         episodes: Its episodes, shape (K,).
         start: First row of each in the dataset.
         length: Rows of each, which become its row groups.
+        task_numbers: What rows call each task now, ascending, where they shall call it by its row.
     """
 
     path: str
@@ -95,9 +108,15 @@ class DataRepair:
     episodes: IntArray
     start: IntArray
     length: IntArray
+    task_numbers: IntArray | None = None
 
-    def values(self, fps: Fraction) -> dict[str, npt.NDArray[Any]]:
-        """Return the new values of each column, arrays of shape (rows,)."""
+    def values(self, fps: Fraction, stored: Path) -> dict[str, npt.NDArray[Any]]:
+        """Return the new values of each column, arrays of shape (rows,).
+
+        Args:
+            fps: Frames a second.
+            stored: The file as it is.
+        """
         frame = np.arange(self.length.sum())
         frame -= np.repeat(np.cumsum(self.length) - self.length, self.length)
         values: dict[str, npt.NDArray[Any]] = {
@@ -106,6 +125,10 @@ class DataRepair:
             "frame_index": frame,
             "timestamp": frame / float(fps),
         }
+        if self.task_numbers is not None:
+            with storage_errors(stored):
+                column = pq.read_table(stored, columns=["task_index"]).column(0)
+            values["task_index"] = np.searchsorted(self.task_numbers, column.to_numpy())
         return {name: values[name] for name in self.columns}
 
 
@@ -119,6 +142,10 @@ class RepairPlan:
         videos: Video files that change, in the order of their paths.
         data: Data files that change, likewise.
         episodes: New values of columns of ``meta/episodes``, arrays of shape (E,).
+        episode_rows: The stored row of each episode, shape (E,), where rows of ``meta/episodes``
+            are put into another order.
+        task_rows: The stored row of each task, shape (T,), where ``meta/tasks.parquet`` is put into
+            another order or its rows are numbered anew.
         info: New values in ``meta/info.json``.
         stats: New statistics by feature, for ``meta/stats.json``.
         mended: Findings that will be gone.
@@ -131,7 +158,9 @@ class RepairPlan:
     fps: Fraction
     videos: tuple[VideoRepair, ...] = ()
     data: tuple[DataRepair, ...] = ()
-    episodes: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    episodes: Mapping[str, npt.NDArray[Any] | pa.Array] = field(default_factory=dict)
+    episode_rows: IntArray | None = None
+    task_rows: IntArray | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     mended: tuple[Finding, ...] = ()
@@ -140,7 +169,14 @@ class RepairPlan:
     extent: Extent | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.videos or self.data or self.episodes or self.info or self.stats)
+        changed = (self.videos, self.data, self.episodes, self.info, self.stats)
+        return self.puts_in_order or any(changed)
+
+    @property
+    def puts_in_order(self) -> bool:
+        """Whether rows of tables get other places or numbers."""
+        tables = self.episode_rows is not None or self.task_rows is not None
+        return tables or "episode_index" in self.episodes
 
     @property
     def errors_left(self) -> tuple[Finding, ...]:
@@ -158,6 +194,12 @@ class RepairPlan:
         if self.data:
             names = sorted({name for data in self.data for name in data.columns})
             lines.append(f"{', '.join(names)} in {count(len(self.data), 'data file')}")
+        if self.episode_rows is not None:
+            lines.append(f"the order of the rows of {v3.EPISODES_DIR}")
+        if self.task_rows is not None:
+            is_moved = moved(self.task_rows) is not None
+            what = "the order and numbers of the rows" if is_moved else "task_index"
+            lines.append(f"{what} of {v3.TASKS_PATH}")
         if self.episodes:
             names = sorted({name.rpartition("/")[2] for name in self.episodes})
             lines.append(f"{', '.join(names)} in {v3.EPISODES_DIR}")
@@ -182,6 +224,8 @@ class RepairPlan:
             ],
             "data": [{"path": data.path, "columns": list(data.columns)} for data in self.data],
             "episodes": sorted(self.episodes),
+            "orders_episodes": self.episode_rows is not None,
+            "orders_tasks": self.task_rows is not None,
             "info": dict(self.info),
             "stats": sorted(self.stats),
             "mended": [asdict(finding) for finding in self.mended],
@@ -190,20 +234,45 @@ class RepairPlan:
         }
 
 
-def plan_repair(check: DatasetCheck, *, retime: bool = False) -> RepairPlan:
+def rows_are_certain(check: DatasetCheck) -> bool:
+    """Tell whether it is known which rows are whose, and all of them are there."""
+    return not any(
+        finding.code in _ROWS_IN_DOUBT
+        or (finding.code in ("missing-file", "unreadable-file") and finding.stream == DATA_STREAM)
+        for finding in check.findings
+    )
+
+
+def moved(rows: IntArray | None) -> IntArray | None:
+    """Return an order if it is another than the stored one."""
+    return None if rows is None or np.array_equal(rows, np.arange(len(rows))) else rows
+
+
+def plan_repair(
+    check: DatasetCheck,
+    *,
+    retime: bool = False,
+    order: NewOrder = AS_STORED,
+    stored: Collection[Finding] = (),
+) -> RepairPlan:
     """Decide what a repair changes.
 
     Files are read, nothing is written.
 
     Args:
-        check: What a check found.
+        check: What a check found, of the dataset in that order.
         retime: Whether timestamps of rows become ``frame_index / fps``, where they are not.
+        order: The order in which the rows of its tables will be.
+        stored: What was found of the dataset in the order in which it is stored.
     """
     declared, table, ranges = check.declared, check.table, check.ranges
     if declared is None or table is None or ranges is None:
         return RepairPlan(check.root, Fraction(1), left=tuple(check.findings))
-    planner = _Planner(check, declared, table, ranges, retime=retime)
-    return planner.plan()
+    planner = _Planner(check, declared, table, ranges, order, retime=retime)
+    plan = planner.plan()
+    there = {finding.code for finding in check.findings}
+    by_order = tuple(finding for finding in stored if finding.code not in there)
+    return replace(plan, mended=by_order + plan.mended)
 
 
 class _Planner:
@@ -215,15 +284,18 @@ class _Planner:
         declared: v3.Declared,
         table: v3.EpisodeTable,
         ranges: v3.Ranges,
+        order: NewOrder,
         *,
         retime: bool,
     ) -> None:
         self._check = check
+        self._order = order
+        self._episode_rows = moved(order.episodes)
         self._declared = declared
         self._table = table
         self._ranges = ranges
         self._retime = retime
-        self._episodes: dict[str, npt.NDArray[Any]] = {}
+        self._episodes: dict[str, npt.NDArray[Any] | pa.Array] = {}
         self._videos: list[VideoRepair] = []
         self._data: list[DataRepair] = []
         self._info: dict[str, Any] = {}
@@ -239,10 +311,12 @@ class _Planner:
 
     def plan(self) -> RepairPlan:
         codes = {finding.code for finding in self._check.findings}
-        is_sure = not codes & _ROWS_IN_DOUBT and not self._lacks_data()
-        if is_sure:
+        if self._order.episodes is not None and self._episode_rows is None:
+            self._episodes["episode_index"] = np.arange(len(self._table))
+        if rows_are_certain(self._check):
             self._plan_ranges(codes)
             self._plan_data()
+            self._plan_tasks()
         self._plan_locations(codes)
         self._plan_videos()
         self._plan_stats()
@@ -252,18 +326,14 @@ class _Planner:
             tuple(sorted(self._videos, key=lambda video: video.path)),
             tuple(sorted(self._data, key=lambda data: data.path)),
             self._episodes,
+            self._episode_rows,
+            self._order.tasks,
             self._info,
             self._stats,
             tuple(self._gone.values()),
             tuple(self._left),
             tuple(self._remarks),
             Extent(self._check.episodes, self._check.frames, len(self._declared.features)),
-        )
-
-    def _lacks_data(self) -> bool:
-        return any(
-            finding.code in ("missing-file", "unreadable-file") and finding.stream == DATA_STREAM
-            for finding in self._check.findings
         )
 
     def _codes(self, path: str) -> set[str]:
@@ -295,7 +365,7 @@ class _Planner:
             totals = {
                 "total_episodes": len(self._table),
                 "total_frames": int(length.sum()),
-                "total_tasks": self._check.num_tasks,
+                "total_tasks": None if self._check.tasks is None else len(self._check.tasks),
             }
             for key, value in totals.items():
                 if value is not None and self._declared.raw.get(key) != value:
@@ -303,7 +373,7 @@ class _Planner:
             self._mend({"totals"})
 
     def _plan_locations(self, codes: set[str]) -> None:
-        if "episodes-location" not in codes:
+        if "episodes-location" not in codes and self._episode_rows is None:
             return
         reader = v3.EpisodesReader(self._check.root)
         columns: dict[str, list[int]] = {name: [] for name in v3.LOCATION_COLUMNS}
@@ -323,22 +393,61 @@ class _Planner:
 
     def _plan_data(self) -> None:
         wanted = INDEX_COLUMNS | (_RETIMED if self._retime else {})
+        numbers = self._order.task_numbers
+        if numbers is not None and np.array_equal(numbers, np.arange(len(numbers))):
+            numbers = None  # rows call tasks by the rows that they will have
         for routed in self._check.files.get(DATA_STREAM, []):
             codes = self._codes(routed.path) & wanted.keys()
-            if not codes:
+            columns = {wanted[code] for code in codes}
+            if numbers is not None:
+                columns.add("task_index")
+            if not columns:
                 continue
             self._data.append(
                 DataRepair(
                     routed.path,
-                    tuple(sorted(wanted[code] for code in codes)),
+                    tuple(sorted(columns)),
                     routed.episodes,
                     self._ranges.start[routed.episodes],
                     self._ranges.length[routed.episodes],
+                    numbers,
                 )
             )
             self._mend({*codes, "row-groups"}, routed.path)
             if "timestamp-column" in codes:
                 self._untimed[routed.episodes] = False
+
+    def _plan_tasks(self) -> None:
+        """Let episodes list the tasks that only their rows have.
+
+        A task that only the list has may be what somebody knew better: it stays for him to decide.
+        """
+        texts = self._check.tasks
+        if texts is None or not self._check.other_tasks:
+            return
+        reader = v3.EpisodesReader(self._check.root)
+        listed: list[list[str]] = []
+        for block in reader.blocks(lambda name: name == "tasks"):
+            listed += block.column(0).to_pylist()
+        if self._episode_rows is not None:
+            listed = [listed[row] for row in self._episode_rows]
+        is_changed = False
+        for path, other in self._check.other_tasks.items():
+            added = {
+                episode: sorted(tasks.of_rows - tasks.listed)
+                for episode, tasks in other.items()
+                if tasks.listed < tasks.of_rows
+            }
+            for episode, tasks in added.items():
+                listed[episode] = [*listed[episode], *(texts[task] for task in tasks)]
+            if added:
+                is_changed = True
+                self._mend({"episode-tasks"}, path)
+                rest = {episode: told for episode, told in other.items() if episode not in added}
+                if rest:
+                    self._findings.append(v3.episode_tasks_finding(path, rest))
+        if is_changed:
+            self._episodes["tasks"] = pa.array(listed, pa.list_(pa.string()))
 
     def _plan_videos(self) -> None:
         for stream, files in self._check.files.items():

@@ -8,6 +8,7 @@ its frames; where they do not, as in trimmed files, they begin at ``from_timesta
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -213,7 +214,8 @@ def _read_tasks(
         code = told.get(finding.code)
         if code == "task-gap":
             said = f"{v3.TASKS_PATH}: {finding.message} Readers find a task by its row, and so "
-            said += "does this conversion."
+            said += f"does this conversion; `leconvert repair {shlex.quote(str(root))}` tells "
+            said += "whether the rows or the numbers are right."
             remarks.append(Observation(code, said, path=v3.TASKS_PATH, severity="warning"))
         elif code is not None:
             said = f"{v3.TASKS_PATH}: {finding.message}"
@@ -256,7 +258,8 @@ def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation
                 f"{root / v3.EPISODES_DIR} is not sorted by episode: {finding.message} Readers go "
                 "by the row.",
                 path=str(root / v3.EPISODES_DIR),
-                next_step="Sort its rows by episode_index over all of its files.",
+                next_step=f"`leconvert repair {shlex.quote(str(root))}` sorts or numbers its rows, "
+                "where the dataset says how; otherwise sort them by episode_index over all files.",
             )
         if finding.code == "episode-range":
             yield Observation("episode-range", finding.message, path=v3.EPISODES_DIR)

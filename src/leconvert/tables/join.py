@@ -164,9 +164,10 @@ def _writer_options(schema: pa.Schema) -> dict[str, Any]:
 def replace_columns(
     source: Path,
     target: Path,
-    columns: Mapping[str, npt.NDArray[Any]],
+    columns: Mapping[str, npt.NDArray[Any] | pa.Array],
     *,
     row_groups: Sequence[int] | None = None,
+    rows: pa.Table | None = None,
 ) -> None:
     """Write a table again with other values in some columns; types and metadata stay.
 
@@ -177,6 +178,7 @@ def replace_columns(
         target: Where it goes; must not exist.
         columns: Values of whole columns, arrays of shape (rows,), by the name of the column.
         row_groups: Rows of each row group that is written; by default those that are there.
+        rows: Rows that are written in place of its own, as many.
 
     Raises:
         UnreadableSourceError: The table cannot be read.
@@ -186,7 +188,9 @@ def replace_columns(
             schema = file.schema_arrow
             stored = file.metadata
             sizes = row_groups or [stored.row_group(n).num_rows for n in range(file.num_row_groups)]
-            batches = file.iter_batches(_BATCH_ROWS, use_threads=False)
+            batches: Iterable[pa.RecordBatch] = file.iter_batches(_BATCH_ROWS, use_threads=False)
+            if rows is not None:
+                batches = rows.replace_schema_metadata(schema.metadata).to_batches(_BATCH_ROWS)
             with pq.ParquetWriter(
                 target, schema, compression="snappy", **_writer_options(schema)
             ) as writer:
@@ -195,7 +199,11 @@ def replace_columns(
                     for name, values in columns.items():
                         at = schema.get_field_index(name)
                         part = values[row : row + group.num_rows]
-                        array = _array_of_kind(part, schema.field(at).type)
+                        kind = schema.field(at).type
+                        if isinstance(part, np.ndarray):
+                            array = _array_of_kind(part, kind)
+                        else:
+                            array = part.cast(kind)
                         group = group.set_column(at, schema.field(at), array)  # noqa: PLW2901
                     writer.write_table(group, row_group_size=max(1, group.num_rows))
                     row += group.num_rows

@@ -48,6 +48,7 @@ from leconvert.workdir.locks import target_lock
 
 Damage = Callable[[Path], object]
 DATA = "data/chunk-000/file-000.parquet"
+TASKS = "meta/tasks.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
 WRIST = "videos/observation.images.wrist/chunk-000/file-000.mp4"
@@ -106,6 +107,19 @@ def set_cells(path: str, column: str, **cells: object) -> Damage:
     return damage
 
 
+def reorder(path: str, *rows: int) -> Damage:
+    """Write the rows of a table in another order."""
+    return lambda root: pq.write_table(pq.read_table(root / path).take(list(rows)), root / path)
+
+
+def leave_a_gap(root: Path) -> None:
+    """Call the second task 5, in the table and in the rows."""
+    set_cells(TASKS, "task_index", r1=5)(root)
+    tasks = pq.read_table(root / DATA).column("task_index").to_pylist()
+    cells = {f"r{row}": 5 for row, task in enumerate(tasks) if task == 1}
+    set_cells(DATA, "task_index", **cells)(root)
+
+
 def camera(name: str) -> str:
     return f"videos/observation.images.top/{name}"
 
@@ -130,6 +144,13 @@ DAMAGES: dict[str, tuple[Damage, set[str]]] = {
     "index": (set_cells(DATA, "index", r3=99), {"index-column"}),
     "episode_index": (set_cells(DATA, "episode_index", r3=4), {"episode-column"}),
     "frame_index": (set_cells(DATA, "frame_index", r3=4), {"frame-column"}),
+    "numbers of episodes": (
+        set_cells(EPISODES, "episode_index", r1=2, r2=1, r4=9), {"episode-order"}
+    ),
+    "tasks in another order": (reorder(TASKS, 1, 0), {"tasks-order"}),
+    "numbers of tasks": (set_cells(TASKS, "task_index", r0=4), {"tasks-order"}),
+    "tasks with a gap": (leave_a_gap, {"tasks-order", "task-column"}),
+    "a task that is not listed": (set_cells(EPISODES, "tasks", r1=[]), {"episode-tasks"}),
     "statistics": (edit_stats, {"stats-aggregate"}),
     "no statistics": (lambda root: (root / "meta/stats.json").unlink(), {"stats-missing"}),
 }  # fmt: skip
@@ -175,6 +196,97 @@ def test_what_is_broken_is_as_it_was(sound: Path, broken: Path, tmp_path: Path, 
                 for statistic in found[key]:
                     np.testing.assert_allclose(found[key][statistic], wanted[key][statistic])
     assert (tmp_path / "out/README.md").read_bytes() == (sound / "README.md").read_bytes()
+
+
+def split_episodes(root: Path, first: list[int], second: list[int]) -> None:
+    """Put rows of ``meta/episodes`` into two files; each says in which file it is."""
+    table = pq.read_table(root / EPISODES)
+    at = table.schema.get_field_index("meta/episodes/file_index")
+    for number, rows in enumerate((first, second)):
+        part = table.take(rows).set_column(
+            at, table.schema.field(at), pa.array([number] * len(rows), pa.int64())
+        )
+        pq.write_table(part, root / EPISODES.replace("file-000", f"file-{number:03}"))
+
+
+def test_rows_of_episodes_are_sorted_over_all_files(
+    sound: Path, broken: Path, tmp_path: Path
+) -> None:
+    split_episodes(broken, [3, 2, 0], [1, 4])
+    reorder(TASKS, 1, 0)(broken)
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert {"episode-order", "tasks-order"} <= codes(report)
+    assert report.plan.left == ()
+    assert check_dataset(tmp_path / "out").findings == ()
+    split_episodes(wanted := Path(shutil.copytree(sound, tmp_path / "w")), [0, 1, 2], [3, 4])
+    for path in (EPISODES, EPISODES.replace("0.parquet", "1.parquet"), DATA, TASKS):
+        assert pq.read_table(tmp_path / "out" / path) == pq.read_table(wanted / path)
+
+
+@pytest.mark.parametrize(
+    ("damages", "code"),
+    [
+        # The rows that an episode says are its, and its number, are both of another one.
+        (
+            [
+                set_cells(EPISODES, "episode_index", r1=3),
+                set_cells(EPISODES, "dataset_from_index", r1=20, r2=12),
+            ],
+            "episode-order",
+        ),
+        # No row has what is listed, by neither reading.
+        ([reorder(TASKS, 1, 0), set_cells(EPISODES, "tasks", r1=["Dance."])], "tasks-order"),
+        ([reorder(TASKS, 1, 0), set_cells(TASKS, "task", r1="Put it down.")], "tasks-order"),
+        # Somebody may have known better what the episode shows.
+        ([set_cells(EPISODES, "tasks", r1=["Dance."])], "episode-tasks"),
+        ([set_cells(EPISODES, "tasks", r1=["Pick up the cube.", "Put it down."])], "episode-tasks"),
+    ],
+)
+def test_what_nobody_knows_without_the_original_stays(
+    broken: Path, damages: list[Damage], code: str
+) -> None:
+    for damage in damages:
+        damage(broken)
+    plan = repair_dataset(broken, dry_run=True).plan
+    assert plan.episode_rows is None
+    assert plan.task_rows is None
+    assert not {"tasks", "episode_index"} & plan.episodes.keys()
+    assert code in {finding.code for finding in plan.left}
+    assert code not in {finding.code for finding in plan.mended}
+
+
+def test_of_several_episodes_those_are_mended_that_lack_a_task(broken: Path) -> None:
+    set_cells(EPISODES, "tasks", r1=[], r2=["Dance."])(broken)
+    report = repair_dataset(broken)
+    (left,) = report.plan.left
+    assert left.message.startswith("1 episode, first episode 2: ")
+    (found,) = check_dataset(broken).findings
+    assert found.message == left.message
+    assert not repair_dataset(broken).plan
+
+
+@pytest.mark.parametrize(
+    ("damage", "spoiled", "said"),
+    [
+        (reorder(EPISODES, 3, 2, 0, 1, 4), reorder(EPISODES, 0, 1, 2, 4, 3), "other values of"),
+        (reorder(TASKS, 1, 0), reorder(TASKS, 1, 0), "other values of"),
+        (reorder(TASKS, 1, 0), set_cells(TASKS, "task_index", r0=7), "not numbered by row"),
+        (leave_a_gap, set_cells(DATA, "task_index", r0=1), "rows of another task"),
+    ],
+)
+def test_an_order_is_put_back_and_another_one_is_noticed(
+    broken: Path, damage: Damage, spoiled: Damage, said: str
+) -> None:
+    damage(broken)
+    before = snapshot(broken)
+    repair_dataset(broken)
+    changes, old = read_changes(broken), broken.with_name(f"{broken.name}_old")
+    assert changes is not None
+    assert compare_trees(old, broken, changes) == []
+    spoiled(Path(shutil.copytree(broken, other := broken.with_name("other"))))
+    assert any(said in each for each in compare_trees(old, other, changes))
+    assert not undo_conversion(broken).was_undone
+    assert snapshot(broken) == before
 
 
 def test_a_file_that_cannot_hold_the_times_is_joined_again(

@@ -249,6 +249,33 @@ class EpisodeTable:
         first = int(self.task_ends[row - 1]) if row else 0
         return set(self.task_numbers[first : int(self.task_ends[row])].tolist())
 
+    def in_order(self, rows: IntArray) -> EpisodeTable:
+        """Return the table as if these rows stood in this order, each numbered by its place."""
+        placed = {
+            stream: StreamPlaces(
+                places.chunk[rows],
+                places.file[rows],
+                places.begin_seconds[rows] if len(places.begin_seconds) else places.begin_seconds,
+                places.end_seconds[rows] if len(places.end_seconds) else places.end_seconds,
+            )
+            for stream, places in self.placed.items()
+        }
+        ends, numbers = self.task_ends, self.task_numbers
+        if len(ends):
+            first = np.concatenate(([0], ends))
+            parts = [numbers[first[row] : first[row + 1]] for row in rows.tolist()]
+            ends = np.cumsum([len(part) for part in parts])
+            numbers = np.concatenate(parts)
+        return EpisodeTable(
+            np.arange(len(self)),
+            self.length[rows],
+            self.from_index[rows],
+            self.to_index[rows],
+            placed,
+            ends,
+            numbers,
+        )
+
 
 def read_episode_table(
     reader: EpisodesReader,

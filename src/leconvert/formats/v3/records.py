@@ -24,6 +24,7 @@ __all__ = [
     "pandas_index",
     "read_meta_record",
     "read_repairs",
+    "read_task_numbers",
     "read_task_rows",
     "read_tasks",
     "write_repairs",
@@ -106,6 +107,16 @@ def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | Non
         code = "unreadable-file" if path.exists() else "missing-file"
         return None, [found(code, str(error), stream="tasks", path=TASKS_PATH)]
     return _texts_and_findings(table, info)
+
+
+def read_task_numbers(root: Path) -> list[object]:
+    """Return ``task_index`` of each row as it is stored.
+
+    Raises:
+        UnreadableSourceError: The table cannot be read.
+    """
+    numbers: list[object] = _read_table(root / TASKS_PATH).column("task_index").to_pylist()
+    return numbers
 
 
 def _texts_and_findings(

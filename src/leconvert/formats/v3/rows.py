@@ -6,7 +6,7 @@ Nothing is raised for what is wrong: it is a finding, and who looks decides what
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -23,13 +23,16 @@ from leconvert.formats.v3.info import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.media import ClipIndex
 from leconvert.model import DATA_STREAM, Finding, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.text import count
 
 __all__ = [
     "ROWS_AT_A_TIME",
+    "OtherTasks",
     "Ranges",
     "RoutedFile",
     "RowCheck",
     "check_ranges",
+    "episode_tasks_finding",
     "files_of",
     "first_frames",
     "order_in_file",
@@ -270,6 +273,30 @@ class _Wrong:
     episodes: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class OtherTasks:
+    """What the rows of an episode and ``meta/episodes`` call its tasks, where that differs."""
+
+    of_rows: frozenset[int]
+    listed: frozenset[int]
+
+
+def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding:
+    """Say in which episodes of a data file rows have other tasks than ``meta/episodes`` lists."""
+    episode, tasks = next(iter(other.items()))
+    listed = [
+        task if task >= 0 else "one that is not in tasks.parquet" for task in sorted(tasks.listed)
+    ]
+    return found(
+        "episode-tasks",
+        f"{count(len(other), 'episode')}, first episode {episode}: its rows have the tasks "
+        f"{sorted(tasks.of_rows)}, meta/episodes lists {listed}.",
+        episode=episode,
+        stream="episodes",
+        path=path,
+    )
+
+
 class RowCheck:
     """Compares blocks of rows with what their place in the file demands.
 
@@ -281,9 +308,11 @@ class RowCheck:
         num_tasks: Number of tasks, None where unknown.
         first: First row of each of the file's episodes in it, ascending; by default they follow
             each other from the first row to the last. Rows that no episode has are passed over.
+        task_numbers: What the rows call each task, ascending; by default they call it by its row.
 
     Attributes:
         tasks: The tasks of the rows of each episode, as far as they were compared.
+        other_tasks: The episodes for which ``meta/episodes`` lists other tasks.
     """
 
     def __init__(
@@ -294,8 +323,11 @@ class RowCheck:
         declared: Declared,
         num_tasks: int | None,
         first: IntArray | None = None,
+        task_numbers: IntArray | None = None,
     ) -> None:
         self.tasks: dict[int, tuple[int, ...]] = {}
+        self.other_tasks: dict[int, OtherTasks] = {}
+        self._task_numbers = task_numbers
         self._routed = routed
         self._table = table
         self._start = ranges.start[routed.episodes]
@@ -306,7 +338,6 @@ class RowCheck:
         self._has_video = bool(declared.cameras)
         self._wrong: dict[str, _Wrong] = {}
         self._tasks_seen: dict[int, set[int]] = {}
-        self._tasks_differ = _Wrong()
         self._untimed: list[IntArray] = []
 
     @property
@@ -347,14 +378,8 @@ class RowCheck:
                     path=self._routed.path,
                     severity="warning" if mild else None,
                 )
-        if self._tasks_differ.count:
-            yield found(
-                "episode-tasks",
-                f"{self._tasks_differ.count:,} episodes, first {self._tasks_differ.said}.",
-                episode=self._tasks_differ.episode,
-                stream="episodes",
-                path=self._routed.path,
-            )
+        if self.other_tasks:
+            yield episode_tasks_finding(self._routed.path, self.other_tasks)
 
     def _add(self, first_row: int, batch: pa.RecordBatch) -> None:
         rows = np.arange(first_row, first_row + batch.num_rows)
@@ -379,6 +404,9 @@ class RowCheck:
         tasks = self._integers(batch, "task_index", place, frame)
         if tasks is None or self._num_tasks is None:
             return
+        if self._task_numbers is not None:
+            at = np.searchsorted(self._task_numbers, tasks).clip(max=len(self._task_numbers) - 1)
+            tasks = np.where(self._task_numbers[at] == tasks, at, -1)
         bad = ~((tasks >= 0) & (tasks < self._num_tasks) & (tasks == np.rint(tasks)))
         self._note("task_index", bad, tasks, None, place, frame)
         if not bad.any():
@@ -431,8 +459,8 @@ class RowCheck:
         frame: IntArray,
         said: str | None = None,
     ) -> None:
-        count = int(np.count_nonzero(bad))
-        if not count:
+        num_bad = int(np.count_nonzero(bad))
+        if not num_bad:
             return
         wrong = self._wrong.get(name)
         if wrong is None:
@@ -444,7 +472,7 @@ class RowCheck:
             wrong = self._wrong[name] = _Wrong(
                 0, episode, f"frame {frame[at]} of episode {episode}, where {shown}"
             )
-        wrong.count += count
+        wrong.count += num_bad
         wrong.episodes.update(self._routed.episodes[np.unique(place[bad])].tolist())
 
     def _gather_tasks(self, place: IntArray, tasks: npt.NDArray[Any]) -> None:
@@ -463,16 +491,4 @@ class RowCheck:
                 continue
             listed = self._table.tasks_of(episode)
             if listed != seen:
-                if not self._tasks_differ.count:
-                    self._tasks_differ.episode = episode
-                    self._tasks_differ.said = (
-                        f"episode {episode}: its rows have the tasks {sorted(seen)}, "
-                        f"meta/episodes lists {_listed(listed)}"
-                    )
-                self._tasks_differ.count += 1
-
-
-def _listed(tasks: set[int]) -> str:
-    return str(
-        [task if task >= 0 else "one that is not in tasks.parquet" for task in sorted(tasks)]
-    )
+                self.other_tasks[episode] = OtherTasks(frozenset(seen), frozenset(listed))
