@@ -37,6 +37,7 @@ def train(
     out: Path,
     *more: str,
     ranks: int = 1,
+    launcher: str = "torchrun",
     options: Sequence[str] = (),
     work: str = "none",
 ) -> list[list[dict[str, Any]]]:
@@ -47,6 +48,7 @@ def train(
         out: For what comes out.
         more: Arguments of LeRobot's program.
         ranks: Processes.
+        launcher: What starts several: ``torchrun`` or ``accelerate``.
         options: Of our command.
         work: ``all`` for the policy's own, too.
     """
@@ -60,8 +62,11 @@ def train(
     if any(one.startswith("--config_path") for one in more):
         arguments = []
     start = [sys.executable]
-    if ranks > 1:
+    if ranks > 1 and launcher == "torchrun":
         start += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    elif ranks > 1:
+        start += ["-m", "accelerate.commands.launch", "--multi_gpu", f"--num_processes={ranks}"]
+        start += ["--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]
     out.mkdir(exist_ok=True)
     done = subprocess.run(
         [*start, str(SCRIPT), str(out), work, *options, "--", *arguments, *more],
@@ -114,15 +119,18 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("ranks", "launcher"), [(1, "torchrun"), (2, "torchrun"), (2, "accelerate")]
+)
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_act_learns_from_a_stream_and_from_a_mixture(
-    dataset: Path, other: Path, tmp_path: Path, ranks: int, is_mixed: bool
+    dataset: Path, other: Path, tmp_path: Path, ranks: int, launcher: str, is_mixed: bool
 ) -> None:
     found = train(
         *(dataset, tmp_path, "--steps=20", f"--batch_size={4 // ranks}"),
         *("--save_checkpoint=false", "--policy.optimizer_lr=0.003"),
         ranks=ranks,
+        launcher=launcher,
         options=["--also", f"{other}=0.25"] if is_mixed else [],
         work="all",
     )
