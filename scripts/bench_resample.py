@@ -1,7 +1,7 @@
 """Measure resampling in several set-ups and keep the raw repeats.
 
     python scripts/bench_resample.py                    # all set-ups
-    python scripts/bench_resample.py even jitter --repeats 3
+    python scripts/bench_resample.py even gripper --repeats 3
 
 Each set-up is one run of ``leconvert probe resample`` in this process, and a plain copy of as many
 bytes as its largest batch has, which packing cannot do without. Rows go to
@@ -35,10 +35,8 @@ from leconvert.resampling.report import result_tables
 SETUPS: Mapping[str, Mapping[str, Any]] = {
     "even": {"threads": 1},
     "even-all-threads": {},
-    "jitter": {"threads": 1, "jitter": 0.2, "batch_sizes": (128,)},
     "gripper": {"threads": 1, "methods": {"action[6]": "previous"}, "batch_sizes": (128,)},
     "bf16": {"threads": 1, "dtypes": ("bf16",), "batch_sizes": (128,)},
-    "no-preload": {"threads": 1, "preload": False, "batch_sizes": (128,)},
     "training": {"threads": 1, "batch_sizes": (64,), "loaders": True, "end_to_end": True},
 }
 """What is changed in the default options."""

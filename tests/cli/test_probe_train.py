@@ -176,5 +176,5 @@ def test_launchers_start_ranks_that_train_together(
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)  # of rank 0 alone
-    assert (told["world_size"], told["steps"], told["engine"]) == (2, 3, "accelerate")
+    assert (told["world_size"], told["steps"]) == (2, 3)
     assert (tmp_path / "run/checkpoints/step-00000003/dataset_state.pt").is_file()

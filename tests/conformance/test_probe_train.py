@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,6 @@ LENGTHS = [15, 9, 21, 1, 12]
 BATCH_SIZE = 8
 # Into the second epoch, so that its beginning is resumed at and over as well.
 STEPS = 12
-
-ENGINES = ["torch", *(["accelerate"] if find_spec("accelerate") else [])]
-"""accelerate is optional: with it installed everything here runs with it too."""
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +101,7 @@ def run(root: Path, out_dir: Path, *, num_workers: int = 0, **options: Any) -> T
     )
     trained.batches_of_first_epoch = len(loader)
     stop = options.pop("stop", lambda: False)
-    options = {"steps": STEPS, "save_every": 1, "use_accelerate": False, **options}
+    options = {"steps": STEPS, "save_every": 1, **options}
     train(loader, TrainOptions(out_dir, windows=windows, **options), watch=trained.watch, stop=stop)
     return trained
 
@@ -124,12 +120,11 @@ def test_an_older_checkpoint_is_resumed_in_another_folder_alone(
     assert again.losses == whole.losses[3:]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_losses_and_order_after_resuming_at_any_batch_are_those_of_a_run_that_never_stopped(
-    datasets: dict[str, Path], tmp_path: Path, num_workers: int, engine: str
+    datasets: dict[str, Path], tmp_path: Path, num_workers: int
 ) -> None:
-    settings = {"num_workers": num_workers, "use_accelerate": engine == "accelerate"}
+    settings = {"num_workers": num_workers}
     whole = run(datasets["videos"], tmp_path / "whole", **settings)
     assert len(set(map(tuple, whole.order))) == STEPS
     assert sum(LENGTHS) < sum(map(len, whole.order)) < 2 * sum(LENGTHS)
@@ -243,26 +238,24 @@ def test_dummy_loads_the_same_batches_and_leaves_no_checkpoint(
 # --- several ranks ----------------------------------------------------------------------------
 
 
-def trained_twice(root: str, out_dir: str, engine: str) -> list[dict[str, Any]]:
+def trained_twice(root: str, out_dir: str) -> list[dict[str, Any]]:
     """Be one of two ranks: train without a stop, and once more from step 5."""
     folder, data = Path(out_dir), Path(root)
-    settings: dict[str, Any] = {
-        "num_workers": 2, "use_accelerate": engine == "accelerate", "batch_size": 4,
-    }  # fmt: skip
+    settings: dict[str, Any] = {"num_workers": 2, "batch_size": 4}
     whole = run(data, folder / "whole", save_every=5, **settings)
     checkpoint = str(checkpoint_dir(folder / "whole", 5))
     again = run(data, folder / "again", resume_from=checkpoint, save_every=100, **settings)
     return [asdict(whole), asdict(again)]
 
 
-def two_ranks(root: Path, out_dir: Path, engine: str) -> list[tuple[Trained, Trained]]:
+def two_ranks(root: Path, out_dir: Path) -> list[tuple[Trained, Trained]]:
     """Train as two processes that find their ranks, and each other, in the environment.
 
     Returns:
         A pair a rank: the run that never stopped, and the one that resumed at step 5.
     """
     pairs = run_as_ranks(
-        *(trained_twice, root, out_dir, engine),
+        *(trained_twice, root, out_dir),
         folder=out_dir,
         environment={
             "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
@@ -271,11 +264,10 @@ def two_ranks(root: Path, out_dir: Path, engine: str) -> list[tuple[Trained, Tra
     return [(Trained(**whole), Trained(**again)) for whole, again in pairs]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_two_ranks_share_an_epoch_and_resume_together(
-    datasets: dict[str, Path], tmp_path: Path, engine: str
+    datasets: dict[str, Path], tmp_path: Path
 ) -> None:
-    ranks = two_ranks(datasets["videos"], tmp_path, engine)
+    ranks = two_ranks(datasets["videos"], tmp_path)
     first, second = (whole.first_epoch for whole, _ in ranks)
     assert sorted(first + second) == list(range(sum(LENGTHS)))
     assert abs(len(first) - len(second)) <= 1

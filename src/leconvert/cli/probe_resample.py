@@ -33,12 +33,10 @@ def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--dataset", "--root", metavar="DIR|URL", help="the numeric columns of a v3.0 dataset"
     )
-    source.add_argument(
-        "--hdf5", metavar="FILE", help="a file that --write-hdf5 wrote, or one of robomimic"
-    )
+    source.add_argument("--hdf5", metavar="FILE", help="a file of robomimic")
     group.add_argument(
         "--source-hz", type=float, metavar="X",
-        help="samples a second in a file of robomimic that does not say it",
+        help="samples a second in an --hdf5 file that does not say it",
     )  # fmt: skip
     group.add_argument(
         "--revision", metavar="REV", help="branch, tag or commit of a --dataset on the Hub"
@@ -49,11 +47,6 @@ def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
         help="use the first N, or make N synthetic ones (default: 512, or twice the "
         "largest batch)",
     )  # fmt: skip
-    group.add_argument(
-        "--jitter", type=float, metavar="X",
-        help="shift synthetic samples by up to this share of a step (default: 0)",
-    )  # fmt: skip
-    group.add_argument("--write-hdf5", metavar="FILE", help="write the trajectories, and end")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -171,7 +164,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, write the result, and show it; or only write the trajectories."""
+    """Measure, write the result, and show it."""
     import importlib.util
 
     from leconvert.probe import require_matplotlib, write_document, write_table
@@ -179,14 +172,11 @@ def run(options: argparse.Namespace) -> int:
         csv_rows,
         draw_resampling,
         everything,
-        open_source,
         run_resample,
         stem_of,
     )
 
     wanted = resample_options(options)
-    if options.write_hdf5 is not None:
-        return _write_trajectories(open_source(wanted), Path(options.write_hdf5), options)
     if options.all:
         wanted = everything(wanted)
     can_draw = importlib.util.find_spec("matplotlib") is not None
@@ -212,17 +202,6 @@ def run(options: argparse.Namespace) -> int:
         print("No plots: pip install 'leconvert[plots]' brings matplotlib.", file=sys.stderr)
     print(json.dumps(document, indent=2) if options.json else _told(document))
     print(f"Written to {out_dir}: {', '.join(written)}.", file=sys.stderr)
-    return 0
-
-
-def _write_trajectories(source: Any, path: Path, options: argparse.Namespace) -> int:
-    from leconvert.resampling import write_hdf5
-
-    write_hdf5(source, path)
-    if options.json:
-        print(json.dumps({"path": str(path), "trajectories": len(source)}))
-    else:
-        print(f"{len(source)} trajectories in {path}")
     return 0
 
 

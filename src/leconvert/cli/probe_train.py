@@ -130,7 +130,7 @@ def _submit(options: argparse.Namespace) -> int:
 
 def _told(report: TrainReport) -> str:
     ranks = "1 rank" if report.world_size == 1 else f"{report.world_size} ranks"
-    by = f"{report.engine} on {report.device}" if report.device else "only loaded"
+    by = f"on {report.device}" if report.device else "only loaded"
     begun = f"resumed from step {report.first_step}" if report.first_step else "from step 0"
     lines = [
         f"steps        {report.steps}, {begun}; {ranks}, {by}",

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice
 from math import prod
 from multiprocessing import resource_tracker
@@ -32,10 +31,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from leconvert.errors import InterruptedRunError, ProbeError, StorageError, UsageError
+from leconvert.errors import (
+    InstallationError,
+    InterruptedRunError,
+    ProbeError,
+    StorageError,
+    UsageError,
+)
 from leconvert.loading import FeatureMeta, StreamLoader, local_rank
 
 __all__ = ["StepFacts", "TrainOptions", "TrainReport", "train"]
@@ -57,7 +61,6 @@ class TrainOptions:
     resume_from: str | None = None  # a checkpoint's folder, or "last": the newest of out_dir
     dummy: bool = False  # only load
     device: str = "cpu"
-    use_accelerate: bool | None = None  # None: where it is installed
 
     def __post_init__(self) -> None:
         for name in ("steps", "log_every", "save_every"):
@@ -79,7 +82,6 @@ class StepFacts(NamedTuple):
 class TrainReport:
     """What a run did, as its rank 0 sees it; kept up to date while it trains."""
 
-    engine: str | None = None  # accelerate or torch; None with dummy
     world_size: int = 1
     device: str | None = None  # None with dummy
     first_step: int = 0  # steps that the run that was resumed had done
@@ -192,17 +194,14 @@ def _encoder(channels: int) -> nn.Module:
 
 
 # ------------------------------------------------------------------------------------------------
-# The processes that train together. Only model and optimizer are handed to accelerate, or to torch
-# where that is not installed. The loader is not: `EpisodeStream` already gives every rank its own
-# samples.
+# The processes that train together. Model and optimizer are handed to accelerate. The loader is
+# not: `EpisodeStream` already gives every rank its own samples.
 
 
 class Ranks:
     """The processes of a run, as one of them sees them."""
 
-    def __init__(
-        self, rank: int, world_size: int, device: str, use_accelerate: bool | None = None
-    ) -> None:
+    def __init__(self, rank: int, world_size: int, device: str) -> None:
         if device != "cpu" and not torch.cuda.is_available():
             raise ProbeError(
                 "There is no CUDA device, or this torch was built without CUDA.",
@@ -215,43 +214,28 @@ class Ranks:
                 "environment.",
                 next_step="Start them with --gpus, torchrun, accelerate launch or --submit.",
             )
-        self.rank, self.world_size = rank, world_size
-        self._accelerator: Any = None
-        if use_accelerate or (use_accelerate is None and find_spec("accelerate") is not None):
+        try:
             from accelerate import Accelerator
-
-            if world_size > 1:  # accelerate knows torchrun's names, not those of SLURM nor --rank
-                names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank()}
-                os.environ |= {name: str(number) for name, number in names.items()}
-            self._accelerator = Accelerator(cpu=device == "cpu")
-            self.device: torch.device = self._accelerator.device
-        else:
-            self.device = torch.device(f"cuda:{local_rank()}" if device == "cuda" else device)
-            if world_size > 1 and not distributed.is_initialized():
-                backend = "gloo" if device == "cpu" else "nccl"
-                distributed.init_process_group(backend, rank=rank, world_size=world_size)
-
-    @property
-    def engine(self) -> str:
-        """What moves model and optimizer."""
-        return "torch" if self._accelerator is None else "accelerate"
+        except ImportError as error:
+            raise InstallationError(
+                "A training needs accelerate, which is not installed.",
+                next_step="pip install 'leconvert[train]'; --dummy, which only loads, needs none.",
+            ) from error
+        self.rank, self.world_size = rank, world_size
+        if world_size > 1:  # accelerate knows torchrun's names, not those of SLURM nor --rank
+            names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank()}
+            os.environ |= {name: str(number) for name, number in names.items()}
+        self._accelerator = Accelerator(cpu=device == "cpu")
+        self.device: torch.device = self._accelerator.device
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return model and optimizer so wrapped that all ranks take the same steps."""
-        if self._accelerator is not None:
-            prepared: tuple[nn.Module, Optimizer] = self._accelerator.prepare(model, optimizer)
-            return prepared
-        if self.world_size == 1:
-            return model, optimizer
-        devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=devices), optimizer
+        prepared: tuple[nn.Module, Optimizer] = self._accelerator.prepare(model, optimizer)
+        return prepared
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients, averaged over all ranks."""
-        if self._accelerator is not None:
-            self._accelerator.backward(loss)
-        else:
-            loss.backward()  # type: ignore[no-untyped-call]
+        self._accelerator.backward(loss)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, in order of rank; all ranks must ask."""
@@ -457,10 +441,8 @@ class _Training:
         self.ranks: Ranks | None = None
         if options.dummy:
             return
-        self.ranks = Ranks(
-            self.stream.rank, self.stream.world_size, options.device, options.use_accelerate
-        )
-        self.report.engine, self.report.device = self.ranks.engine, str(self.ranks.device)
+        self.ranks = Ranks(self.stream.rank, self.stream.world_size, options.device)
+        self.report.device = str(self.ranks.device)
         resumed = self._agreed_checkpoint(self.ranks)
         torch.manual_seed(options.seed)
         shape = policy_shape(self.stream.meta, options.windows)

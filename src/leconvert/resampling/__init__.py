@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leconvert.resampling.kernel import Resampled
     from leconvert.resampling.loaders import ResampledDataset
     from leconvert.resampling.report import csv_rows, draw_resampling, result_tables
-    from leconvert.resampling.trajectories import Method, write_hdf5
+    from leconvert.resampling.trajectories import Method
 
 __all__ = [
     "Method",
@@ -35,7 +35,6 @@ __all__ = [
     "result_tables",
     "run_resample",
     "stem_of",
-    "write_hdf5",
 ]
 
 _NAMES = {
@@ -44,7 +43,7 @@ _NAMES = {
     "kernel": ("Resampled",),
     "loaders": ("ResampledDataset",),
     "report": ("csv_rows", "draw_resampling", "result_tables"),
-    "trajectories": ("Method", "write_hdf5"),
+    "trajectories": ("Method",),
 }
 
 __getattr__ = lazy_names(__name__, _NAMES, title="Resampling")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,7 +50,6 @@ from leconvert.resampling.trajectories import (
     methods_for,
     preload,
     set_record,
-    write_hdf5,
 )
 
 __all__ = [
@@ -102,7 +100,6 @@ class ResampleOptions:
     revision: str | None = None
     columns: tuple[str, ...] | None = None
     max_trajectories: int | None = None
-    jitter: float = 0.0
     hz: float = 50.0
     mode: Mode = "compare"
     batch_sizes: tuple[int, ...] | None = None
@@ -141,9 +138,9 @@ class ResampleOptions:
         for name, rate in (("--hz", self.hz), ("--source-hz", self.source_hz)):
             if rate is not None and not 0 < rate < math.inf:
                 raise UsageError(f"{name} must be a number above 0, not {rate}.")
-        if not 0 <= self.jitter < 0.5:
+        if not self.preload and self.dataset is None and self.hdf5 is None:
             raise UsageError(
-                f"--jitter is a share of a step, from 0 to below 0.5, not {self.jitter}."
+                "--no-preload is for --dataset and --hdf5: the synthetic set is in memory."
             )
         if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
             raise UsageError("--batch-sizes are whole numbers from 1 on.")
@@ -370,7 +367,7 @@ def open_source(options: ResampleOptions) -> TrajectorySource:
         )
     else:
         count = most or max(_SYNTHETIC_COUNT, 2 * max(options.batch_sizes or (0,)))
-        source = SyntheticSet(count, options.seed, jitter=options.jitter)
+        source = SyntheticSet(count, options.seed)
     if not len(source):
         raise SourceError(
             f"{options.dataset or options.hdf5} has no trajectories.",
@@ -415,8 +412,8 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
         find_device(device)
     # The C library would return the memory of every batch to the system; both sides gain alike.
     keep_freed_memory()
-    origin = open_source(options)
-    with _torch_threads(options.threads), _on_disk(origin, options) as source:
+    source = open_source(options)
+    with _torch_threads(options.threads):
         loaded = preload(source)
         options = options.sized(len(loaded))
         methods = methods_for(loaded, options.methods)
@@ -428,7 +425,7 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
         results = _results(options, task, sizes, progress)
         usual = min(sizes, key=lambda size: (abs(size - _USUAL_OF_LOADERS), size))
         document |= {
-            "set": set_record(loaded, methods) | origin.as_record(),
+            "set": set_record(loaded, methods),
             "baseline": task.baseline,
             "results": results,
             "speedups": ratios(results),
@@ -511,18 +508,6 @@ def _end_to_end(
                 stage=stage,
             )
     return rows
-
-
-@contextmanager
-def _on_disk(origin: TrajectorySource, options: ResampleOptions) -> Iterator[TrajectorySource]:
-    """Yield the set; a synthetic one that is not preloaded is read from a file made for it."""
-    if options.preload or not isinstance(origin, SyntheticSet):
-        yield origin
-        return
-    with tempfile.TemporaryDirectory(prefix="leconvert-resample-") as folder:
-        path = Path(folder) / "synthetic.h5"
-        write_hdf5(origin, path)
-        yield Hdf5Set(path)
 
 
 @contextmanager

@@ -114,8 +114,8 @@ class ResampledDataset(_AtOnce):
     trajectory, of shape (B,). One item is one trajectory, of shape (M, ...), without the lengths.
 
     Args:
-        place: A v3.0 dataset (a folder, a URL), or a file of trajectories that ends in ``.hdf5`` or
-            ``.h5``, as docs/resampling.md describes it or as robomimic writes it.
+        place: A v3.0 dataset (a folder, a URL), or a file of robomimic that ends in ``.hdf5`` or
+            ``.h5``.
         hz: Targets a second.
         columns: The features; None for all numeric ones.
         methods: As for `leconvert.resampling.resample`.

@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +32,10 @@ import numpy.typing as npt
 from leconvert.errors import (
     InstallationError,
     SourceError,
-    TargetError,
     UnreadableSourceError,
     UsageError,
 )
 from leconvert.loading import DatasetMeta, RowReader, files_at, load_meta
-from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "GRID_TOLERANCE",
@@ -60,7 +57,6 @@ __all__ = [
     "preload",
     "quaternions",
     "set_record",
-    "write_hdf5",
 ]
 
 Array = npt.NDArray[Any]
@@ -382,59 +378,18 @@ def _spread(numbers: Sequence[float]) -> dict[str, float] | None:
 
 
 # ------------------------------------------------------------------------------------------------
-# Trajectories in one HDF5 file; docs/resampling.md describes it. h5py is imported when a file is
-# touched: it comes with the extra ``resample``.
+# Demonstrations as robomimic stores them, in one HDF5 file. h5py, of the extra ``resample``, is
+# imported when a file is touched.
 
 
-_FORMAT, _VERSION = "leconvert/trajectories", 1
 HDF5_ENDINGS = (".hdf5", ".h5")
 _NUMBERS_NDIM = 2  # samples and columns; pictures have more
-
-
-def _require_h5py() -> Any:
-    if importlib.util.find_spec("h5py") is None:
-        raise InstallationError(
-            "HDF5 needs h5py, which is not installed.",
-            next_step="Run `pip install 'leconvert[resample]'`.",
-        )
-    import h5py
-
-    return h5py
-
-
-def _group(index: int) -> str:
-    return f"trajectories/{index:06d}"
-
-
-def write_hdf5(source: TrajectorySource, path: Path) -> None:
-    """Write a set; it appears under its name when it is whole."""
-    h5py = _require_h5py()
-    if path.exists():
-        raise TargetError(
-            f"{path} exists already.", path=str(path), next_step="Choose another name."
-        )
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with h5py.File(partial, "w") as file:
-                file.attrs.update({"format": _FORMAT, "version": _VERSION, "count": len(source)})
-                for index in range(len(source)):
-                    one = source.load(index)
-                    group = file.create_group(_group(index))
-                    group.attrs["name"] = one.name
-                    group["times"] = one.times
-                    for key, values in one.columns.items():
-                        group[f"columns/{quote(key, safe='')}"] = values
-            partial.rename(path)
-        finally:
-            partial.unlink(missing_ok=True)  # where the set could not be read, or written
 
 
 class Hdf5Set(TrajectorySource):
     """The trajectories of a file: its first ``most``, with these columns or all.
 
-    It reads what `write_hdf5` writes, and demonstrations as robomimic stores them
+    It has demonstrations as robomimic stores them
     (https://robomimic.github.io/docs/datasets/overview.html): ``actions`` is called ``action``
     here and ``obs/KEY`` ``observation.KEY``; pictures are left out; samples are 1/control_freq
     apart, or 1/source_hz where the file does not say the rate.
@@ -448,18 +403,24 @@ class Hdf5Set(TrajectorySource):
         most: int | None = None,
         source_hz: float | None = None,
     ) -> None:
-        _require_h5py()
+        if importlib.util.find_spec("h5py") is None:
+            raise InstallationError(
+                "HDF5 needs h5py, which is not installed.",
+                next_step="Run `pip install 'leconvert[resample]'`.",
+            )
         self._path = path
         self._file: Any = None
         self._opened_by = 0
         with self._read() as file:
-            self._is_robomimic = "data" in file and "format" not in file.attrs
-            if self._is_robomimic:
-                self._groups = _demonstrations(file)
-                self._hz = self._rate(file, source_hz)
-            else:
-                self._groups = self._trajectories(file, source_hz)
-            known = _stored_columns(file[self._groups[0]]) if self._groups else {}
+            self._groups = _demonstrations(file)
+            if not self._groups:
+                raise UnreadableSourceError(
+                    f"{path} has no demonstrations as robomimic stores them (data/demo_0 …).",
+                    path=str(path),
+                    next_step="Give a file of robomimic.",
+                )
+            self._hz = self._rate(file, source_hz)
+            known = _stored_columns(file[self._groups[0]])
         _check_known(str(path), columns, list(known))
         self._columns = {key: known[key] for key in known if columns is None or key in columns}
         self._groups = self._groups[:most]
@@ -475,31 +436,12 @@ class Hdf5Set(TrajectorySource):
         with self._read() as file:
             group = file[self._groups[index]]
             columns = {key: np.asarray(group[at][()]) for key, at in self._columns.items()}
-            if self._is_robomimic:
-                name = self._groups[index].removeprefix("data/")
-                times = np.arange(len(next(iter(columns.values())))) / self._hz
-            else:
-                name, times = str(group.attrs["name"]), np.asarray(group["times"][()])
+        name = self._groups[index].removeprefix("data/")
+        times = np.arange(len(next(iter(columns.values())))) / self._hz
         return Trajectory(f"{name} in {self._path}", times, columns)
 
-    def _trajectories(self, file: Any, source_hz: float | None) -> list[str]:
-        """Return the groups of a file that `write_hdf5` wrote."""
-        if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != _VERSION:
-            raise UnreadableSourceError(
-                f"{self._path} is no file of trajectories that this version knows.",
-                path=str(self._path),
-                next_step="Give one of robomimic, or write one with `leconvert probe resample "
-                "--write-hdf5 FILE`; docs/resampling.md describes the format.",
-            )
-        if source_hz is not None:
-            raise UsageError(
-                f"{self._path} has the time of each sample: leave --source-hz out.",
-                path=str(self._path),
-            )
-        return [_group(index) for index in range(int(file.attrs["count"]))]
-
     def _rate(self, file: Any, source_hz: float | None) -> float:
-        """Return the samples a second of a file of robomimic."""
+        """Return the samples a second of the file."""
         try:
             stated = json.loads(file["data"].attrs["env_args"])["env_kwargs"]["control_freq"]
             hz = float(stated)
@@ -540,15 +482,13 @@ class Hdf5Set(TrajectorySource):
 
 
 def _demonstrations(file: Any) -> list[str]:
-    """Return the groups of a file of robomimic, in the order of their numbers."""
-    names = [name for name in file["data"] if name.rpartition("_")[2].isdecimal()]
+    """Return the groups of a file, in the order of their numbers."""
+    names = [name for name in file.get("data", ()) if name.rpartition("_")[2].isdecimal()]
     return [f"data/{name}" for name in sorted(names, key=lambda name: int(name.rpartition("_")[2]))]
 
 
 def _stored_columns(group: Any) -> dict[str, str]:
     """Return where each feature lies in a trajectory's group."""
-    if "columns" in group:
-        return {unquote(key): f"columns/{key}" for key in group["columns"]}
     found = {"action": "actions"} if "actions" in group else {}
     for key, values in group.get("obs", {}).items():
         if values.ndim <= _NUMBERS_NDIM:
@@ -674,9 +614,9 @@ _FREQUENCIES_HZ = (0.1, 2.0)
 class SyntheticSet(TrajectorySource):
     """Smooth motions, sampled at rates and over times that are drawn for each trajectory.
 
-    A rate is kept as it was drawn: samples are exactly 1/rate apart (plus ``jitter``), whatever
-    fraction of a sample the duration then cuts off. Equal numbers and seeds give equal
-    trajectories, in whatever order and process they are made.
+    A rate is kept as it was drawn: samples are exactly 1/rate apart, whatever fraction of a sample
+    the duration then cuts off. Equal numbers and seeds give equal trajectories, in whatever order
+    and process they are made.
     """
 
     count: int = 512
@@ -685,7 +625,6 @@ class SyntheticSet(TrajectorySource):
     durations_s: tuple[float, float] = (1.0, 4.0)
     action_dim: int = 7  # columns, float32
     state_dim: int = 14
-    jitter: float = 0.0  # largest shift of a sample's time, as a share of a step; below a half
 
     def __len__(self) -> int:
         return self.count
@@ -695,10 +634,7 @@ class SyntheticSet(TrajectorySource):
         random = np.random.default_rng([self.seed, index])
         rate = random.uniform(*self.rates_hz)
         duration = random.uniform(*self.durations_s)
-        steps = np.arange(int(duration * rate) + 1)
-        shifts = random.uniform(-self.jitter, self.jitter, len(steps))
-        shifts[0] = 0
-        times = (steps + shifts) / rate
+        times = np.arange(int(duration * rate) + 1) / rate
         width = self.action_dim + self.state_dim
         motion = np.zeros((len(times), width))
         for _ in range(_WAVES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import pytest
 import torch
 from tests.ranks import free_port, run_as_ranks
 
-from leconvert.errors import ProbeError
+from leconvert.errors import InstallationError, ProbeError
 from leconvert.probe.training import Ranks
 
 
 def gathered_of_all() -> list[Any]:
     """Be one of two ranks: learn from one sample, and return what all ranks gathered."""
     rank = int(os.environ["RANK"])
-    processes = Ranks(rank, 2, "cpu", use_accelerate=False)
+    processes = Ranks(rank, 2, "cpu")
     torch.manual_seed(rank)  # unequal weights, which rank 0's must replace
     model: torch.nn.Module = torch.nn.Linear(2, 1)
     model, _ = processes.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
@@ -56,7 +57,16 @@ def test_a_missing_gpu_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_process_needs_no_meeting_point() -> None:
-    alone = Ranks(0, 1, "cpu", use_accelerate=False)
+    alone = Ranks(0, 1, "cpu")
     assert alone.gather("mine") == ["mine"]
     assert str(alone.device) == "cpu"
     alone.close()
+
+
+def test_a_training_without_accelerate_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(InstallationError, match="needs accelerate") as refused:
+        Ranks(0, 1, "cpu")
+    assert "leconvert[train]" in str(refused.value.next_step)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -44,7 +45,7 @@ from leconvert.resampling.pipelines import (
     gpu_reader,
     grid,
 )
-from leconvert.resampling.trajectories import SyntheticSet, methods_for, preload, write_hdf5
+from leconvert.resampling.trajectories import Hdf5Set, SyntheticSet, methods_for, preload
 
 PATHS = ["baseline", "batched", "table"]
 BRIEF = {"max_trajectories": 12, "batch_sizes": (4,), "repeats": 2, "warmup_batches": 2}
@@ -214,9 +215,15 @@ def test_loaders_give_the_same_batches_in_the_same_order(num_workers: int) -> No
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_dataset_class_gives_torch_batches_of_one_rate(tmp_path: Path, in_memory: bool) -> None:
     path = tmp_path / "set.h5"
-    made = SyntheticSet(count=5, seed=3)
-    write_hdf5(made, path)
-    dataset = ResampledDataset(path, hz=20, methods={"action[6]": "nearest"}, in_memory=in_memory)
+    random = np.random.default_rng(3)
+    with h5py.File(path, "w") as file:
+        for number, length in enumerate((40, 7, 90, 3, 55)):
+            motion = np.cumsum(random.normal(size=(length, 7)), axis=0)
+            file[f"data/demo_{number}/actions"] = motion.astype(np.float32)
+    made = Hdf5Set(path, source_hz=30)
+    dataset = ResampledDataset(
+        *(path,), hz=20, source_hz=30, methods={"action[6]": "nearest"}, in_memory=in_memory
+    )
 
     loader = DataLoader(dataset, batch_size=2, num_workers=1, collate_fn=ResampledDataset.collate)
     batches = list(loader)
@@ -272,7 +279,7 @@ def test_the_diffusion_policy_learns() -> None:
 def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
     for changes, match in (
         ({"hz": 0.0}, "--hz must be a number above 0"),
-        ({"jitter": 0.5}, "--jitter is a share of a step"),
+        ({"preload": False}, "the synthetic set is in memory"),
         ({"batch_sizes": (0,)}, "--batch-sizes are whole numbers"),
         ({"repeats": 0}, "--repeats must be at least 1"),
         ({"mode": "fast"}, "There is no mode fast"),
@@ -339,14 +346,19 @@ def test_the_use_of_a_gpu_is_the_mean_of_what_was_read() -> None:
     assert gpu_reader("cpu") is None
 
 
-def test_no_preload_reads_while_timing_and_a_single_mode_compares_nothing() -> None:
-    document = run_resample(ResampleOptions(**BRIEF, preload=False, mode="batched"))  # type: ignore[arg-type]
+def test_no_preload_reads_while_timing_and_a_single_mode_compares_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(8):
+            file[f"data/demo_{number}/actions"] = np.zeros((9, 7), np.float32)
+    options: dict[str, Any] = {**BRIEF, "hdf5": str(path), "source_hz": 30.0, "preload": False}
+    document = run_resample(ResampleOptions(**options, mode="batched"))
 
     (row,) = document["results"]
     assert violations(document) == []
     assert row["way"] == "batched"
     assert row["stages_ms"]["load"] > 0
-    assert document["set"]["source"] == "synthetic"
+    assert document["set"]["source"] == "hdf5"
     assert document["speedups"] == []
 
 
@@ -378,24 +390,6 @@ def test_the_command_writes_results_tables_plots_and_a_report(
     assert "Training a small diffusion policy" in report
     for row in document["results"]:
         assert f'<td class="num">{row["trajectories_per_s"]:.0f}</td>' in report
-
-
-def test_trajectories_are_written_and_measured_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "set.h5"
-    common = ["probe", "resample", "-o", str(tmp_path), "--json"]
-
-    assert main([*common, "--write-hdf5", str(path), "--max-trajectories=6"]) == 0
-    assert json.loads(capsys.readouterr().out)["trajectories"] == 6
-    assert main([*common, "--hdf5", str(path), "--batch-sizes", "3", "--repeats=1",
-                 "--no-plots", "--slerp", "observation.state[3:7]"]) == 0  # fmt: skip
-    document = json.loads(capsys.readouterr().out)
-
-    assert document["set"]["place"] == str(path)
-    assert document["set"]["columns"]["observation.state"]["methods"][1] == [3, 7, "slerp"]
-    assert max(row["max_abs_error"] for row in document["results"]) < 1e-5
-    assert not list(tmp_path.glob("*.png"))
 
 
 def test_the_gpu_that_is_watched_is_the_one_that_is_measured(

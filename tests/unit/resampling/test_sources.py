@@ -13,7 +13,7 @@ from tests.unit.probe.schema_checker import violations
 
 from leconvert.api import convert
 from leconvert.cli.main import main
-from leconvert.errors import SourceError, TargetError, UnreadableSourceError, UsageError
+from leconvert.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.resampling.benchmark import ResampleOptions
 from leconvert.resampling.kernel import pack
 from leconvert.resampling.trajectories import (
@@ -25,7 +25,6 @@ from leconvert.resampling.trajectories import (
     methods_for,
     preload,
     set_record,
-    write_hdf5,
 )
 from leconvert.testing import DatasetSpec, make_dataset
 
@@ -65,8 +64,6 @@ def test_equal_seeds_give_equal_trajectories_in_any_order() -> None:
 
     assert np.array_equal(one.load(4).times, other.load(4).times)
     assert not np.array_equal(one.load(4).times, SyntheticSet(count=9, seed=2).load(4).times)
-    jittery = SyntheticSet(count=1, seed=1, jitter=0.4).load(0)
-    assert len({round(step, 9) for step in np.diff(jittery.times)}) > 10
 
 
 def test_a_dataset_gives_its_numeric_columns_at_its_timestamps(dataset: Path) -> None:
@@ -96,44 +93,22 @@ def test_only_a_rounding_of_the_grid_is_undone() -> None:
     assert np.array_equal(np.delete(times, 7), np.delete(grid, 7))
 
 
-def test_hdf5_keeps_everything(tmp_path: Path, dataset: Path) -> None:
-    made, path = DatasetSet(str(dataset)), tmp_path / "new" / "set.h5"
-
-    write_hdf5(made, path)
-    read = Hdf5Set(path)
-
-    assert [entry.name for entry in path.parent.iterdir()] == ["set.h5"]
-    assert len(read) == 3
-    for place in range(3):
-        before, after = made.load(place), pickle.loads(pickle.dumps(read)).load(place)
-        assert np.array_equal(before.times, after.times)
-        assert set(before.columns) == set(after.columns)
-        for key, values in before.columns.items():
-            assert values.dtype == after.columns[key].dtype
-            assert np.array_equal(values, after.columns[key])
-    assert set(Hdf5Set(path, columns=["action"], most=1).load(0).columns) == {"action"}
-    with pytest.raises(TargetError, match="exists already"):
-        write_hdf5(made, path)
-    with pytest.raises(UsageError, match="no numeric feature x"):
-        Hdf5Set(path, columns=["x"])
-
-
 def test_other_files_are_no_trajectories(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = [1]
     (tmp_path / "text.h5").write_text("no")
-    write_hdf5(SyntheticSet(count=1), tmp_path / "torn.h5")
-    with h5py.File(tmp_path / "torn.h5", "a") as file:
-        del file["trajectories/000000/times"]
+    torn = robomimic_file(tmp_path / "torn.h5", None)
+    with h5py.File(torn, "a") as file:
+        del file["data/demo_2/actions"]
 
-    with pytest.raises(UnreadableSourceError, match="no file of trajectories"):
+    with pytest.raises(UnreadableSourceError, match="no demonstrations"):
         Hdf5Set(tmp_path / "other.h5")
     with pytest.raises(UnreadableSourceError, match="cannot be read"):
         Hdf5Set(tmp_path / "text.h5")
     with pytest.raises(UnreadableSourceError, match="it is missing"):
         Hdf5Set(tmp_path / "none.h5")
     with pytest.raises(UnreadableSourceError, match="cannot be read"):
-        Hdf5Set(tmp_path / "torn.h5").load(0)
+        Hdf5Set(torn, source_hz=20).load(1)
 
 
 def test_a_preloaded_set_is_read_once_and_described() -> None:
@@ -174,29 +149,14 @@ def test_times_that_repeat_or_skip_frames_stay_in_order() -> None:
     assert skipped.tolist() == [0, 1 / 30, 3 / 30]
 
 
-class Unreadable(SyntheticSet):
-    """A set whose second trajectory cannot be read."""
-
-    def load(self, place: int) -> Trajectory:
-        if place:
-            raise SourceError("The second is damaged.", path="second")
-        return super().load(place)
-
-
-def test_a_set_that_cannot_be_read_leaves_no_half_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="second is damaged"):
-        write_hdf5(Unreadable(3), tmp_path / "set.h5")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_numbers_of_another_byte_order_are_read_from_hdf5(tmp_path: Path) -> None:
-    write_hdf5(SyntheticSet(1), tmp_path / "set.h5")
-    with h5py.File(tmp_path / "set.h5", "r+") as file:
-        group = file["trajectories/000000/columns"]
-        values = group["action"][()]
-        del group["action"]
-        group.create_dataset("action", data=values, dtype=">f4")
-    packed = pack([Hdf5Set(tmp_path / "set.h5").load(0)])
+    path = robomimic_file(tmp_path / "set.h5", None)
+    values = np.arange(14, dtype=np.float32).reshape(2, 7)
+    with h5py.File(path, "r+") as file:
+        del file["data/demo_0/actions"]
+        file["data/demo_0"].create_dataset("actions", data=values, dtype=">f4")
+    source = Hdf5Set(path, columns=["action"], source_hz=20)
+    packed = pack([pickle.loads(pickle.dumps(source)).load(0)])
     assert np.array_equal(packed.rows["action"].numpy(), values)
 
 
@@ -280,9 +240,3 @@ def test_a_robomimic_file_is_measured_and_trained_on(
     assert violations(document) == []
     assert document["set"]["rate_hz"]["median"] == pytest.approx(20)
     assert [row["path"] for row in document["end_to_end"]] == ["batched", "table"]
-
-
-def test_a_rate_for_a_file_with_times_is_refused(tmp_path: Path) -> None:
-    write_hdf5(SyntheticSet(count=1), tmp_path / "set.h5")
-    with pytest.raises(UsageError, match="leave --source-hz out"):
-        Hdf5Set(tmp_path / "set.h5", source_hz=10)
