@@ -255,6 +255,12 @@ class StreamScan:
         whole: npt.NDArray[np.bool_] = self.size_bytes == self.files.size_bytes[self.file]
         return whole
 
+    def rows(self, rows: slice) -> StreamScan:
+        """Return the scan of neighbouring episodes; it has all the files of this one."""
+        of_slices = ("file", "first", "frames", "size_bytes", "roll_bytes", "group", "lead")
+        own = {name: getattr(self, name)[rows] for name in of_slices}
+        return StreamScan(self.stream, self.files, **own)
+
     def select(self, positions: IntArray) -> StreamScan:
         """Return the scan of some episodes, in the order given, and of their files alone."""
         rows, file = np.unique(self.file[positions], return_inverse=True)

@@ -33,7 +33,7 @@ from leconvert.errors import (
     StorageError,
     UnreadableSourceError,
 )
-from leconvert.formats import SourceView, open_sources
+from leconvert.formats import Sources, SourceView, open_sources
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, IntArray, Shard, StreamScan, camera_of
@@ -91,6 +91,7 @@ class ShardWriter:
         # Several shards may be cut from one file, which is then opened and parsed once.
         self._last_table = tables.LastTable()
         self._last_index = media.LastIndex()
+        self._parts: dict[str, _Part] = {}
 
     def close(self) -> None:
         """Close the files that shards were cut from last."""
@@ -98,21 +99,41 @@ class ShardWriter:
         self._last_index.forget()
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Write the shards of a batch in the block.
+    def batch(self, shards: Sequence[Shard]) -> Iterator[None]:
+        """Write the shards of a batch in the block, between two looks at their source files.
 
-        What was read last stays open for the next batch: before and after each shard the file at
-        its path is the planned one by size, times and inode, so it is the one that is open. It is
+        What was read last stays open for the next batch: before and after each the file at its
+        path is the planned one by size, times and inode, so it is the one that is open. It is
         closed after an error, which may be that of a handle, and where files of a source that is
         not here come and go.
         """
         try:
+            spans: dict[str, tuple[int, int]] = {}
+            for shard in shards:
+                first, stop = spans.get(shard.stream, (shard.first, shard.stop))
+                spans[shard.stream] = min(first, shard.first), max(stop, shard.stop)
+            for stream, (first, stop) in spans.items():
+                self._parts[stream] = _Part.of(self._run, self._sources, stream, first, stop)
+            self._check_unchanged()
             yield
-        except BaseException:
+            self._check_unchanged()
+        except BaseException as error:
             self.close()
+            if isinstance(error, SourceError) and not isinstance(error, SourceChangedError):
+                # A source's tables are read when they are first needed, and may be others by then.
+                check_tables_unchanged(self._run)
             raise
+        finally:
+            self._parts.clear()
         if self._inputs is not None:
             self.close()
+
+    def _check_unchanged(self) -> None:
+        for stream, part in self._parts.items():
+            for number, files in part.scan.files.by_source():
+                changes = changed_files(self._sources[number].dataset, stream, files)
+                if changes:
+                    raise source_changed(self._sources[number].root, changes)
 
     def write(
         self,
@@ -122,39 +143,15 @@ class ShardWriter:
         on_bytes: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
-        """Write one shard between two looks at its source files; return its record for ``done``.
+        """Write one shard of the batch that is under way; return its record for ``done``.
 
         Args:
             on_bytes: Called with source bytes as they are dealt with.
             should_stop: Asked now and then; True ends the work.
         """
-        try:
-            return self._write(shard, folder, on_bytes, should_stop)
-        except SourceChangedError:
-            raise
-        except SourceError:
-            # A source's tables are read when they are first needed, and may be others by then.
-            check_tables_unchanged(self._run)
-            raise
-
-    def _write(
-        self,
-        shard: Shard,
-        folder: Path,
-        on_bytes: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        scan, episode_index = self._run.scan.stream(shard.stream, shard.first, shard.stop)
-        paths = list(self._sources.absolute(shard.stream, scan.files))
-        sources = [paths[file] for file in scan.file.tolist()]
-
-        def check_unchanged() -> None:
-            for number, files in scan.files.by_source():
-                changes = changed_files(self._sources[number].dataset, shard.stream, files)
-                if changes:
-                    raise source_changed(self._sources[number].root, changes)
-
-        check_unchanged()
+        part = self._parts[shard.stream]
+        rows = slice(shard.first - part.first, shard.stop - part.first)
+        scan, sources = part.scan.rows(rows), part.sources[rows]
         told = 0
 
         def tell(size_bytes: int) -> None:
@@ -171,20 +168,16 @@ class ShardWriter:
         stays = shard.keep and self._run.manifest.is_migration and not self._computes(shard.stream)
         try:
             with self._files(sources, should_stop, here=stays) as files:
-                episodes = [
-                    _Episode(self._sources[source], number)
-                    for source, number in zip(
-                        scan.files.source[scan.file].tolist(), episode_index.tolist(), strict=True
-                    )
-                ]
-                written = write(shard, path, sources, files, scan, episodes, tell, should_stop)
+                written = write(
+                    shard, path, sources, files, scan, part.episodes[rows], tell, should_stop
+                )
             record = {"path": shard.name, **written}
         except UnreadableSourceError:
-            check_unchanged()  # a file replaced under us is not a broken file
+            self._check_unchanged()  # a file replaced under us is not a broken file
             raise
-        check_unchanged()
-        # Source bytes that are not samples: indices, tables.
-        tell(int(scan.size_bytes.sum()) - told)
+        rest = int(scan.size_bytes.sum()) - told
+        if rest:
+            tell(rest)  # source bytes that are not samples: indices, tables
         sync_file(path)
         return record
 
@@ -389,7 +382,7 @@ class ShardWriter:
         camera = str(camera_of(shard.stream))
         decodes = camera in self._run.manifest.computed_stats
         copied = self._keep(sources[0], files, path, None if decodes else tell, should_stop)
-        index = media.read_clip_index(path)
+        index = media.read_clip_index(str(path))
         order = index.reordering(0, index.num_samples)
         with self._stats_file(path, decodes) as stats:
             if decodes:
@@ -465,6 +458,36 @@ class ShardWriter:
         """Place of each episode's first frame in the result, shape (E,); 8 bytes an episode."""
         _, length = self._run.scan.lengths()
         return np.concatenate(([0], np.cumsum(length)[:-1]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """What the shards of a batch take from one stream: neighbouring episodes, from ``first`` on.
+
+    Attributes:
+        scan: Their slices and files.
+        sources: The path of each slice's file.
+        episodes: Which episodes they are.
+    """
+
+    first: int
+    scan: StreamScan
+    sources: list[str]
+    episodes: list[_Episode]
+
+    @classmethod
+    def of(cls, run: OpenedRun, sources: Sources, stream: str, first: int, stop: int) -> _Part:
+        scan, episode_index = run.scan.stream(stream, first, stop)
+        paths, views = list(sources.absolute(stream, scan.files)), scan.files.source[scan.file]
+        return cls(
+            first,
+            scan,
+            [paths[file] for file in scan.file.tolist()],
+            [
+                _Episode(sources[source], number)
+                for source, number in zip(views.tolist(), episode_index.tolist(), strict=True)
+            ],
+        )
 
 
 class _Episode(NamedTuple):
@@ -816,7 +839,7 @@ class Worker:
             return lease_lost.is_set() or self._stop.is_set()
 
         written: list[dict[str, Any]] = []
-        with self._shards.batch():
+        with storage_errors(lease.attempt_dir), self._shards.batch(batch.shards):
             for shard in batch.shards:
                 record: dict[str, Any] = {}
                 with storage_errors(lease.attempt_dir / shard.name):

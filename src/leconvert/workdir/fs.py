@@ -434,19 +434,28 @@ def link_into_tree(
     modification time as the source is kept. Folders' names are not forced to the disk here: call
     ``sync_tree(root, files=False)`` once before the swap.
     """
-    if tree is not None:
-        make_folders_below(tree, target.parent, fs=fs)
     with storage_errors(target):
         try:
-            fs.link(source, target)
-        except OSError as error:
-            if _same_file(source, target, fs):
-                return "linked"
-            if isinstance(error, FileExistsError):
-                return _replace_in_tree(source, target, fs)
-            if error.errno in CANNOT_LINK or error.errno == errno.EXDEV:
-                return _copy_into_tree(source, target, fs)
-            raise
+            return _give_name(source, target, fs)
+        except FileNotFoundError:
+            if tree is None:
+                raise
+            # The first file of a folder: asked for each, that would cost more than the link.
+            make_folders_below(tree, target.parent, fs=fs)
+            return _give_name(source, target, fs)
+
+
+def _give_name(source: Path, target: Path, fs: FileSystem) -> Literal["linked", "copied"]:
+    try:
+        fs.link(source, target)
+    except OSError as error:
+        if _same_file(source, target, fs):
+            return "linked"
+        if isinstance(error, FileExistsError):
+            return _replace_in_tree(source, target, fs)
+        if error.errno in CANNOT_LINK or error.errno == errno.EXDEV:
+            return _copy_into_tree(source, target, fs)
+        raise
     return "linked"
 
 
