@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import av
 import comparison
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
 from tests.drift import drifted, other_timescale
+from tests.mp4_boxes import Box, changed, edit_list
 from tests.oddities import ODDITIES
 
 import leconvert
 from leconvert.compare import verify_pair
+from leconvert.errors import FindingsError
 from leconvert.model import LayoutOptions
 from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
@@ -188,6 +191,22 @@ def with_other_rate(root: Path) -> None:
         edit_table(root, episode, lambda table, t=times: with_column(table, "timestamp", t))
 
 
+def in_fragments(root: Path) -> None:
+    """Write the second clip as a fragmented MP4, which has no index of all frames."""
+    make_dataset(root, DatasetSpec(episodes=3, frames=(8, 5, 9), cameras=(_TOP,)))
+    clip, whole = clips_of(root)[1], root.parent / "whole.mp4"
+    clip.rename(whole)
+    with (
+        av.open(str(whole)) as source,
+        av.open(str(clip), "w", options={"movflags": "frag_keyframe+empty_moov"}) as target,
+    ):
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+
+
 UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
     # What makes the source; what is said of the files that are written anew; how many are kept.
     "a clip that starts late": (
@@ -210,6 +229,7 @@ UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
     "sound": (
         ODDITIES["audio in some clips"], ["holds other tracks than one of video"], 5,
     ),
+    "fragments": (in_fragments, ["has an index that cannot be used as it lies"], 5),
     "columns of another type": (
         with_other_type, ["has other columns or types than the result"], 5,
     ),
@@ -261,6 +281,52 @@ def test_rows_of_other_places_are_written_anew_and_their_clips_kept(tmp_path: Pa
         ]
     )
     assert index.tolist() == list(range(9 + 7 + 12))
+
+
+def test_rows_that_count_otherwise_are_written_anew_and_every_clip_kept(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "source", _SMALL)
+    edit_table(root, 2, lambda table: with_column(table, "index", pa.array(range(7))))
+    with pytest.raises(FindingsError) as refused:
+        leconvert.convert(root, output=tmp_path / "ours", layout=KEEP)
+    assert "--reindex" in str(refused.value.next_step)
+    reindex = RepairOptions(reindex=True)
+    report = leconvert.convert(root, output=tmp_path / "ours", layout=KEEP, repairs=reindex)
+    said = [found.message for found in report.findings if found.code == "rewritten-file"]
+    assert any("episode_000002.parquet counts index" in text for text in said)
+    assert report.kept_files == 10, "--reindex counts frame_index of all rows, too"
+    files = comparison.data_files(tmp_path / "ours")
+    found = np.concatenate([pq.read_table(path)["index"].to_numpy() for path in files])
+    assert found.tolist() == list(range(38))
+
+
+def hiding_the_last_frame(data: bytes) -> bytes:
+    """Give a clip of 6 frames an edit list that shows 5."""
+    shown = edit_list((167, 0, 1 << 16))
+
+    def change(top: Box) -> None:
+        track = top.find("moov/trak")
+        if track.has("edts"):
+            track.find("edts/elst").payload = shown
+        else:
+            track.children.insert(1, Box(b"edts", children=[Box(b"elst", shown)]))
+
+    return changed(data, change)
+
+
+@pytest.mark.parametrize("change", [bytes, hiding_the_last_frame])
+def test_a_clip_with_more_frames_than_rows_is_refused_before_any_work(
+    tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    camera = replace(_TOP, options={"x264-params": "bframes=0"})
+    spec = DatasetSpec(episodes=2, frames=(5, 6), cameras=(camera,))
+    root = make_dataset(tmp_path / "source", spec)
+    first, second = clips_of(root)
+    first.write_bytes(change(second.read_bytes()))
+    for layout in ("episode-files", "overlay"):
+        with pytest.raises(FindingsError) as refused:
+            leconvert.convert(root, layout=LayoutOptions(layout=layout))
+        assert "frame-count" in {found["code"] for found in refused.value.findings}
+    assert not (tmp_path / "source_old").exists()
 
 
 def test_a_joined_dataset_is_cut_and_one_of_episode_files_kept_again(tmp_path: Path) -> None:

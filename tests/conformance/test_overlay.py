@@ -27,6 +27,7 @@ from leconvert.repairs import RepairOptions
 from leconvert.selection import EpisodeSelection
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
+from leconvert.testing.defects import edit_lines, edit_table, with_column
 from leconvert.upkeep import clean_kept_source, undo_conversion
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -288,6 +289,19 @@ def _no_stats(root: Path) -> None:
     path.write_text(path.read_text().replace('"v2.1"', '"v2.0"'))
 
 
+def _other_index(root: Path) -> None:
+    edit_table(root, 2, lambda table: with_column(table, "index", pa.array(range(7))))
+
+
+def _a_number_left_out(root: Path) -> None:
+    """Call the last episode 5 where it would be 4: v3.0 counts its rows' episodes from 0 on."""
+    for path in sorted(root.rglob("episode_000004.*")):
+        path.rename(path.with_stem("episode_000005"))
+    for table in ("episodes", "episodes_stats"):
+        edit_lines(root, table, lambda lines: lines[4].update(episode_index=5))
+    edit_table(root, 5, lambda table: with_column(table, "episode_index", pa.array([5] * 6)))
+
+
 REFUSED: dict[str, tuple[Callable[[Path], None], dict[str, object], str]] = {
     "a stray file": (_stray, {}, "1 file below data/ that no episode has"),
     "statistics to compute": (_no_stats, {}, "Statistics are computed: action, "),
@@ -295,6 +309,14 @@ REFUSED: dict[str, tuple[Callable[[Path], None], dict[str, object], str]] = {
         _broken_clip,
         {"repairs": RepairOptions(on_bad_episode="drop")},
         "Episodes or features are left out",
+    ),
+    "rows of another index": (
+        _other_index, {"repairs": RepairOptions(reindex=True)},
+        "episode_000002.parquet counts index or episode_index otherwise than the result",
+    ),
+    "an episode's number left out": (
+        _a_number_left_out, {"repairs": RepairOptions(on_bad_episode="drop")},
+        "episode_000005.parquet counts index or episode_index otherwise than the result",
     ),
     "a selection": (
         lambda _: None, {"selection": EpisodeSelection(episodes="0-2")},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ import leconvert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.fs import can_clone
 
+_FIEMAP, _IS_SHARED = 0xC020660B, 0x2000
 MAKERS = {"xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"], "btrfs": ["mkfs.btrfs", "-q"]}
 
 
@@ -81,6 +84,46 @@ def test_a_conversion_shares_its_video_with_the_source(
     assert used_bytes(sharing_disk) - before < 0.3 * videos
     proof = leconvert("verify", sharing_disk / "out", "--source", source, "--bytes")
     assert proof.returncode == 0, proof.stdout
+
+
+def extents_of(path: Path) -> list[tuple[int, int, bool]]:
+    """Return place on the disk, length and whether it is shared of each extent (FIEMAP)."""
+    most, entry = 256, struct.Struct("=QQQ16xI12x")
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        head = struct.pack("=QQIIII", 0, 2**64 - 1, 1, 0, most, 0)
+        answer = bytearray(head + bytes(most * entry.size))
+        fcntl.ioctl(file, _FIEMAP, answer)
+    (number,) = struct.unpack_from("=I", answer, 20)
+    found = entry.iter_unpack(answer[len(head) : len(head) + number * entry.size])
+    return [(at, size, bool(flags & _IS_SHARED)) for _, at, size, flags in found]
+
+
+@pytest.mark.parametrize("layout", ["overlay", "episode-files"])
+def test_files_that_stay_as_they_are_share_all_their_extents_with_the_source(
+    sharing_disk: Path, bulky_source: Path, leconvert: Leconvert, layout: str
+) -> None:
+    source = Path(shutil.copytree(bulky_source, sharing_disk / "source"))
+    videos = sum(path.stat().st_size for path in source.rglob("*.mp4"))
+    before, untouched = used_bytes(sharing_disk), digest_of(source)
+    out = sharing_disk / "out"
+    done = leconvert("convert", source, "--output", out, "--layout", layout, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["kept_files"] == report["files"] == 32
+    assert used_bytes(sharing_disk) - before < 0.3 * videos
+    theirs, ours = (sorted(root.rglob("*.mp4")) for root in (source, out))
+    assert len(ours) == 16
+    for clip, kept in zip(theirs, ours, strict=True):
+        assert not kept.samefile(clip)
+        assert extents_of(kept) == extents_of(clip)
+        assert all(is_shared for _, _, is_shared in extents_of(kept))
+    proof = leconvert("verify", out, "--source", source, "--bytes")
+    assert proof.returncode == 0, proof.stdout
+    # What is written to the one is not written to the other.
+    with ours[0].open("r+b") as file:
+        file.write(b"other")
+    assert digest_of(source) == untouched
 
 
 def test_the_bytes_are_the_same_as_on_a_file_system_that_copies(
