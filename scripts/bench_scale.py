@@ -5,7 +5,7 @@ leases and the metadata writers alone. Each size runs in a process of its own, s
 is its own.
 
     python scripts/bench_scale.py plan --episodes 10000 100000 1000000
-    python scripts/bench_scale.py metadata --episodes 10000 100000 1000000
+    python scripts/bench_scale.py metadata --episodes 10000 100000 1000000 --layout overlay
     python scripts/bench_scale.py scan --dataset DATASET --threads 1 2 4
     python scripts/bench_scale.py lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
 
@@ -44,9 +44,10 @@ from bench_common import file_system_of, without_path
 from leconvert import tables
 from leconvert._version import __version__
 from leconvert.formats import v3
-from leconvert.layout import cut_batches, layout_streams
+from leconvert.layout import count_out_of_reach, cut_batches, layout_streams
 from leconvert.model import (
     KEEPING_LAYOUTS,
+    OVERLAY,
     Batch,
     FileTable,
     LayoutOptions,
@@ -116,8 +117,11 @@ def bench_plan(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     fit = {}
     if layout in KEEPING_LAYOUTS:
         fit = {stream.stream: np.ones(episodes, np.bool_) for stream in scan.streams}
-    batches = cut_batches(scan.streams, layouts, None, fit)
+    # An overlay in place has nothing for workers.
+    batches = [] if layout == OVERLAY else cut_batches(scan.streams, layouts, None, fit)
     cut = time.perf_counter()
+    count_out_of_reach(scan, layouts)
+    counted = time.perf_counter()
     run = WorkDir(folder / "work").run(RUN_ID)
     write_plan(run, simulated_manifest(scan, layouts, batches), scan, batches)
     written = time.perf_counter()
@@ -130,17 +134,29 @@ def bench_plan(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     return {
         "layout_s": laid_out - started,
         "batches_s": cut - laid_out,
-        "write_s": written - cut,
+        "reach_s": counted - cut,
+        "write_s": written - counted,
         "total_s": written - started,
         "batches": len(batches),
         "files": sum(layout.num_files for layout in layouts),
         "plan_bytes": sum(path.stat().st_size for path in run.root.iterdir() if path.is_file()),
-        "look_up_ms_a_batch": 1000 * (looked_up - written) / len(some),
+        "look_up_ms_a_batch": 1000 * (looked_up - written) / max(1, len(some)),
     }
 
 
-def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
+_OVERLAID = v3.names_of(
+    {
+        "data_path": "data/chunk-{chunk_index:03d}/episode_{file_index:06d}.parquet",
+        "video_path": "videos/chunk-{chunk_index:03d}/{video_key}/episode_{file_index:06d}.mp4",
+        "chunks_size": 1000,
+    }
+)
+
+
+def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     """Write ``meta/episodes`` and aggregate statistics, an episode at a time."""
+    names = _OVERLAID if layout == OVERLAY else v3.USUAL_NAMES
+    in_a_table, in_a_video = (1, 1) if layout in KEEPING_LAYOUTS else (1000, 100)
     chance = np.random.default_rng(0)
     vector = chance.normal(size=14).tolist()
     pixel = [[[0.5]], [[0.4]], [[0.3]]]
@@ -157,11 +173,11 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
         for index in range(episodes):
             yield v3.EpisodeRecord(
                 episode_index=index,
-                data_file=index // 1000,
+                data_file=index // in_a_table,
                 dataset_from_index=index * FRAMES,
                 length=FRAMES,
                 videos=tuple(
-                    v3.VideoSpan(f"observation.images.{n}", index // 100, 0, FRAMES)
+                    v3.VideoSpan(f"observation.images.{n}", index // in_a_video, 0, FRAMES)
                     for n in range(CAMERAS)
                 ),
                 legacy={"episode_index": index, "tasks": ["pick"], "length": FRAMES},
@@ -169,7 +185,7 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
             )
 
     started = time.perf_counter()
-    written = v3.write_episodes(folder, records, fps=Fraction(30))
+    written = v3.write_episodes(folder, records, fps=Fraction(30), names=names)
     rows = time.perf_counter()
     aggregate = v3.StatsAggregator()
     for index in range(episodes):
@@ -267,20 +283,18 @@ def measure(part: str, size: tuple[Any, ...], folder: Path, dataset: Path) -> di
 
     Args:
         part: The part.
-        size: What grows: episodes (and the layout of a plan), threads, or workers and batches.
+        size: What grows: episodes, with the layout, threads, or workers and batches.
         folder: An empty folder for it.
         dataset: What ``scan`` reads.
     """
     if part == "scan":
         return in_own_process("bench_scan", dataset, *size)
-    if part == "plan":
+    if part in ("plan", "metadata"):
         episodes, layout = size
-        found = in_own_process("bench_plan", episodes, layout, folder)
+        found = in_own_process(f"bench_{part}", episodes, layout, folder)
         return {"episodes": episodes, "layout": layout, **found}
-    if part == "lease":
-        workers, batches = size
-        return bench_lease(batches, workers, folder)
-    return {"episodes": size[0], **in_own_process(f"bench_{part}", *size, folder)}
+    workers, batches = size
+    return bench_lease(batches, workers, folder)
 
 
 def header() -> dict[str, Any]:
@@ -311,7 +325,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("part", choices=("plan", "metadata", "scan", "lease"))
     parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--layout", nargs="+", default=["reference"], help="for plan")
+    parser.add_argument("--layout", nargs="+", default=["reference"], help="for plan and metadata")
     parser.add_argument("--dataset", type=Path, help="for scan: a v2.1 dataset")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
@@ -324,10 +338,8 @@ def main() -> int:
     about = header()
     options.log_dir.mkdir(exist_ok=True)
     with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
-        sizes: list[tuple[Any, ...]] = list(product(options.episodes))
-        if options.part == "plan":
-            sizes = list(product(options.episodes, options.layout))
-        elif options.part == "scan":
+        sizes: list[tuple[Any, ...]] = list(product(options.episodes, options.layout))
+        if options.part == "scan":
             sizes = list(product(options.threads))
         elif options.part == "lease":
             sizes = list(product(options.workers, options.batches))
