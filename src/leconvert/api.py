@@ -562,6 +562,10 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
         raise UsageError(
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
+    if not push.dry_run:
+        from leconvert.hub.client import check_token
+
+        check_token(push.repo_id or (arrival.origin.repo_id if arrival else ""))
 
 
 def _check_migration(

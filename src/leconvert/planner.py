@@ -308,7 +308,8 @@ class PlanSummary:
         version: The version of the result.
         quantiles: Whether the table of its episodes' statistics has quantiles. Without them
             LeRobot cannot resume recording on it.
-        meta_alone: Whether ``meta/`` alone is written, and every other file stays where it is.
+        meta_alone: Whether ``meta/`` alone is written here, and every other file stays where it is.
+        layout: The layout.
         kept_episodes: The first so many episodes are in the result already.
         moves: What moves between here and the Hub; None where the result is made here.
     """
@@ -327,6 +328,7 @@ class PlanSummary:
     version: str
     quantiles: bool
     meta_alone: bool = False
+    layout: str = LayoutOptions().layout
     kept_episodes: int = 0
     moves: MovedBytes | None = None
 
@@ -409,6 +411,7 @@ def summarize(run: OpenedRun) -> PlanSummary:
         version=manifest.to,
         quantiles=_has_quantiles(manifest.sources),
         meta_alone=manifest.is_overlay_in_place,
+        layout=manifest.layout,
         kept_episodes=manifest.kept_episodes,
         moves=moved_bytes(run),
     )
@@ -559,7 +562,7 @@ def draft_plan(
         _check_can_migrate(sources[0], layout, repairs)
     if is_overlay:
         room = None if is_migration else work_dir
-        _check_can_overlay(sources, target, room, selection)
+        _check_can_overlay(sources, target, room, selection, arrival)
     scan = _scan(sources, layout.to, repairs, selection, arrival, progress)
     streams, kept = (
         layout_appended(scan, target, layout)
@@ -572,7 +575,7 @@ def draft_plan(
     findings = (*scan.findings, *rewritten, *bounds, *_lost_frames(scan, streams, layout))
     fit = fit_files(scan) if keeps else {}
     if is_overlay:
-        _check_overlay(scan)
+        _check_overlay(scan, planned_name(sources, arrival))
     is_in_place = is_overlay and target == sources[0]
     batches = []  # an overlay in place leaves every file where it is
     if not is_in_place:
@@ -603,6 +606,7 @@ def draft_plan(
         version=layout.to,
         quantiles=_has_quantiles(scan.sources),
         meta_alone=is_in_place,
+        layout=layout.layout,
         kept_episodes=kept,
         moves=_moved_bytes(
             sources[0], scan.streams, batches, frozenset(scan.repairs.computed_stats)
@@ -847,7 +851,11 @@ def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UsageE
 
 
 def _check_can_overlay(
-    sources: Sequence[Path], target: Path, work_dir: Path | None, selection: EpisodeSelection
+    sources: Sequence[Path],
+    target: Path,
+    work_dir: Path | None,
+    selection: EpisodeSelection,
+    arrival: HubOrigin | None,
 ) -> None:
     """Refuse what needs other files than those of one source as they lie.
 
@@ -871,6 +879,16 @@ def _check_can_overlay(
         )
     if work_dir is None:
         return
+    if arrival is not None and is_outline(arrival):
+        repo_id = arrival.origin.repo_id
+        migrate = shlex.join(["leconvert", "convert", "--repo-id", repo_id, "--layout", OVERLAY])
+        raise UsageError(
+            f"The files of {repo_id} are on the Hub, and --layout overlay leaves files where they "
+            "are.",
+            path=arrival.outline,
+            next_step=f"`{migrate}` makes the dataset v3.0 there. Or use --layout episode-files, "
+            "which gives the result files of its own.",
+        )
     room = _existing(work_dir)
     if target != source and not (
         can_clone(source, room) and _is_one_file_system(room, _existing(target.parent))
@@ -884,9 +902,9 @@ def _check_can_overlay(
         )
 
 
-def _check_overlay(scan: SourceScan) -> None:
+def _check_overlay(scan: SourceScan, name: str) -> None:
     """Refuse a source that v3.0 cannot have as it lies; of each reason the first file is named."""
-    source, repairs = scan.only, scan.repairs
+    repairs = scan.repairs
     (view,) = open_sources(scan.sources)
     target_of(TARGET_VERSIONS[0], OVERLAY, view.dataset, scan.num_episodes)
     found = [finding.message for finding in _rewritten(scan)]
@@ -902,8 +920,8 @@ def _check_overlay(scan: SourceScan) -> None:
         found.append("Files lie elsewhere than info.json says.")
     if found:
         raise UsageError(
-            f"{source.root} cannot become v3.0 by a new meta/ alone.",
-            path=source.root,
+            f"{name} cannot become v3.0 by a new meta/ alone.",
+            path=name,
             details=[text.removesuffix(", and is written anew.") for text in found],
             next_step="Use --layout episode-files, which writes the files that need it anew and "
             "takes the others as they are.",

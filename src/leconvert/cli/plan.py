@@ -78,11 +78,13 @@ _BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
 
 
 _META_ALONE = (
-    "meta/ alone will be written, and the present one kept as meta_old; no other file is touched.",
+    "meta/ alone will be written, and the present one kept as meta_old; no other file is touched. "
+    "To go back: leconvert undo DATASET."
+)
+_OF_AN_OVERLAY = (
     "LeRobot loads, deletes from and splits such a dataset. Its merge and its tools that add or "
     "remove features do not find the files, nor do its streaming class and the Hub's visualizer.",
-    "To join files later: leconvert convert --root DATASET --output DIR. To go back: leconvert "
-    "undo DATASET.",
+    "To join files later: leconvert convert DATASET --output DIR.",
 )
 
 
@@ -103,6 +105,9 @@ def _estimated_seconds(plan: PlanSummary) -> float | None:
 
 
 def _lines(plan: PlanSummary) -> list[str]:
+    from leconvert.model import OVERLAY
+
+    is_overlay = plan.layout == OVERLAY
     seconds = _estimated_seconds(plan)
     lines = [
         _files_table(plan),
@@ -114,9 +119,9 @@ def _lines(plan: PlanSummary) -> list[str]:
         f"{plan.batches:,} batches.",
     ]
     if plan.meta_alone:
-        lines += _META_ALONE
+        lines.append(_META_ALONE)
     elif plan.moves is not None:
-        lines += list(_moves(plan.moves))
+        lines += list(_moves(plan.moves, is_overlay=is_overlay))
     elif plan.space.cloned:
         lines.append("Video bytes will be shared with the source, not copied.")
     elif seconds is None:
@@ -132,7 +137,10 @@ def _lines(plan: PlanSummary) -> list[str]:
             f"Pictures of {count(len(plan.decoded_cameras), 'camera')}{where} will be decoded for "
             "their statistics, which takes longer."
         )
-    for room in plan.space.rooms:
+    if is_overlay:
+        lines += _OF_AN_OVERLAY
+    # Stand-ins for what stays on the Hub take no room.
+    for room in plan.space.rooms if plan.moves is None or plan.moves.to_fetch else ():
         free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
         lines.append(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
     if plan.space.twice_bytes:
@@ -142,11 +150,11 @@ def _lines(plan: PlanSummary) -> list[str]:
     return lines
 
 
-def _moves(moves: MovedBytes) -> Iterator[str]:
-    yield (
-        "Files that are kept stay on the Hub, which gives them their new names; the tag of the old "
-        "version stays with the old commit."
-    )
+def _moves(moves: MovedBytes, *, is_overlay: bool) -> Iterator[str]:
+    what = "Files that are kept stay on the Hub, which gives them their new names"
+    if is_overlay:
+        what = "On the Hub meta/ alone will be replaced; no other file is touched"
+    yield f"{what}. The tag of the old version stays with the old commit."
     share = (moves.received + moves.to_fetch + moves.to_send) / max(moves.of, 1)
     fetched = f"{amount(moves.to_fetch)} more will be fetched, " if moves.to_fetch else ""
     yield (

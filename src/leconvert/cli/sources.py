@@ -25,7 +25,7 @@ from leconvert.cli.options import (
     selection_options,
 )
 from leconvert.cli.push import waits_for_push
-from leconvert.errors import UsageError
+from leconvert.errors import HubAccessError, UsageError
 from leconvert.machine import lerobot_home
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
@@ -117,6 +117,9 @@ def places(
 
     Returns:
         The places; or a line that says that the Hub has the dataset in this version already.
+
+    Raises:
+        HubAccessError: The result is to be pushed, and there is no token.
     """
     from leconvert.workdir.swap import work_dir_beside
 
@@ -135,6 +138,7 @@ def places(
         target.parent.mkdir(parents=True, exist_ok=True)
     here = Places(local, target, work_dir, _known(local), named=target)
     if options.repo_id is None:
+        _check_push(options, here.arrival)
         return here
 
     found = bring_from_hub(
@@ -158,10 +162,32 @@ def _migrates(options: argparse.Namespace, local: Path) -> bool:
     layout = layout_options(options)
     if layout.layout not in KEEPING_LAYOUTS or layout.append:
         return False
-    if layout.to != TARGET_VERSIONS[0] or not hasattr(options, "push_repo_id"):
+    if layout.to != TARGET_VERSIONS[0]:
         return False
+    if not hasattr(options, "push_repo_id"):  # `plan`, which shows what `convert` would do
+        return options.output is None
     is_asked = options.push_repo_id in (None, options.repo_id)
     return is_asked and push_target(options, Origin(options.repo_id, "", "")) is not None
+
+
+def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
+    """Refuse a push without a token before any work."""
+    if not hasattr(options, "push_repo_id") or options.dry_run:
+        return
+    from leconvert.hub.provenance import Origin
+
+    origin = arrival.origin if arrival else None
+    if origin is None and options.repo_id is not None:
+        origin = Origin(options.repo_id, "", "")
+    repo_id = push_target(options, origin)
+    if repo_id is not None:
+        from leconvert.hub.client import check_token
+
+        try:
+            check_token(repo_id)
+        except HubAccessError as error:
+            error.next_step = f"{error.next_step} --no-push converts without a push."
+            raise
 
 
 def _known(local: Path) -> HubOrigin | None:
@@ -209,6 +235,7 @@ def bring_from_hub(
     elif is_here and options.revision is None:
         if here.arrival is not None:
             hub_source.check_same_repo(local, here.arrival.origin, options.repo_id)
+        _check_push(options, here.arrival)
         return here
     elif options.revision is None and not force and (to == "v3.0" or not changes):
         said = hub_source.already_converted(
@@ -216,6 +243,7 @@ def bring_from_hub(
         )
         if said is not None:
             return said
+    _check_push(options, None)
     # A v3.0 dataset is no source where nothing of it would change.
     also_v3 = bool(changes) or here.target != here.source or layout != type(layout)()
     also_v3 &= not here.migrates

@@ -37,6 +37,21 @@ def make_api(*, endpoint: str | None = None, token: str | bool | None = None) ->
     )
 
 
+def check_token(repo_id: str, api: HfApi | None = None) -> None:
+    """Refuse to push where there is no token; whether it may write there, the Hub says later.
+
+    Raises:
+        HubAccessError: There is none.
+    """
+    from huggingface_hub import get_token
+
+    token = None if api is None else api.token
+    if not (get_token() if token is None else token):
+        raise HubAccessError(
+            f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+        )
+
+
 # ------------------------------------------------------------------------------------------------
 # Who is asked before each request, and told of each answer.
 

@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any
 from leconvert.check.dataset import checked_result
 from leconvert.dataset_files import GIT_FILES, published_files
 from leconvert.errors import (
-    HubAccessError,
     HubConflictError,
     HubError,
     HubUnavailableError,
@@ -48,7 +47,13 @@ from leconvert.errors import (
 from leconvert.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
 from leconvert.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.hub.card import render_card
-from leconvert.hub.client import TOKEN_HELP, hub_errors, make_api, without_its_bars
+from leconvert.hub.client import (
+    TOKEN_HELP,
+    check_token,
+    hub_errors,
+    make_api,
+    without_its_bars,
+)
 from leconvert.hub.preflight import (
     KIND,
     NOTHING,
@@ -426,10 +431,8 @@ def push(
     repo_id = options.repo_id or _origin_of(result)
     info = checked_result(result, TAGS, progress=progress)
     api = api or make_api()
-    if not options.dry_run and not _has_token(api):
-        raise HubAccessError(
-            f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
-        )
+    if not options.dry_run:
+        check_token(repo_id, api)
     job = _Push(api, result, repo_id, info, options, on_hub, progress)
     started = time.monotonic()
     pauses = iter(_PAUSES_SECONDS)
@@ -487,12 +490,6 @@ def push_converted(
             f"{error.next_step or ''} The dataset is converted: then {again} is enough."
         ).strip()
         raise
-
-
-def _has_token(api: HfApi) -> bool:
-    from huggingface_hub import get_token
-
-    return bool(api.token if api.token is not None else get_token())
 
 
 class _Push:

@@ -15,7 +15,6 @@ from leconvert.model import (
     MEBIBYTE,
     Batch,
     IntArray,
-    OutputFile,
     Shard,
     StreamLayout,
     StreamScan,
@@ -88,23 +87,28 @@ class _Totals:
 
     def of(self, shards: Sequence[Shard]) -> tuple[int, int]:
         """Return source bytes and frames of some shards."""
-        size_bytes = sum(
-            int(self._bytes[s.stream][s.stop] - self._bytes[s.stream][s.first]) for s in shards
-        )
-        frames = sum(
-            int(self._frames[s.stream][s.stop] - self._frames[s.stream][s.first]) for s in shards
-        )
+        size_bytes = frames = 0
+        for stream, first, stop in _runs(shards):
+            size_bytes += int(self._bytes[stream][stop] - self._bytes[stream][first])
+            frames += int(self._frames[stream][stop] - self._frames[stream][first])
         return size_bytes, frames
+
+
+def _runs(shards: Sequence[Shard]) -> Iterator[tuple[str, int, int]]:
+    """Yield the positions of shards that follow each other in a stream: mostly all of a batch."""
+    stream, first, stop = "", 0, 0
+    for shard in shards:
+        if shard.stream != stream or shard.first != stop:
+            if stream:
+                yield stream, first, stop
+            stream, first = shard.stream, shard.first
+        stop = shard.stop
+    if stream:
+        yield stream, first, stop
 
 
 def _running_sum(values: IntArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
-
-
-def _files(layout: StreamLayout, begin: int) -> Iterator[OutputFile]:
-    edges = layout.starts[begin:].tolist()
-    for number, (first, stop) in enumerate(pairwise(edges), begin):
-        yield OutputFile(layout.stream, number, first, stop)
 
 
 def _by_output_file(
@@ -124,12 +128,12 @@ def _by_output_file(
         begin = int(np.searchsorted(layout.starts, first))
         costs = totals.costs(layout.stream, layout.starts[begin:])
         kept = fit[layout.stream][first:].tolist() if layout.stream in fit else repeat(False)
-        for file, cost, keep in zip(_files(layout, begin), costs, kept, strict=False):
+        files = enumerate(pairwise(layout.starts[begin:].tolist()), begin)
+        for (number, (file_first, stop)), cost, keep in zip(files, costs, kept, strict=False):
             if pending and pending_cost + cost > shared_cost:
                 yield tuple(pending), pending_cost
                 pending, pending_cost = [], 0
-            shard = Shard(file.stream, file.number, file.first, file.stop, whole=True, keep=keep)
-            pending.append(shard)
+            pending.append(Shard(layout.stream, number, file_first, stop, True, keep))
             pending_cost += cost
         yield tuple(pending), pending_cost
 

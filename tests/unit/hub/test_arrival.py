@@ -147,7 +147,7 @@ def test_offline_without_a_cache_there_is_nothing(
     arm: StandIn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert main(["convert", "--repo-id", REPO, "--revision", "v2.1"]) == 15
+    assert main(["convert", "--repo-id", REPO, "--revision", "v2.1", "--no-push"]) == 15
     said = capsys.readouterr().err
     assert f"HF_HUB_OFFLINE is set, and the cache has no {REPO} at v2.1." in said
 

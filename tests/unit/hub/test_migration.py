@@ -19,7 +19,7 @@ from tests.oddities import ODDITIES
 from leconvert import LayoutOptions, PlanOptions, convert
 from leconvert.api import ConversionReport
 from leconvert.cli.main import main
-from leconvert.errors import HubConflictError, UsageError
+from leconvert.errors import HubAccessError, HubConflictError, UsageError
 from leconvert.hub.push import PushOptions
 from leconvert.hub.source import fetch_sparse
 from leconvert.repairs import RepairOptions
@@ -139,6 +139,64 @@ def test_the_command_says_what_moved_and_leaves_nothing_here(
     assert main(["convert", "--repo-id", REPO, "--layout", layout]) == 0
     assert "already" in capsys.readouterr().out
     assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_plan_shows_what_convert_would_do_on_the_hub(
+    hub: StandIn, large_clips: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.add_repo(REPO, large_clips)
+    said = []
+    for command in ("convert", "plan"):
+        assert main([command, REPO, "--layout", layout, "--dry-run"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert "stay on the Hub" in said[0] or "meta/ alone will be replaced" in said[0]
+    assert ("LeRobot loads, deletes from and splits" in said[0]) == (layout == "overlay")
+    assert "/tmp" not in said[0], "it needs no room here"
+
+
+@pytest.mark.parametrize("words", [["--output", "out"], []])
+def test_a_plan_for_workers_leaves_no_file_of_the_hub_where_it_is(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    hub.add_repo(REPO, large_clips)
+    assert main(["plan", REPO, "--layout", "overlay", *words]) == 2
+    told = capsys.readouterr().err
+    assert f"`leconvert convert --repo-id {REPO} --layout overlay` makes the dataset v3.0" in told
+
+
+def test_a_refusal_names_the_repo_and_no_folder_of_ours(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ODDITIES["late start in some clips"](tmp_path / "source")
+    hub.add_repo(REPO, tmp_path / "source")
+    assert main(["convert", REPO, "--layout", "overlay"]) == 2
+    told = capsys.readouterr().err
+    assert f"hf://datasets/{REPO}@" in told
+    assert "outlines" not in told
+
+
+@pytest.mark.parametrize("words", [["--layout", "overlay"], ["--layout", "episode-files"], []])
+def test_a_missing_token_is_noticed_before_anything_is_fetched(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.delenv("HF_TOKEN")
+    hub.add_repo(REPO, large_clips)
+    assert main(["convert", REPO, *words]) == 16
+    told = capsys.readouterr().err
+    assert "needs a token, and there is none" in told
+    assert "--no-push converts without a push" in told
+    assert not [r for r in hub.log if "/resolve/" in r.path]
+    assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
+    with pytest.raises(HubAccessError):
+        convert(large_clips, output=tmp_path / "out", push=PushOptions(repo_id="tester/new"))
+    assert not (tmp_path / "out").exists()
+    assert main(["convert", REPO, *words, "--dry-run"]) == 0
+    assert main(["convert", REPO, *words, "--no-push"]) == 0
 
 
 def test_a_dataset_that_is_here_is_converted_here(
