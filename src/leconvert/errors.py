@@ -238,9 +238,20 @@ class UsageError(LeconvertError):
 
 
 class SourceError(LeconvertError):
-    """The source cannot be converted as it is; ``details`` lists the findings."""
+    """The source cannot be converted as it is; ``details`` lists the findings.
+
+    Attributes:
+        findings: What is wrong with it, as far as that has a code: mappings of the fields of
+            `leconvert.model.Finding`.
+    """
 
     exit_code = 3
+    findings: Sequence[Mapping[str, Any]] = ()
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the error with its findings."""
+        record = super().as_record()
+        return {**record, "findings": list(self.findings)} if self.findings else record
 
 
 class FindingsError(SourceError):
@@ -270,13 +281,34 @@ class FindingsError(SourceError):
         rebuild, arguments = super().__reduce__()
         return rebuild, arguments, {"findings": self.findings}
 
-    def as_record(self) -> dict[str, Any]:
-        """Return the error with its findings."""
-        return {**super().as_record(), "findings": list(self.findings)}
-
 
 class UnreadableSourceError(SourceError):
-    """A file of the source is missing, truncated, or not what its name says."""
+    """A file of the source is missing, truncated, or not what its name says.
+
+    Args:
+        message: As for all errors.
+        path: The file.
+        next_step: As for all errors.
+        details: As for all errors.
+        code: What a scan that finds such a file calls it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+        code: str = "unreadable-file",
+    ) -> None:
+        super().__init__(message, path=path, next_step=next_step, details=details)
+        finding = {"code": code, "severity": "error", "message": message, "path": path}
+        self.findings = ({**finding, "episode": None, "stream": None, "remedy": None},)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, arguments = super().__reduce__()
+        return rebuild, arguments, {"findings": self.findings}
 
 
 class SourceChangedError(SourceError):

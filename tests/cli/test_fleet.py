@@ -92,7 +92,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
         "torn": "set aside",
     }
     by = {row["code"]: row["helps"] for row in told["set_aside_by"]}
-    assert by == {"timestamps": "--retime", "UnreadableSourceError": None}
+    assert by == {"timestamps": "--retime", "unreadable-file": None}
     for name, flags in (("good", ()), ("more/good", ("--to", "v2.1"))):
         alone = tmp_path / "alone" / name
         alone.parent.mkdir(parents=True, exist_ok=True)
@@ -277,18 +277,26 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
 def test_a_report_tells_what_became_of_each_dataset(
     leconvert: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
-    lab.list.write_text("in/good\nin/torn\nin/late --name '<b>late'\n")
+    lab.list.write_text("in/good\nin/torn\nin/late --name '<b>late'\nin/cloned\n")
+    tasks = shutil.copytree(lab.root / "good", lab.root / "cloned") / "meta/tasks.jsonl"
+    tasks.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n")
+    dry = leconvert(*lab.command("--dry-run", "--json"))
+    stops = {one["name"]: one["stops_at"] for one in json.loads(dry.stdout)["datasets"]}
+    assert (stops["torn"], stops["cloned"]) == (["unreadable-file"], ["lfs-pointers"])
     assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
     done = leconvert("fleet", "report", lab.work, "-o", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
-    assert "3 datasets, 2 set aside." in done.stdout
+    assert "4 datasets, 3 set aside." in done.stdout
     with (tmp_path / "page.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     assert {name: row["state"] for name, row in rows.items()} == {
         "<b>late": "set aside",
+        "cloned": "set aside",
         "good": "converted",
         "torn": "set aside",
     }
+    assert rows["torn"]["findings"] == "unreadable-file (error, 1)"
+    assert rows["cloned"]["findings"] == "lfs-pointers (error, 1)"
     assert (rows["good"]["episodes"], rows["good"]["verified"]) == ("3", "structure")
     assert len(rows["good"]["source_digest"]) == 64
     assert "timestamps (error, 1)" in rows["<b>late"]["findings"]
@@ -296,7 +304,7 @@ def test_a_report_tells_what_became_of_each_dataset(
     page = (tmp_path / "page.html").read_text()
     assert "&lt;b&gt;late" in page
     assert "<b>late" not in page
-    assert "UnreadableSourceError" in page
+    assert "lfs-pointers" in page
     inside = leconvert("fleet", "report", lab.work, "-o", lab.out / "good/page.html")
     assert (inside.returncode, "lies in the dataset" in inside.stderr) == (2, True)
     foreign = leconvert("fleet", "report", tmp_path, "-o", tmp_path / "page.html")

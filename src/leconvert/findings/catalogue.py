@@ -125,6 +125,12 @@ _SOURCE_KINDS = (
         ("--drop-feature", DROP),
     ),
     Kind(
+        "lfs-pointers",
+        "error",
+        "In place of files there are pointers of Git LFS: the dataset was cloned without it.",
+        remedy="`git lfs pull` in the clone.",
+    ),
+    Kind(
         "row-count",
         "error",
         "A table has more or fewer rows than the episode's `length`.",

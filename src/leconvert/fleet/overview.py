@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import FindingsError, LeconvertError, StorageError, WorkDirError
+from leconvert.errors import LeconvertError, SourceError, StorageError, WorkDirError
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
 from leconvert.fleet.work import (
     Fleet,
@@ -611,11 +611,12 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
             dataset.options.proof.check_target(
                 dataset.source, dataset.target, layout.to, appends=layout.append
             )
-    except FindingsError as error:
+    except SourceError as error:
         wrong = [finding for finding in error.findings if finding["severity"] == "error"]
         return PricedDataset(
             *place,
-            stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong)),
+            stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
+            or (type(error).__name__,),
             message=error.message,
             remedies={one["code"]: one["remedy"] for one in reversed(wrong) if one["remedy"]},
         )

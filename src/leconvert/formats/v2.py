@@ -126,6 +126,7 @@ def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
         "files themselves.",
         path=str(root),
         next_step=helps,
+        code="lfs-pointers",
     )
 
 
@@ -267,6 +268,7 @@ def read_info(root: Path) -> dict[str, Any]:
             f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
             path=str(path),
             next_step=_GIVE_THE_FOLDER,
+            code="missing-file",
         ) from None
     except UnicodeEncodeError as error:
         raise UnreadableSourceError(

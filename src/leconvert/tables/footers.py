@@ -115,6 +115,7 @@ def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
         f"The parquet file {os.fspath(path)} does not exist.",
         path=os.fspath(path),
         next_step="Restore the file, or leave its episode out.",
+        code="missing-file",
     )
 
 

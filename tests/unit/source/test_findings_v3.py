@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from itertools import accumulate
@@ -442,8 +443,13 @@ def test_a_sparse_clone_is_told_at_the_first_look(broken: Path) -> None:
     (broken / TOP_FILE).write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n"
     )
-    with pytest.raises(UnreadableSourceError, match=r"1 of 7 files .* are Git LFS pointers"):
+    with pytest.raises(
+        UnreadableSourceError, match=r"1 of 7 files .* are Git LFS pointers"
+    ) as told:
         scan_source(broken)
+    assert [finding["code"] for finding in told.value.findings] == ["lfs-pointers"]
+    again = pickle.loads(pickle.dumps(told.value))
+    assert again.as_record() == told.value.as_record()
 
 
 def test_another_storage_format_is_refused_in_a_sentence(broken: Path) -> None:
