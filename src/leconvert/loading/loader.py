@@ -217,7 +217,7 @@ class StreamLoader:
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no last batch on any rank")
         left = self.stream.order.num_frames - (self._taken if self._is_loaded else 0)
-        return self._share(self.stream.world_size - 1).num_batches(left)
+        return self._share(self.stream.rank).num_batches_of_each(left)
 
     def batch_workers(self) -> Iterator[int]:
         """Yield which worker makes each batch of the epoch, from its first one on."""

