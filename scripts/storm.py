@@ -9,8 +9,9 @@ and nothing else may be left beside them. Prints a JSON line a round, with what 
 changes, options change, a tree is removed, damaged or moved, another conversion of the same target
 runs. `tests.faults.afterwards` says what happens and what must hold.
 
-`--edits` kills merges, splits, trims, repairs and undo again and again, until one is left alone;
-the result must have the quiet run's bytes.
+`--edits` kills merges, splits, trims, repairs, undo and conversions of v3.0 datasets, back to v2.1
+in their place too, again and again, until one is left alone; the result must have the quiet run's
+bytes.
 
 Processes are forked from one that has the program loaded, so that they die at work and not while
 Python starts; `--exec` starts `python -m leconvert` instead.
@@ -432,7 +433,7 @@ def storms_afterwards(options: argparse.Namespace, arguments: Sequence[str], fol
 
 
 def storms_over_edits(options: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int:
-    """Kill the commands that edit datasets, until enough were killed."""
+    """Kill the commands that edit or begin with v3.0 datasets, until enough were killed."""
     sys.path.insert(0, str(ROOT))
     from tests.faults.trials import (
         CASES,
@@ -445,7 +446,11 @@ def storms_over_edits(options: argparse.Namespace, arguments: Sequence[str], fol
     from tests.faults.trials import make_source as make_smallest
 
     tell(header(options, arguments, folder), options.log)
-    cases = [case for case in CASES.values() if case.command != "convert"]
+    cases = [
+        case
+        for case in CASES.values()
+        if case.command != "convert" or case.begins_with != "template"
+    ]
     template = make_templates(make_smallest(folder / "template"), cases)
     quiet, seconds = {}, {}
     for case in cases:
@@ -493,7 +498,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--exec", action="store_true", dest="really_exec")
     parser.add_argument("--afterwards", action="store_true", help="change something after a kill")
-    parser.add_argument("--edits", action="store_true", help="kill merges, splits, trims, repairs")
+    parser.add_argument("--edits", action="store_true", help="kill what edits or begins with v3.0")
     parser.add_argument("--keep", action="store_true", help="keep the folders of bad rounds")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--log", type=Path, help="append the rows here as well")

@@ -10,6 +10,7 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
+from leconvert.selection import EpisodeSelection
 
 TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
 
@@ -113,6 +114,21 @@ def test_a_folder_without_a_dataset_is_no_difference(
 ) -> None:
     assert verify(tmp_path, small_source) == 2
     assert f"{tmp_path} holds no dataset" in capsys.readouterr().err
+
+
+def test_a_source_that_is_another_one_is_named(
+    converted: Path, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part, merged = tmp_path / "part", tmp_path / "merged"
+    leconvert.convert(small_source, output=part, selection=EpisodeSelection(episodes="1-2"))
+    leconvert.merge([small_source, part], output=merged)
+    sources = ["--source", str(small_source), "--source"]
+    assert main(["verify", str(merged), *sources, str(converted)]) == 10
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "was made of" in line]
+    assert said == "It was made of part, and no --source has the tables that part had then."
+    moved = part.rename(tmp_path / "moved")
+    assert main(["verify", str(merged), *sources, str(moved)]) == 0
+    assert "was made of" not in capsys.readouterr().out
 
 
 def test_result_and_source_in_each_others_places_differ(

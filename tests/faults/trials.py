@@ -282,12 +282,13 @@ def make_templates(template: Path, cases: Iterable[Case]) -> Path:
 
 
 def _put_in_disorder(root: Path) -> None:
-    """Exchange the rows of two episodes, and give the task another number."""
+    """Exchange the rows of two episodes, and give tasks other numbers."""
     (episodes,), tasks = root.glob("meta/episodes/*/*.parquet"), root / "meta/tasks.parquet"
     pq.write_table(pq.read_table(episodes).take([1, 0]), episodes)
     table = pq.read_table(tasks)
     at = table.schema.get_field_index("task_index")
-    pq.write_table(table.set_column(at, table.schema.field(at), pa.array([3])), tasks)
+    numbers = pa.array([3 + number for number in range(table.num_rows)])
+    pq.write_table(table.set_column(at, table.schema.field(at), numbers), tasks)
 
 
 def command_on(command: str, sources: Sequence[Path], target: Path | None, **options: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import leconvert
 from leconvert import media
 from leconvert.api import is_result
 from leconvert.check import check_dataset
+from leconvert.cli import main
 from leconvert.compare import verify_pair
 from leconvert.compare.files import reason_to_keep
 from leconvert.errors import FindingsError, PlanMismatchError, TargetError, UsageError
@@ -194,6 +196,57 @@ def test_a_trimmed_source_for_v21_is_a_finding(trimmed: Path, tmp_path: Path) ->
         repairs=RepairOptions(on_bad_episode="drop"),
         proof=BYTES,
     )
+
+
+@pytest.fixture(scope="module")
+def between(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three episodes that begin between keyframes, which are the same frames of both cameras."""
+    folder = tmp_path_factory.mktemp("between")
+    cameras = tuple(
+        CameraSpec(
+            key=f"observation.images.{name}", width=64, height=48, gop_size=5,
+            options={"sc_threshold": "0", "bf": "0"},
+        )
+        for name in ("top", "wrist")
+    )  # fmt: skip
+    source = make_dataset(folder / "v21", DatasetSpec(episodes=3, frames=20, cameras=cameras))
+    leconvert.trim(source, frames={0: (3, 18), 1: (16, None)}, output=folder / "s e t")
+    leconvert.trim(folder / "s e t", frames={2: (7, 14)}, output=folder / "sét 'ö'")
+    return folder / "sét 'ö'"
+
+
+def test_what_v21_cannot_hold_is_trimmed_further_by_the_command_that_is_named(
+    between: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(FindingsError) as caught:
+        leconvert.convert(between, output=tmp_path / "out", layout=LayoutOptions(to="v2.1"))
+    found = {f["episode"]: f["message"] for f in caught.value.findings if f["severity"] == "error"}
+    assert sorted(found) == [0, 1, 2]
+    assert " Frames 2:15 of its 15 need none: `leconvert trim " in found[0]
+    assert found[1].endswith("a clip of v2.1 holds an episode's frames alone.")
+    words = shlex.split(found[0].split("`")[1])
+    words[words.index("NEW")] = str(tmp_path / "new")
+    # Nothing of episode 1 begins at a keyframe: that one has to be left out.
+    assert main(words[1:]) == 3
+    assert main([*words[1:], "--on-bad-episode", "drop"]) == 0
+    assert read_repairs(tmp_path / "new").trimmed_episodes == {0: (2, 15), 2: (3, 7)}
+    assert verify_pair(tmp_path / "new", between, depth="bytes").ok
+    rows = pq.read_table(tmp_path / "new/data").num_rows
+    assert rows == 13 + 4
+
+
+def test_an_episode_that_was_trimmed_is_not_widened_beyond_itself(
+    between: Path, tmp_path: Path
+) -> None:
+    to = LayoutOptions(to="v2.1")
+    with pytest.raises(UsageError) as caught:
+        leconvert.trim(between, frames={0: (1, 9)}, output=tmp_path / "out", layout=to)
+    assert caught.value.next_step == (
+        "Give --frames 2:9, or write v3.0, which holds the frames that are needed beside them."
+    )
+    with pytest.raises(UsageError) as caught:
+        leconvert.trim(between, frames={1: (1, 3)}, output=tmp_path / "out", layout=to)
+    assert str(caught.value.next_step).startswith("Write v3.0, which holds")
 
 
 @pytest.mark.parametrize(

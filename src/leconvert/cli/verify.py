@@ -170,7 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify, and list what differs."""
-    from leconvert.compare import Sampling, verify_pair
+    from leconvert.compare import Sampling, other_sources, verify_pair
 
     result = options.result.resolve()
     given: list[Path | str] = options.source
@@ -206,6 +206,8 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=2))
     else:
         print("\n".join(verification_lines(report, options.result, given)))
+        for name in () if report.ok else other_sources(result, sources):
+            print(f"It was made of {name}, and no --source has the tables that {name} had then.")
     return 0 if report.ok else VerificationError.exit_code
 
 

@@ -3,12 +3,13 @@
 from leconvert.compare.difference import Difference, VerificationReport
 from leconvert.compare.files import reason_to_keep, same_bytes
 from leconvert.compare.metadata import same_statistic
-from leconvert.compare.pair import Sampling, verify_pair
+from leconvert.compare.pair import Sampling, other_sources, verify_pair
 
 __all__ = [
     "Difference",
     "Sampling",
     "VerificationReport",
+    "other_sources",
     "reason_to_keep",
     "same_bytes",
     "same_statistic",

@@ -715,6 +715,16 @@ def _in_order(result: Path, roots: Sequence[Path]) -> list[Path]:
     return [found[number] for number in sorted(found)]
 
 
+def other_sources(result: Path, roots: Sequence[Path]) -> list[str]:
+    """Return the datasets that a result was made of, as far as it says so, and none given is."""
+    try:
+        provenance = read_provenance(result)
+    except UnreadableSourceError:
+        return []
+    told = () if provenance is None else provenance.sources
+    return [each.name for each in told if not any(_has_tables(each, root) for root in roots)]
+
+
 def _has_tables(told: SourceRecord, root: Path) -> bool:
     with suppress(OSError, SourceError):
         return meta_digest(root, told.codebase_version) == told.meta_digest

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import tables
-from leconvert.arrow import is_list
+from leconvert.arrow import array_of, is_list
 from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import Expected, same_statistic
 from leconvert.errors import UnreadableSourceError
@@ -668,7 +668,9 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
         kind = pa.type_for_alias(DEFAULT_COLUMNS[name])
         if name in columns and name in found.names and found.field(name).type != kind:
             kind = columns[name].type
-        columns[name] = pa.chunked_array([pa.array(demanded[name]).cast(kind, safe=False)])
+        own_kind = pa.float64() if name == "timestamp" else pa.int64()
+        made = array_of(demanded[name], own_kind)
+        columns[name] = pa.chunked_array([made.cast(kind, safe=False)])
     return pa.table(columns)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import int64_array, int64_values
+from leconvert.arrow import array_of, int64_array, int64_values
 from leconvert.errors import UnreadableSourceError
 from leconvert.formats.sources import Sources, SourceView
 from leconvert.model import IntArray, Source
@@ -144,7 +144,7 @@ def write_provenance(
                     int64_array(np.arange(position, position + rows)),
                     int64_array(np.full(rows, number)),
                     int64_array(np.ascontiguousarray(source.index[first : first + rows])),
-                    pa.array(block, pa.string()),
+                    array_of(block, pa.string()),
                 ]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema))
                 position, first = position + rows, first + rows

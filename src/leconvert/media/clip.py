@@ -224,6 +224,11 @@ class ClipIndex:
                 found |= Misfit.OTHER_RATE
         return found
 
+    def begins_at(self, sample: int) -> bool:
+        """Whether what is cut out from here on decodes by itself, and shows this frame first."""
+        is_first = bool(self.keyframes[sample]) and self.ranks[sample] == sample
+        return is_first and self.can_cut(sample)
+
     def cut_around(
         self, first: int, stop: int, *, begin: int = 0, end: int | None = None
     ) -> tuple[int, int] | None:
@@ -240,11 +245,8 @@ class ClipIndex:
             last; None where there are no such samples.
         """
         heads = np.flatnonzero(self.keyframes[begin : first + 1]) + begin
-        ranks = self.ranks
         last = self.num_samples if end is None else min(end, self.num_samples)
-        head = next(
-            (at for at in heads[::-1].tolist() if ranks[at] == at and self.can_cut(at)), None
-        )
+        head = next((at for at in heads[::-1].tolist() if self.begins_at(at)), None)
         tail = next((at for at in range(stop, last + 1) if self.can_cut(at)), None)
         return None if head is None or tail is None else (head, tail)
 

@@ -103,7 +103,7 @@ from leconvert.source.modality import (
     stale_extensions,
     task_columns,
 )
-from leconvert.source.trimming import trimmed_slices
+from leconvert.source.trimming import trimmed_before, trimmed_slices
 from leconvert.source.v3 import read_v3_source
 from leconvert.text import count, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes
@@ -308,6 +308,16 @@ def _resolved(
         gathered.slices, paths, episodes.index, episodes.length, intervals, info.fps, to
     )
     remarks += uncut
+    if to == "v2.1":
+        remarks += trimmed_before(
+            root,
+            gathered.slices,
+            paths,
+            episodes.index,
+            episodes.length,
+            intervals,
+            info.fps,
+        )
     facts = replace(
         facts,
         corrected=corrected,

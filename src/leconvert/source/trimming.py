@@ -1,10 +1,16 @@
-"""The slices of trimmed episodes: fewer rows, and the samples without which no frame decodes."""
+"""The slices of trimmed episodes: fewer rows, and the samples without which no frame decodes.
+
+A clip of v2.1 holds an episode's frames and nothing else, so what is cut for it begins at a
+keyframe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +22,7 @@ from leconvert.model import DATA_STREAM, IntArray, Misfit
 from leconvert.source.episodes import EpisodePaths, Slices, index_of_remuxed
 from leconvert.text import shown
 
-__all__ = ["trimmed_slices"]
+__all__ = ["trimmed_before", "trimmed_slices"]
 
 Intervals = Mapping[int, tuple[int, int]]
 
@@ -84,8 +90,83 @@ def trimmed_slices(
         found.append(replace(each, numbers=numbers, first=first, size_bytes=size_bytes, lead=lead))
     if to == "v2.1":
         for episode, found_clips in clips.items():
-            _check_held_by_v21(episode, found_clips, *intervals[episode])
+            at = int(np.searchsorted(episode_index, episode))
+            _check_held_by_v21(episode, found_clips, *intervals[episode], int(length[at]))
     return found, remarks
+
+
+def trimmed_before(
+    root: Path,
+    slices: Sequence[Slices],
+    paths: EpisodePaths,
+    episode_index: IntArray,
+    length: IntArray,
+    intervals: Intervals,
+    fps: Fraction,
+) -> Iterator[Observation]:
+    """Yield the episodes that v2.1 cannot hold, since they were trimmed between keyframes.
+
+    Args:
+        root: The source.
+        slices: Those of whole episodes.
+        paths: Where the files are.
+        episode_index: Index of each episode, ascending, shape (E,).
+        length: Frames of each, shape (E,).
+        intervals: The episodes that are trimmed now, of which nothing is said.
+        fps: Frames a second.
+    """
+    videos = [each for each in slices if each.stream != DATA_STREAM]
+    wider: dict[int, list[Slices]] = {}
+    for each in videos:
+        is_part = (each.misfit & int(Misfit.SHARED)) != 0
+        for at in np.flatnonzero(is_part & (each.numbers[:, 3] > length)).tolist():
+            if int(episode_index[at]) not in intervals:
+                wider.setdefault(at, []).append(each)
+    within: dict[int, tuple[int, int]] = {}
+    for at in wider:
+        if any(each.numbers[at, 3] < length[at] for each in videos):
+            continue  # what is wrong with that camera is said
+        clips = []
+        for each in videos:
+            (path,) = paths.absolute(each.stream, [int(episode_index[at])])
+            own, samples = int(each.first[at] + each.lead[at]), int(each.numbers[at, 3])
+            begin = int(each.first[at])
+            clips.append(_Clip(_index(path, fps), own, begin, begin + samples))
+        if (found := _held_by_v21(clips, 0, int(length[at]))) is not None:
+            within[at] = found
+    words = ["leconvert", "trim", str(root), "-o", "NEW"]
+    for at, (first, stop) in sorted(within.items()):
+        words += ["--episode", str(episode_index[at]), "--frames", f"{first}:{stop}"]
+    command = f"{shlex.join(words)} --to v2.1"
+    for at, found_slices in sorted(wider.items()):
+        episode, stream = int(episode_index[at]), found_slices[0].stream
+        said = f"{shown(paths.relative(stream, episode))}: episode {episode} was trimmed and needs "
+        said += "frames beside it, and a clip of v2.1 holds an episode's frames alone."
+        if at in within:
+            first, stop = within[at]
+            said += f" Frames {first}:{stop} of its {length[at]} need none: `{command}`."
+        yield Observation("no-keyframe", said, episode, stream, paths.relative(stream, episode))
+
+
+def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, int] | None:
+    """Return the most frames of an interval that need no frame beside them, in no camera."""
+    begin = next(
+        (
+            frame
+            for frame in range(first, stop)
+            if all(clip.clip.begins_at(clip.own + frame) for clip in clips)
+        ),
+        stop,
+    )
+    end = next(
+        (
+            frame
+            for frame in range(stop, begin, -1)
+            if all(clip.clip.can_cut(clip.own + frame) for clip in clips)
+        ),
+        begin,
+    )
+    return None if begin == end else (begin, end)
 
 
 def _index(path: str, fps: Fraction) -> media.ClipIndex:
@@ -118,17 +199,27 @@ class _Clip(NamedTuple):
         return None if cut is None else (cut[0] - self.own, cut[1] - self.own)
 
 
-def _check_held_by_v21(episode: int, clips: Sequence[_Clip], first: int, stop: int) -> None:
+def _check_held_by_v21(
+    episode: int, clips: Sequence[_Clip], first: int, stop: int, length: int
+) -> None:
     """Refuse cuts that take along what a clip of v2.1, which is one episode, has no place for."""
     wider, before = (first, stop), (-1, -1)
     while wider != before:  # what one camera needs may not be a cut of another
         before = wider
         cuts = [clip.cut(*wider) or wider for clip in clips]
         wider = min(cut[0] for cut in cuts), max(cut[1] for cut in cuts)
-    if wider != (first, stop):
-        raise UsageError(
-            f"Frames {first}:{stop} of episode {episode} are not between keyframes, and a clip of "
-            "v2.1 begins and ends with its episode.",
-            next_step=f"Give --frames {wider[0]}:{wider[1]}, or write v3.0, which holds the frames "
-            "that are needed beside them.",
-        )
+    if wider == (first, stop):
+        return
+    found = [wider, _held_by_v21(clips, first, stop)]
+    # An episode that was trimmed before has no more frames on that side.
+    intervals = [
+        f"{each[0]}:{each[1]}"
+        for each in found
+        if each is not None and each[0] >= 0 and each[1] <= length and each != (0, length)
+    ]
+    held = f"Give --frames {' or '.join(intervals)}, or write v3.0" if intervals else "Write v3.0"
+    raise UsageError(
+        f"Frames {first}:{stop} of episode {episode} are not between keyframes, and a clip of "
+        "v2.1 begins and ends with its episode.",
+        next_step=f"{held}, which holds the frames that are needed beside them.",
+    )

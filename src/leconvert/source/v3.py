@@ -648,12 +648,6 @@ class FileScanner(Scanner):
                     f"{shown(notes.path)}: episode {episode} does not begin with a keyframe, or "
                     "needs frames of its neighbours; without encoding it cannot be cut out.",
                 )
-            elif sound[place] and self._is_for_v21 and ends[place] - begins[place] > lengths[place]:
-                notes.say(
-                    "no-keyframe",
-                    f"{shown(notes.path)}: episode {episode} was trimmed and needs frames beside "
-                    "it, and a clip of v2.1 holds an episode's frames alone.",
-                )
         placed = sound & (np.rint(begin_seconds * float(fps)) == first)
         _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
         sound &= begins >= 0

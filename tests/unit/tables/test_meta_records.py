@@ -327,6 +327,33 @@ def test_info_is_indented_and_keeps_letters(tmp_path: Path) -> None:
     assert json.loads(text) == convert()
 
 
+def test_no_edit_and_no_proof_of_it_imports_pandas(small_source: Path, tmp_path: Path) -> None:
+    """It takes longer than to merge a hundred episodes."""
+    program = """
+import sys
+from pathlib import Path
+import leconvert
+from leconvert.compare import verify_pair
+from leconvert.selection import EpisodeSelection
+from leconvert.worker_pool import WorkerOptions
+source, out = map(Path, sys.argv[1:])
+one = WorkerOptions(max_workers=1)
+leconvert.convert(source, output=out / "v30", workers=one)
+leconvert.merge([source, out / "v30"], output=out / "merged", workers=one)
+verify_pair(out / "merged", [source, out / "v30"], depth="bytes", max_workers=1)
+some = EpisodeSelection(episodes="1-2")
+leconvert.convert(out / "v30", output=out / "some", selection=some, workers=one)
+verify_pair(out / "some", out / "v30", depth="bytes", max_workers=1)
+leconvert.trim(out / "v30", output=out / "trimmed", frames={0: (2, 6)}, workers=one)
+sys.exit("imported" if "pandas" in sys.modules else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(small_source), str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_table_function_imports_pandas(tmp_path: Path) -> None:
     # pyarrow imports it on many ways to an array wherever it is installed.
     program = """
