@@ -31,6 +31,7 @@ __all__ = [
     "Published",
     "dataset_with_meta",
     "files_below",
+    "kept_dataset",
     "names_to_keep",
     "overlaid_pair",
     "published_files",
@@ -125,6 +126,16 @@ def overlaid_pair(result: Path, sources: Sequence[Path]) -> Iterator[tuple[Path,
         dataset_with_meta(result, sources[0]) as theirs,
     ):
         yield ours, [theirs]
+
+
+@contextmanager
+def kept_dataset(place: Path) -> Iterator[Path]:
+    """Yield a kept source as a dataset; what an overlay in place keeps is ``meta/`` alone."""
+    if place != overlaid_meta(place.parent):
+        yield place
+        return
+    with dataset_with_meta(place.parent, place) as view:
+        yield view
 
 
 def files_below(

@@ -19,6 +19,7 @@ from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 
 import leconvert
+from leconvert.cli.main import main
 from leconvert.formats import open_dataset
 from leconvert.hub.push import PushOptions
 from leconvert.model import DATA_STREAM, LayoutOptions, camera_of
@@ -159,6 +160,21 @@ def test_what_was_pushed_is_found_by_its_tag_and_every_frame_is_the_sources(
     assert {path.read_bytes() for path in out.glob("videos/*/*/*.mp4")} == {
         path.read_bytes() for path in (tmp_path / "downloaded").glob("videos/*/*/*.mp4")
     }
+
+
+@pytest.mark.parametrize("layout", ["episode-files", "overlay"])
+def test_the_old_tag_of_a_dataset_that_became_v30_on_the_hub_still_loads(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "lerobot"))
+    source = tmp_path / "source"  # 0.3.3 refuses cr5's own times
+    repairs = RepairOptions(retime=True, fill_stats=True)
+    leconvert.convert(DATA / "cr5_5ep", output=source, layout=V21, repairs=repairs)
+    repo = hub.add_repo(REPO, source)
+    assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
+    assert repo.tags.keys() == {"v2.1", "v3.0"}
+    assert loaded(source, source, tmp_path, hub.endpoint)["different"] == []
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])

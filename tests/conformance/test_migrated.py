@@ -5,6 +5,7 @@ At the tag v2.1 readers find the old dataset as it was.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import comparison
@@ -16,6 +17,7 @@ from tests.hub.fixtures import hub, lone_client, pauses
 from tests.trees import digest_of
 
 from leconvert.cli.main import main
+from leconvert.compare import verify_pair
 
 __all__ = ["hub", "lone_client", "pauses"]
 
@@ -56,3 +58,31 @@ def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
     )
     for part in ("meta", "data", "videos"):
         assert digest_of(old / part) == digest_of(source / part)
+
+
+def test_lerobot_loads_each_frame_of_a_local_overlay_that_was_pushed(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locally ``meta_old`` stays beside ``meta``; it is not sent. ``undo`` and v2.1 go on here."""
+    from lerobot.datasets import LeRobotDataset
+
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    source = RECORDINGS / "cr5_5ep"
+    local = Path(shutil.copytree(source, tmp_path / "local"))
+    repo = hub.add_repo(REPO, source)
+    first = repo.branches["main"]
+    push = ["--push-repo-id", REPO, "--quiet"]
+    assert main(["convert", str(local), "--layout", "overlay", *push]) == 0
+    assert not [r for r in hub.log if r.method == "PUT" and r.body_bytes > 100_000]
+    assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
+    assert not [path for path in repo.tree(repo.tags["v3.0"]) if path.startswith("meta_old")]
+
+    root = tmp_path / "downloaded"
+    opened = LeRobotDataset(REPO, root=root, revision="v3.0", video_backend="pyav")
+    assert len(opened) == sum(V21Source.open(source).lengths)
+    comparison.assert_every_frame_is_the_sources(root, V21Source.open(source), "pyav")
+    # What was downloaded has no meta_old; its way back is a conversion.
+    assert main(["convert", str(root), str(tmp_path / "back"), "--to", "v2.1", "--quiet"]) == 0
+    assert verify_pair(tmp_path / "back", source, depth="bytes").differences == ()
+    assert main(["undo", str(local)]) == 0
+    assert digest_of(local / "meta") == digest_of(source / "meta")

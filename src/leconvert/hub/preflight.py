@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leconvert.dataset_files import kept_dataset
 from leconvert.errors import HubConflictError, HubError, HubUnavailableError, VerificationError
 from leconvert.formats.v3 import INFO_PATH
 from leconvert.hub.client import hub_errors
@@ -295,11 +296,10 @@ class Replacement:
                 raise self._refusal(said, next_step, changed, since=since)
             return
         if known.source_facts and Path(known.source).is_dir():
-            source = Path(known.source)
-            local = {p: (source / p).stat().st_size for p in there if (source / p).is_file()}
-            same = same_as_remote(source, local, there, {}, self._progress)
-            changed = sorted(there.keys() - same)
-            if not changed and facts_of(source) == known.source_facts:
+            with kept_dataset(Path(known.source)) as source:
+                local = {p: (source / p).stat().st_size for p in there if (source / p).is_file()}
+                same = same_as_remote(source, local, there, {}, self._progress)
+            if same >= there.keys() and facts_of(Path(known.source)) == known.source_facts:
                 return
         url = f"hf://datasets/{self._repo_id}@{self._state.head}"
         raise self._refusal(

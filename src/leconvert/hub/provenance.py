@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leconvert.dataset_files import files_below, published_files
+from leconvert.dataset_files import files_below, kept_dataset, published_files
 from leconvert.errors import StorageError, WorkDirError
 from leconvert.formats.v3 import read_repairs
 from leconvert.hub.push_plan import CARD_PATH, Owned, hash_files
@@ -190,17 +190,20 @@ def content_of(
 def facts_of(folder: Path) -> str:
     """Return a SHA-256 over names, sizes and modification times of a source's files.
 
+    Of the ``meta/`` that an overlay in place replaced it is that of the dataset with it.
+
     It tells that a source is still the one that was converted, as far as a file system tells; what
     is in the files is not read.
     """
     digest = hashlib.sha256()
-    for path in sorted(path for path, is_file in files_below(folder) if is_file):
-        place = folder / path
-        with storage_errors(place):
-            seen = place.stat()
-        digest.update(
-            f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}\n".encode(errors="surrogateescape")
-        )
+    with kept_dataset(folder) as dataset:
+        for path in sorted(path for path, is_file in files_below(dataset) if is_file):
+            place = dataset / path
+            with storage_errors(place):
+                seen = place.stat()
+            digest.update(
+                f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}\n".encode(errors="surrogateescape")
+            )
     return digest.hexdigest()
 
 
