@@ -132,6 +132,13 @@ class FileSystem:
         """Swap two names in one step; EINVAL where the file system cannot do that (NFS)."""
         _renameat2(one, other, _RENAME_EXCHANGE)
 
+    def ask_again(self, folder: str | Path) -> None:
+        """Make an NFS client ask again what is in a folder, also for a name that was not there.
+
+        It opens the folder: unlike listing it that costs the same however much is in it.
+        """
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
     def list_names(self, path: Path) -> list[str]:
         """Return the names in a folder, sorted."""
         return sorted(os.listdir(path))  # noqa: PTH208  (names, not paths)
@@ -199,7 +206,7 @@ def forget_old_names(paths: Iterable[str]) -> None:
     """
     for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
         with suppress(OSError):  # whoever opens a file in it meets the same error
-            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            LOCAL.ask_again(folder)
 
 
 LOCAL = FileSystem()

@@ -239,10 +239,10 @@ class WorkDir:
             return read_record(self.current, "current", version=_CURRENT_VERSION, fs=fs)
         except FileNotFoundError:
             # An NFS client that looked before there was a plan goes on believing that there is
-            # none for half a minute, unless it lists the folders.
+            # none for half a minute, unless it is made to ask.
             with suppress(OSError):
                 for folder in (self.root.parent, self.root):
-                    fs.list_names(folder)
+                    fs.ask_again(folder)
             return read_record(self.current, "current", version=_CURRENT_VERSION, fs=fs)
 
     def set_current(self, run_id: str, *, fs: FileSystem = LOCAL) -> None:

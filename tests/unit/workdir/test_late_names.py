@@ -9,7 +9,7 @@ from leconvert.workdir.records import WorkDir
 
 
 class Remembering(FileSystem):
-    """Like an NFS client: a name once absent stays absent until the folder is listed."""
+    """Like an NFS client: a name once absent stays absent until the folder is opened or listed."""
 
     def __init__(self) -> None:
         self._absent: set[Path] = set()
@@ -23,8 +23,12 @@ class Remembering(FileSystem):
             self._absent.add(path)
             raise
 
+    def ask_again(self, folder: str | Path) -> None:
+        self._absent = {absent for absent in self._absent if absent.parent != Path(folder)}
+        super().ask_again(folder)
+
     def list_names(self, path: Path) -> list[str]:
-        self._absent = {absent for absent in self._absent if absent.parent != path}
+        self.ask_again(path)
         return super().list_names(path)
 
 

@@ -1,0 +1,99 @@
+"""What a fleet asks of the disk grows with its datasets, and not with their square."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.watched_disk import WatchedDisk
+
+from leconvert import LayoutOptions, WorkerOptions, fleet
+from leconvert.planner import draft_plan
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+FEW = 12
+ONE = WorkerOptions(max_workers=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest that there is; without cameras its conversion does little else."""
+    return make_dataset(tmp_path_factory.mktemp("one") / "one", DatasetSpec(episodes=1, frames=3))
+
+
+def counted(folder: Path, patch: pytest.MonkeyPatch, work: Callable[[], Any]) -> Counter[str]:
+    """Return how often each operation was done below a folder, and how many names were listed.
+
+    Those of the folder in which the results lie side by side are counted apart; those of the
+    fleet's own records, which are listed by the clock, are not.
+    """
+    found: Counter[str] = Counter()
+    listdir = os.listdir
+
+    def listing(path: Any = ".") -> Any:
+        names = listdir(path)
+        at = Path(path)
+        if at.is_relative_to(folder) and not at.is_relative_to(folder / "work/runs"):
+            found["beside" if at == folder / "out" else "names"] += len(names)
+        return names
+
+    with patch.context() as context, WatchedDisk(folder, really_sync=False) as disk:
+        context.setattr(os, "listdir", listing)
+        work()
+    return found + Counter(operation.name for operation in disk.operations)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+def test_no_step_of_a_fleet_grows_with_the_square_of_its_datasets(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    found = []
+    for number in (FEW, 2 * FEW):
+        folder = tmp_path / str(number)
+        for name in range(number):
+            shutil.copytree(dataset, folder / f"in/{name:03}")
+
+        def work(folder: Path = folder, number: int = number) -> None:
+            done = fleet.run(
+                [str(folder / "in/*")], output_dir=folder / "out", work_dir=folder / "work",
+                workers=ONE,
+            )  # fmt: skip
+            assert len(done.datasets) == number
+            assert done.is_settled
+            assert not done.set_aside
+
+        if again:
+            work()
+        found.append(counted(folder, monkeypatch, work))
+    few, many = found
+    # Whoever puts a result in place lists what lies beside it, five times.
+    assert many.pop("beside", 0) <= (0 if again else 5 * 2 * FEW * (2 * FEW + 2))
+    few.pop("beside", 0)
+    assert sum(few.values()) > 20 * FEW
+    for name in {*few, *many}:
+        # What threads look at while they wait comes and goes.
+        assert many[name] <= 2.2 * few[name] + 20, name
+
+
+def test_planning_asks_the_disk_in_proportion_to_the_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for episodes in (40, 80):
+        folder = tmp_path / str(episodes)
+        spec = DatasetSpec(episodes=episodes, frames=3, cameras=(CameraSpec(width=32, height=32),))
+        make_dataset(folder / "in", spec)
+
+        def work(folder: Path = folder) -> None:
+            draft_plan(folder / "in", folder / "out", folder / "work", LayoutOptions())
+
+        found.append(counted(folder, monkeypatch, work))
+    few, many = found
+    assert few["open"] >= 40
+    for name in {*few, *many}:
+        assert many[name] <= 2.1 * few[name] + 4, name
