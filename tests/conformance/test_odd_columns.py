@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lerobot.datasets import LeRobotDataset
+from tests.conformance import as_told
 
 import leconvert
 from leconvert.check import check_dataset
 from leconvert.errors import FindingsError, LeconvertError
-from leconvert.repairs import RepairOptions
+from leconvert.repairs import DEFAULT_COLUMNS, RepairOptions
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
 from leconvert.worker_pool import WorkerOptions
 
@@ -230,6 +232,29 @@ def run(pristine: Path, folder: Path, seeds: range) -> Counter[str]:
             shutil.rmtree(files)
     counts["seconds"] = round(time.monotonic() - started)
     return counts
+
+
+@pytest.mark.parametrize("column", list(DEFAULT_COLUMNS))
+def test_lerobots_own_columns_may_be_of_other_types(
+    pristine: Path, tmp_path: Path, column: str
+) -> None:
+    for kind in (pa.float64(), pa.float32(), pa.int16(), pa.uint8(), pa.string()):
+        if column == "timestamp" and pa.types.is_integer(kind):
+            continue
+        source, result = tmp_path / f"{kind}", tmp_path / f"{kind}_v30"
+        shutil.copytree(pristine, source)
+        for episode in range(len(LENGTHS)):
+            edit_table(source, episode, partial(_cast, column, kind))
+        ended = as_told.convert_as_told(source, result)
+        assert ended.trouble is None
+        # Only tasks cannot be computed anew.
+        assert (ended.code != 0) == (column == "task_index" and kind == pa.string())
+        if not ended.code:
+            assert as_told.why_it_does_not_load(result, len(LENGTHS)) is None
+
+
+def _cast(column: str, kind: pa.DataType, table: pa.Table) -> pa.Table:
+    return table.set_column(table.column_names.index(column), column, table[column].cast(kind))
 
 
 def test_whatever_is_converted_loads(pristine: Path, tmp_path: Path) -> None:

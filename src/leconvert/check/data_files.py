@@ -18,12 +18,14 @@ from leconvert.formats.v3 import (
     ROWS_AT_A_TIME,
     Declared,
     EpisodeTable,
+    Feature,
     OtherTasks,
     Ranges,
     RoutedFile,
     RowCheck,
 )
 from leconvert.model import DATA_STREAM, Finding, IntArray
+from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.tables.lerobot_reader import NUMBER_DTYPES, dtype_name, read_by_lerobot
 from leconvert.tables.schemas import HUGGINGFACE_KEY
 
@@ -66,7 +68,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
                 yield wrong("data-types", f"The image {name!r} is stored as {kind}.")
             elif not _says_image(entries.get(name)):
                 yield wrong("image-metadata", f"The entry of {name!r} is {entries.get(name)!r}.")
-        elif reading.verdict != "exact":
+        elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
             # Texts that happen to be numbers, and numbers as texts, are cast too; nobody means it.
             is_alike = {feature.dtype, dtype_name(kind)} <= NUMBER_DTYPES
             declared_as = f"{feature.dtype} of shape {list(feature.shape)}"
@@ -75,6 +77,15 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
                 f"{name!r} is declared as {declared_as} and stored as {plain_type(kind)}.",
                 severity="warning" if is_alike and reading.verdict == "cast" else "error",
             )
+
+
+def _is_seen_in_rows(name: str, feature: Feature, kind: pa.DataType) -> bool:
+    """Whether `RowCheck` says what is wrong: LeRobot's own columns are numbers, integers whole."""
+    if name not in DEFAULT_COLUMNS or tuple(feature.shape) != (1,):
+        return False
+    if pa.types.is_floating(kind):
+        return DEFAULT_COLUMNS[name] == feature.dtype == "int64"
+    return not pa.types.is_integer(kind) and feature.dtype in NUMBER_DTYPES
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

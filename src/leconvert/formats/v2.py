@@ -325,7 +325,7 @@ def _wrong_version(path: Path, version: object, guessed: str | None) -> SourceEr
             "folder. --output writes it anew, with other file sizes for example.",
         )
     return SourceError(
-        f"{path} {said_version(version)}; leconvert reads {' and '.join(SOURCE_VERSIONS)}.",
+        f"{path} {said_version(version)}; leconvert reads {', '.join(SOURCE_VERSIONS)} and v3.0.",
         path=str(path),
         next_step=version_help(version),
     )
@@ -338,13 +338,16 @@ def said_version(version: object) -> str:
     return f"says codebase_version {ascii(version)[:60]}"
 
 
-def version_help(version: object) -> str | None:
-    """Return what helps with a ``codebase_version`` that nobody here reads; None if nothing does.
+def version_help(version: object) -> str:
+    """Return what helps with a ``codebase_version`` that nobody here reads.
 
     LeRobot had its script up to 0.3, as ``lerobot/datasets/v2/convert_dataset_v1_to_v2.py``.
     """
     if not isinstance(version, str) or not version.startswith("v"):
-        return None
+        return (
+            "Write the version of its files there: v3.0 where meta/episodes is a folder, v2.1 "
+            "where meta/episodes_stats.jsonl is a file, v2.0 else."
+        )
     if version.startswith(("v0", "v1")):
         return "Bring it to v2.0 first, with convert_dataset_v1_to_v2.py of LeRobot 0.3."
     return "It is newer than this leconvert; look for a newer version."

@@ -167,7 +167,7 @@ def check_convertible(
     if not version.startswith("v2."):
         raise SourceError(
             f"{repo.repo_id} at {revision} is of version {ascii(version)[:60]}, and leconvert "
-            "reads v2.0 and v2.1.",
+            "reads v2.0, v2.1 and v3.0.",
             path=repo.name,
             next_step=version_help(version),
         )

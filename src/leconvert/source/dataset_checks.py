@@ -330,7 +330,7 @@ def check_tasks(
             path = paths.relative(DATA_STREAM, episode)
             what = f"of task {unknown[0]}, which {tasks.path} lacks"
             if unknown[0] == NO_INDEX:
-                what = "whose task is no index"
+                what = f"whose task_index names no task of {tasks.path}"
             said = f"{shown(path)} has rows {what}."
             helps = tasks_helps("task-index", bool(episodes.has_one_text[position]))
             yield Observation("task-index", said, episode, DATA_STREAM, path, helps=helps)
@@ -680,6 +680,9 @@ def _readable_declaration(
     if name in columns.wrapped:
         lengths = ()
         kind = innermost_type(kind)
+    if DEFAULT_COLUMNS.get(name) == "int64" and pa.types.is_floating(kind):
+        # LeRobot casts them to the declared type, and looks episodes and tasks up by integers.
+        return {"dtype": "int64", "shape": [1]}
     if read_by_lerobot(name, feature, kind, lengths).verdict == "exact":
         return as_declared
     return declaration_of(name, kind, lengths)

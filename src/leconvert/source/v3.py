@@ -226,7 +226,7 @@ def _read_tasks(
     if len(of_text) < len(listed):
         said = f"{v3.TASKS_PATH} lists {count(len(listed) - len(of_text), 'text')} again."
         remarks.append(Observation("task-duplicate", said, path=v3.TASKS_PATH, severity="warning"))
-    table = TaskTable(listed, first_index, of_text, bool(listed), v3.TASKS_PATH)
+    table = TaskTable(listed, first_index, of_text, texts is not None, v3.TASKS_PATH)
     return table, None if texts is None else of_text
 
 
@@ -529,7 +529,8 @@ class FileScanner(Scanner):
         notes: ObservationLog,
     ) -> None:
         said = f"{shown(notes.path)} has {count(rows, 'row')}, its episodes have "
-        said += f"{int(lengths.sum())}; the rows of each are found by their episode_index."
+        said += f"{int(lengths.sum())}; the rows of each are found by their episode_index"
+        said += f", rows of episodes that {v3.EPISODES_DIR} does not list are left behind."
         notes.sight("rows-by-column", said)
         for place in np.flatnonzero((look.frames != lengths) | (look.first < 0)).tolist():
             notes.episode = int(routed.episodes[place])

@@ -24,6 +24,7 @@ __all__ = [
     "read_schema_and_rows",
     "row_group_rows",
     "unreadable",
+    "with_unique_names",
 ]
 
 
@@ -127,6 +128,14 @@ def unreadable(path: str | os.PathLike[str], error: Exception) -> UnreadableSour
         path=os.fspath(path),
         next_step="Fetch or record the file again, or leave its episode out.",
     )
+
+
+def with_unique_names(schema: pa.Schema) -> pa.Schema:
+    """Return the schema; raise `pa.ArrowInvalid` where two columns share a name."""
+    if len(set(schema.names)) < len(schema.names):
+        name = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise pa.ArrowInvalid(f"two columns have the same name, {name}.")
+    return schema
 
 
 # ------------------------------------------------------------------------------------------------

@@ -411,7 +411,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "warning data-types", cast("observation.state", pa.list_(pa.float64(), 6)),
     ),
     "another number of joints": ("error data-types", rewrite(DATA, five_joints)),
-    "a scalar as text": ("error data-types", rewrite(DATA, as_text)),
+    "a scalar as text": ("error task-column", rewrite(DATA, as_text)),
     "images as text": ("error data-types", cast("next.done", pa.string())),
     "columns in another order": ("warning data-schema", second_schema),
     "images that do not say so": (
@@ -736,7 +736,7 @@ BY_HAND = {
 # What else the dataset says is enough for these.
 MENDED = {"a task that only rows have", "tasks out of order"}
 # Where the only file of its kind is gone: what a command leaves out would be everything.
-ALL_LOST = {"data that is gone"}
+ALL_LOST = {"data that is gone", "a scalar as text"}
 FIRST_OF_EACH_CODE = {wanted.split()[1]: name for name, (wanted, _) in reversed(DEFECTS.items())}
 FIRST_OF_EACH_CODE["feature"] = "a dtype that nobody knows"
 TRIED = sorted(

@@ -246,7 +246,7 @@ def test_a_task_that_is_no_index_is_its_episodes_error_and_no_end_of_the_scan(
         edit_table(source, episode, lambda table, t=tasks: with_column(table, "task_index", t))
     findings = [f for f in scan_source(source).findings if f.code == "task-index"]
     assert [(f.episode, f.severity) for f in findings] == [(n, "error") for n in range(4)]
-    assert "no index" in findings[0].message
+    assert "names no task" in findings[0].message
 
 
 def test_an_episode_of_one_row_with_a_huge_index_is_no_end_of_the_scan(tmp_path: Path) -> None:

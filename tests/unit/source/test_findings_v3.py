@@ -334,6 +334,79 @@ def test_wrong_columns_name_their_episodes(broken: Path, column: str, code: str)
     assert {f.severity for f in scan_source(broken, helps).findings} == {"repaired"}
 
 
+@pytest.mark.parametrize(
+    ("column", "code", "helps"),
+    [
+        ("episode_index", "episode-index", RepairOptions(reindex=True)),
+        ("frame_index", "frame-index", RepairOptions(reindex=True)),
+        ("timestamp", "timestamps", RepairOptions(retime=True)),
+        ("index", "global-index", RepairOptions(reindex=True)),
+        ("task_index", "task-index", None),
+    ],
+)
+def test_columns_of_texts_are_no_numbers(
+    broken: Path, column: str, code: str, helps: RepairOptions | None
+) -> None:
+    def as_text(table: pa.Table) -> pa.Table:
+        texts = pa.array(map(str, table[column].to_pylist()))
+        return table.set_column(table.column_names.index(column), column, texts)
+
+    rewrite(DATA, as_text)(broken)
+    found = {f.severity for f in scan_source(broken).findings if f.code == code}
+    assert found == {"error"}
+    if helps is not None:
+        assert "error" not in {f.severity for f in scan_source(broken, helps).findings}
+
+
+def test_integers_that_are_stored_as_floats_are_declared_as_integers(broken: Path) -> None:
+    def as_floats(table: pa.Table) -> pa.Table:
+        for column in ("episode_index", "frame_index", "index", "task_index"):
+            floats = table[column].cast(pa.float64())
+            table = table.set_column(table.column_names.index(column), column, floats)
+        return table
+
+    rewrite(DATA, as_floats)(broken)
+    scan = scan_source(broken)
+    assert told(scan) == []
+    assert scan.repairs.declared_features == {}
+
+
+def test_a_table_of_tasks_without_rows_lacks_the_tasks_of_the_rows(broken: Path) -> None:
+    rewrite(TASKS, lambda table: table.slice(0, 0), row_groups=False)(broken)
+    findings = [f for f in scan_source(broken).findings if f.code == "task-index"]
+    assert [f.episode for f in findings] == list(range(len(LENGTHS)))
+    assert {f.severity for f in findings} == {"error"}
+
+
+def test_tasks_that_are_no_lists_are_left_out_with_a_warning(broken: Path, tmp_path: Path) -> None:
+    def as_text(table: pa.Table) -> pa.Table:
+        texts = pa.array(map(str, table["tasks"].to_pylist()))
+        return table.set_column(table.column_names.index("tasks"), "tasks", texts)
+
+    rewrite(EPISODES, as_text)(broken)
+    assert told(scan_source(broken)) == [("warning", "missing-tasks")]
+    leconvert.convert(broken, output=tmp_path / "out")
+    assert set(map(tuple, pq.read_table(tmp_path / "out" / EPISODES)["tasks"].to_pylist())) == {()}
+
+
+@pytest.mark.parametrize(
+    ("path", "column", "said"),
+    [
+        (EPISODES, "length", "does not say where the episodes lie"),
+        (EPISODES, "stats/action/min", "does not say where the episodes lie"),
+        (TASKS, "task_index", "two columns have the same name, task_index"),
+    ],
+)
+def test_two_columns_of_one_name_are_told(broken: Path, path: str, column: str, said: str) -> None:
+    rewrite(path, lambda table: table.append_column(column, table[column]))(broken)
+    try:
+        messages = [f.message for f in scan_source(broken).findings if f.severity == "error"]
+    except SourceError as error:
+        messages = [str(error)]
+    assert said in messages[0]
+    assert "two columns have the same name" in messages[0]
+
+
 def test_an_index_that_does_not_count_is_told_once(broken: Path) -> None:
     rewrite(DATA, set_cells("index", r13=3, r20=3))(broken)
     scan = scan_source(broken)

@@ -290,7 +290,8 @@ class Dataset:
         ):
             for row in block.to_pylist():
                 line = {key: value for key, value in row.items() if value is not None}
-                line.setdefault("tasks", [])
+                if not isinstance(line.get("tasks"), list):
+                    line["tasks"] = []  # as where nothing is listed, and told alike
                 yield line
 
     def episode_stats(self) -> Iterator[Mapping[str, Any]]:

@@ -25,7 +25,12 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
 from leconvert.formats.v3.info import EPISODES_DIR, episodes_path
 from leconvert.model import Finding, IntArray, camera_of
-from leconvert.tables.footers import open_parquet, row_group_rows, unreadable
+from leconvert.tables.footers import (
+    open_parquet,
+    row_group_rows,
+    unreadable,
+    with_unique_names,
+)
 from leconvert.workdir.fs import LOCAL
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -105,8 +110,8 @@ class EpisodesReader:
     def schema(self, path: str) -> pa.Schema:
         """Return the schema of one of the files."""
         if path not in self._schemas:
-            with self._open(path) as reader:
-                self._schemas[path] = reader.schema_arrow
+            with self._open(path):
+                pass
         return self._schemas[path]
 
     def blocks(self, wanted: Callable[[str], bool], path: str | None = None) -> Iterator[pa.Table]:
@@ -151,6 +156,8 @@ class EpisodesReader:
     def _open(self, path: str) -> Iterator[pq.ParquetReader]:
         reader = open_parquet(self._root / path)
         try:
+            if path not in self._schemas:
+                self._schemas[path] = with_unique_names(reader.schema_arrow)
             yield reader
         except (OSError, pa.ArrowException) as error:
             raise unreadable(self._root / path, error) from error
@@ -312,7 +319,10 @@ def read_episode_table(
                 gathering.add(path, block)
                 if add_stats is not None:
                     add_stats(block)
-        except (UnreadableSourceError, ValueError) as error:
+        except UnreadableSourceError as error:
+            gathering.wrong("unreadable-file", str(error), path)
+            return None, gathering.findings
+        except ValueError as error:
             gathering.wrong("unreadable-file", f"{path} cannot be read: {error}", path)
             return None, gathering.findings
     return gathering.table(), gathering.findings

@@ -17,7 +17,7 @@ from leconvert.findings import found
 from leconvert.formats.v3.info import INFO_PATH, REPAIRS_PATH, TASKS_PATH, read_json_object
 from leconvert.model import Finding
 from leconvert.repairs import NO_REPAIRS, Repairs
-from leconvert.tables.footers import open_parquet, unreadable
+from leconvert.tables.footers import open_parquet, unreadable, with_unique_names
 from leconvert.workdir.fs import make_folders_below
 
 __all__ = [
@@ -86,6 +86,7 @@ def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
 def _read_table(path: Path) -> pa.Table:
     reader = open_parquet(path)
     try:
+        with_unique_names(reader.schema_arrow)
         table = reader.read_all(use_threads=False)
         table.validate(full=True)  # texts are texts
     except (OSError, pa.ArrowException) as error:

@@ -418,9 +418,8 @@ class RowCheck:
             return
         seconds = floats(batch.column(at))
         if seconds is None:
-            if batch.column(at).null_count:
-                self._unusable("timestamp", place, frame)
-                self._untimed.append(self._routed.episodes[np.unique(place)])
+            self._unusable("timestamp", batch.column(at), place, frame)
+            self._untimed.append(self._routed.episodes[np.unique(place)])
             return
         # Single precision is coarser than the tolerance from 2,048 s on: the time that it stores
         # for i / fps is right wherever it is.
@@ -440,14 +439,16 @@ class RowCheck:
         values: npt.NDArray[Any] | None = integers(column)
         if pa.types.is_floating(column.type):  # LeRobot casts them, where they are whole
             values = floats(column)
-        if values is None and (column.null_count or pa.types.is_integer(column.type)):
-            self._unusable(name, place, frame)  # another type is a finding of its own
+        if values is None:
+            self._unusable(name, column, place, frame)
         return values
 
-    def _unusable(self, name: str, place: IntArray, frame: IntArray) -> None:
+    def _unusable(self, name: str, column: pa.Array, place: IntArray, frame: IntArray) -> None:
         everywhere = np.ones(len(place), np.bool_)
         values = np.full(len(place), np.nan)
-        self._note(name, everywhere, values, None, place, frame, said="values are missing")
+        is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        said = "values are missing" if is_number else f"it is {column.type}, no number"
+        self._note(name, everywhere, values, None, place, frame, said=said)
 
     def _note(
         self,
