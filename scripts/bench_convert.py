@@ -2,11 +2,12 @@
 
     python scripts/bench_convert.py small mid --repeats 5
     python scripts/bench_convert.py big --grid --scratch /mnt/disk
+    python scripts/bench_convert.py big --layouts
 
 Every command is a process of its own, as a user would start it, so importing is part of its time.
 Untimed, before each: the scratch folder of the previous run is removed, dirty pages are written
-back, and the reference gets a fresh copy of the source, as it works in place. The source is read
-once beforehand, so that everyone finds it in the page cache.
+back, and who works in place, the reference and an overlay, gets a fresh copy of the source. The
+source is read once beforehand, so that everyone finds it in the page cache.
 
 CPU time and memory come from ``wait4``, see `bench_common`. This script imports next to nothing
 before it starts children, as a child's record begins with the memory of its parent.
@@ -51,10 +52,11 @@ COPY = "cp -r"
 
 @dataclass(frozen=True)
 class Runner:
-    """One way to convert; ``flags`` are those of ``leconvert convert``."""
+    """One way to convert; ``flags`` are those of ``leconvert convert``, perhaps in place."""
 
     name: str
     flags: tuple[str, ...] = ()
+    in_place: bool = False
 
 
 RUNNERS = (
@@ -65,6 +67,12 @@ RUNNERS = (
     Runner("workers-1", ("--orchestrate", "--num-workers", "1")),
     Runner("workers-2", ("--orchestrate", "--num-workers", "2")),
     Runner("workers-4", ("--orchestrate", "--num-workers", "4")),
+    Runner(COPY),
+)
+LAYOUT_RUNNERS = (
+    Runner("joined"),
+    Runner("episode-files", ("--layout", "episode-files")),
+    Runner("overlay", ("--layout", "overlay"), in_place=True),
     Runner(COPY),
 )
 GRID_EPISODES = ("25", "50", "75", "100", "auto")
@@ -112,6 +120,8 @@ class Bench:
             place = ["--repo-id", "bench/dataset", "--root", str(self.output)]
             return [sys.executable, "-m", module, *place, "--push-to-hub=false"]
         place = ["--root", str(self.source), "--output", str(self.output)]
+        if runner.in_place:
+            place = ["--root", str(self.output)]
         work_dir = ["--no-push", "--work-dir", str(self.run_dir / "work")]
         convert = [sys.executable, "-m", "leconvert", "convert", "--json"]
         return [*convert, *place, *work_dir, *runner.flags]
@@ -124,7 +134,7 @@ class Bench:
         """Do what is not timed."""
         shutil.rmtree(self.run_dir, ignore_errors=True)
         (self.run_dir / "tmp").mkdir(parents=True)
-        if runner.name == REFERENCE:
+        if runner.name == REFERENCE or runner.in_place:
             subprocess.run(
                 ["cp", "-r", "--reflink=never", str(self.source), str(self.output)], check=True
             )
@@ -207,12 +217,13 @@ def bench_profile(profile: str, options: argparse.Namespace, arguments: Sequence
         source_bytes = first["dataset"]["bytes"]
         print(f"{profile}: {source_bytes / 1e6:.0f} MB on {first['file_system']}", flush=True)
         runners = grid_runners() if options.grid else RUNNERS
+        runners = LAYOUT_RUNNERS if options.layouts else runners
         if options.runners:
             runners = tuple(runner for runner in runners if runner.name in options.runners)
         needed = source_bytes * (3 if any(r.name == REFERENCE for r in runners) else 2)
         if shutil.disk_usage(scratch).free < needed:
             raise SystemExit(f"{options.scratch} has less than {needed / 1e9:.1f} GB left")
-        kind = "-grid" if options.grid else ""
+        kind = "-grid" if options.grid else "-layouts" if options.layouts else ""
         stem = f"{first['started'][:10]}-{profile}-{first['file_system']}{kind}"
         log = new_log(options.log_dir, stem)
         rows = []
@@ -233,6 +244,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = bench_parser(__doc__, repeats=5)
     parser.add_argument("profiles", nargs="+", choices=PROFILE_NAMES)
     parser.add_argument("--grid", action="store_true", help="batch sizes against workers instead")
+    parser.add_argument("--layouts", action="store_true", help="one runner a layout instead")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--sync", action="store_true", help="time `sync -f` with each command")
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")

@@ -6,6 +6,7 @@ is its own.
 
     python scripts/bench_scale.py plan --episodes 10000 100000 1000000
     python scripts/bench_scale.py metadata --episodes 10000 100000 1000000 --layout overlay
+    python scripts/bench_scale.py push --episodes 20000 200000 --layout episode-files
     python scripts/bench_scale.py scan --dataset DATASET --threads 1 2 4
     python scripts/bench_scale.py lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
 
@@ -201,6 +202,37 @@ def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def bench_push(episodes: int, layout: str, folder: Path) -> dict[str, Any]:  # noqa: ARG001
+    """Plan a push of a migration: both listings, what the Hub copies, and every commit's share."""
+    from huggingface_hub import CommitOperationCopy
+
+    from leconvert.hub.push_plan import Owned, RemoteFile, plan_push
+
+    streams = ["data", *(f"videos/observation.images.{n}" for n in range(CAMERAS))]
+    names = _OVERLAID if layout == OVERLAY else v3.USUAL_NAMES
+    begun = time.perf_counter()
+    remote: dict[str, RemoteFile] = {}
+    sizes: dict[str, int] = {}
+    digests: dict[str, str] = {}
+    for number, (stream, episode) in enumerate(product(streams, range(episodes))):
+        old, new = _OVERLAID.path(stream, episode), names.path(stream, episode)
+        remote[old] = RemoteFile(2_000_000, f"{number:064x}", f"{number:040x}")
+        sizes[new], digests[new] = 2_000_000, f"{number:064x}"
+    same = sizes.keys() & remote.keys()
+    cameras = {f"observation.images.{n}": {"dtype": "video"} for n in range(CAMERAS)}
+    owned = Owned({"codebase_version": "v2.1", "features": cameras})
+    plan = plan_push(sizes, remote, same, owned, digests, remote)
+    shares = plan.commits(sizes, operations=25_000, payload_bytes=10**9)
+    largest = max((len(share.add) for share in shares), default=0)
+    operations = [CommitOperationCopy(plan.copies[path], path) for path in plan.add[:largest]]
+    return {
+        "total_s": time.perf_counter() - begun,
+        "files": len(sizes),
+        "commits": len(shares),
+        "operations_of_a_commit": len(operations),
+    }
+
+
 def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
     """Scan a real dataset: footers and MP4 headers."""
     from leconvert.parallel import Spread
@@ -291,7 +323,7 @@ def measure(part: str, size: tuple[Any, ...], folder: Path, dataset: Path) -> di
     """
     if part == "scan":
         return in_own_process("bench_scan", dataset, *size)
-    if part in ("plan", "metadata"):
+    if part in ("plan", "metadata", "push"):
         episodes, layout = size
         found = in_own_process(f"bench_{part}", episodes, layout, folder)
         return {"episodes": episodes, "layout": layout, **found}
@@ -325,9 +357,11 @@ def header() -> dict[str, Any]:
 def main() -> int:
     """Run the asked part and log it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("part", choices=("plan", "metadata", "scan", "lease"))
+    parser.add_argument("part", choices=("plan", "metadata", "push", "scan", "lease"))
     parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--layout", nargs="+", default=["reference"], help="for plan and metadata")
+    parser.add_argument(
+        "--layout", nargs="+", default=["reference"], help="of a plan, metadata, a push"
+    )
     parser.add_argument("--dataset", type=Path, help="for scan: a v2.1 dataset")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
