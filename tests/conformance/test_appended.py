@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.test_resumed_recording import record_one_more
+from tests.trees import digest_of
 
 from leconvert import LayoutOptions, RepairOptions, convert
 from leconvert.check import check_dataset
@@ -60,6 +61,15 @@ def test_every_frame_is_that_of_a_fresh_conversion_and_recording_is_resumed(tmp_
     assert_equal(after, frames_of(fresh))
     assert_equal(after[: len(before)], before)
     assert check_dataset(result).count("error") == 0
+
+    # Recording goes on where episodes were appended, and leaves alone what shares files with it.
+    former = digest_of(tmp_path / "out_old")
+    record_one_more(result)
+    recorded = frames_of(result)
+    assert len(recorded) == sum(LENGTHS) + 6
+    assert_equal(recorded[: len(after)], after)
+    assert check_dataset(result).count("error") == 0
+    assert digest_of(tmp_path / "out_old") == former
 
     undo_conversion(result)
     assert_equal(frames_of(result), after[: sum(LENGTHS[:3])])

@@ -254,6 +254,8 @@ class Replacement:
         version = version_of(state.info)
         if version.startswith("v3."):
             if version_of(self._info) == version:
+                if self._appends(state.info):
+                    return
                 raise self._refusal(f"already holds a {version} dataset, and another one")
             raise self._refusal(
                 f"holds a {version} dataset, which {version_of(self._info)} would replace",
@@ -268,6 +270,26 @@ class Replacement:
         if why is not None:
             raise self._refusal(f"holds another dataset: {why}")
         self._check_origin(self._known or Provenance(), Owned(state.info))
+
+    def _appends(self, there: Mapping[str, Any]) -> bool:
+        """Tell whether the push adds episodes to the dataset there, as `convert --append` does.
+
+        All its files of episodes stay, by content; what is replaced is tables, which say of more
+        episodes what they said of fewer.
+        """
+        kept = [path for path in self._plan.unchanged if not path.startswith("meta/")]
+        replaced = [path for path in self._plan.add if path in self._state.files]
+        named = ("fps", "robot_type", "features", "data_path", "video_path", "chunks_size")
+        before, now = (info.get("total_episodes") for info in (there, self._info))
+        return (
+            bool(kept)
+            and not self._plan.delete
+            and all(path.startswith("meta/") for path in replaced)
+            and all(there.get(name) == self._info.get(name) for name in named)
+            and isinstance(before, int)
+            and isinstance(now, int)
+            and before < now
+        )
 
     def _check_origin(self, known: Provenance, owned: Owned) -> None:
         """Refuse if the dataset there is not the one that was converted, file by file."""

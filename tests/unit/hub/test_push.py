@@ -33,6 +33,7 @@ from leconvert.hub.push import PushOptions, PushReport, push
 from leconvert.hub.push_plan import RemoteFile, git_hash
 from leconvert.progress import SilentProgress
 from leconvert.repairs import DroppedEpisode, Repairs
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 Push = Callable[..., PushReport]
 Client = Callable[..., HfApi]
@@ -106,6 +107,40 @@ def test_a_second_push_finds_everything_there_and_writes_nothing(
     assert _writes(hub) == []
     assert (second.commit, second.tag, second.card) == (first.commit, "kept", "kept")
     assert (second.added, second.commits) == (0, 0)
+
+
+def test_after_an_appending_one_commit_sends_what_is_new_alone(
+    hub: StandIn, pushed: Push, tmp_path: Path
+) -> None:
+    source, result = tmp_path / "source", tmp_path / "out"
+
+    def append(episodes: int) -> None:
+        shutil.rmtree(source, ignore_errors=True)
+        camera = CameraSpec(width=32, height=32)
+        make_dataset(source, DatasetSpec(episodes=episodes, frames=5, cameras=(camera,)))
+        convert(source, output=result, layout=LayoutOptions(append=True), for_push=True)
+
+    append(2)
+    hub.add_repo(REPO, source)
+    pushed(result)
+    before = {path: (result / path).read_bytes() for path in _files(result)}
+    append(3)
+    hub.log.clear()
+    report = pushed(result)
+    new = {path for path in _files(result) if (result / path).read_bytes() != before.get(path)}
+    old = {path for path in before if path.startswith(("data/", "videos/"))}
+    assert len(old) == 2
+    assert not old & new
+    assert (report.commits, report.deleted, report.added) == (1, 0, len(new))
+    assert report.added_bytes == sum((result / path).stat().st_size for path in new)
+    assert len([line for line in _writes(hub) if "/commit/" in line]) == 1
+    assert _at(hub) == _files(result) | {".gitattributes", "README.md"}
+
+    # What somebody changed in an old file there is not replaced.
+    hub.add_commit(REPO, {min(old): b"changed"})
+    append(4)
+    with pytest.raises(HubConflictError, match=r"holds a v3\.0 dataset, and another one"):
+        pushed(result)
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(
