@@ -296,7 +296,8 @@ class StreamLoader:
             PlanMismatchError: The order is another one, or NumPy draws other numbers now;
                 ``details`` says what changed.
         """
-        if state.get("format") != _FORMAT or state.get("version") != _VERSION:
+        is_ours = isinstance(state, Mapping) and state.get("format") == _FORMAT
+        if not is_ours or state.get("version") != _VERSION:
             raise PlanMismatchError(
                 "This is no state of a stream, or one of another version of leconvert.",
                 next_step="Give what state_dict() of this version returned, or begin a new epoch "
@@ -339,6 +340,8 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
         if key == "datasets":
             for number, pair in enumerate(zip(before[key], value, strict=False)):
                 yield from _changes(*pair, f" of dataset {number}")
+        elif before.get(key) != value and key == "dataset":
+            yield f"{_SAID_AS[key]}{of} is another"
         elif before.get(key) != value:
             yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r}"
 

@@ -175,7 +175,8 @@ def _load_info(files: Files) -> dict[str, Any]:
         raise UnreadableSourceError(
             f"{files.root} is not a folder.",
             path=files.root,
-            next_step="Give the dataset folder itself, which holds meta/, data/ and videos/.",
+            next_step="Give the dataset folder itself, which holds meta/, data/ and videos/; one "
+            "of the Hub is hf://datasets/OWNER/NAME.",
         )
     try:
         info = json.loads(files.read(v3.INFO_PATH))
@@ -290,9 +291,16 @@ def make_windows(
                 f"delta_timestamps names {key!r}, which the dataset does not have.",
                 next_step=f"Its features are {', '.join(sorted(features))}.",
             )
-        if not len(seconds):
+        try:
+            offsets = [round(second * fps) for second in seconds]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"delta_timestamps gives {seconds!r} for {key!r}, which is no list of seconds.",
+                next_step=f"Give a list, such as [-1.0, 0.0] or [step / {fps:g} for step in "
+                "range(16)].",
+            ) from error
+        if not offsets:
             raise UsageError(f"delta_timestamps gives no time for {key!r}.")
-        offsets = [round(second * fps) for second in seconds]
         for second, offset in zip(seconds, offsets, strict=True):
             if abs(second * fps - offset) / fps > tolerance_s:
                 raise UsageError(

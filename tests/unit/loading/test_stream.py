@@ -477,7 +477,7 @@ def test_another_batch_size_goes_on_with_the_samples_that_are_left(v30: Path) ->
         ({"seed": 1}, "the seed was 0 and is 1"),
         ({"shuffle": False}, "shuffle"),
         ({"episode_pool_size": 3}, "the pool size was 256 and is 3"),
-        ({"episodes": [0, 1]}, "choice of episodes"),
+        ({"episodes": [0, 1]}, "the dataset or the choice of episodes is another"),
     ],
 )
 def test_another_order_is_refused_by_name(v30: Path, changed: dict[str, Any], said: str) -> None:
@@ -509,6 +509,8 @@ def test_another_shuffle_and_foreign_states_are_refused(v30: Path) -> None:
         loader.load_state_dict({**state, "order": "0" * 16})
     with pytest.raises(PlanMismatchError, match="no state"):
         loader.load_state_dict({"epoch": 1})
+    with pytest.raises(PlanMismatchError, match="no state"):
+        loader.load_state_dict(None)  # type: ignore[arg-type]
     for version in (1, 99):
         with pytest.raises(PlanMismatchError, match="another version"):
             loader.load_state_dict({**state, "version": version})

@@ -70,6 +70,9 @@ def test_unknown_features_and_empty_windows_are_refused() -> None:
         make_windows({"none": [0.0]}, fps=30, tolerance_s=1e-4, features=FEATURES)
     with pytest.raises(UsageError, match="no time"):
         windows_of([])
+    for seconds in (0.1, ["soon"], [float("nan")], None):
+        with pytest.raises(UsageError, match="which is no list of seconds"):
+            windows_of(seconds)  # type: ignore[arg-type]
 
 
 def test_no_windows_at_all() -> None:
