@@ -164,6 +164,18 @@ def test_lerobot_deletes_splits_and_renames_tasks_but_finds_no_file_to_merge(
     assert frames_of(small) == 38
 
 
+def test_a_plan_leaves_nothing_to_workers_and_one_pack_ends_it(
+    template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, work = Path(shutil.copytree(template, tmp_path / "set")), tmp_path / "work"
+    assert main(["plan", str(root), "--layout", "overlay", "--work-dir", str(work)]) == 0
+    said = capsys.readouterr().out
+    assert "batches" not in said
+    assert f"There is nothing for workers; on one host: leconvert pack {work}" in said
+    assert main(["pack", str(work)]) == 0
+    assert frames_of(root) == 38
+
+
 def test_it_is_joined_later_and_written_as_v21(small: Path, template: Path, tmp_path: Path) -> None:
     for name, layout in (
         ("joined", LayoutOptions()),

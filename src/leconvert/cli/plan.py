@@ -115,8 +115,8 @@ def _lines(plan: PlanSummary) -> list[str]:
         f"{amount(plan.source_bytes)} in {plan.batches:,} batches; {plan.kept_episodes:,} stay in "
         "the files that they have."
         if plan.kept_episodes
-        else f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
-        f"{plan.batches:,} batches.",
+        else f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)}"
+        + ("." if plan.meta_alone else f" in {plan.batches:,} batches."),
     ]
     if plan.meta_alone:
         lines.append(_META_ALONE)
@@ -253,8 +253,11 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
     else:
         forced = replaced is not None and not layout.append
         pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if forced else [])]
-        print(f"Planned. Start workers with: leconvert work {shlex.quote(str(work_dir))}")
-        print(f"Then, on one host:           {shlex.join(pack)}")
+        if plan.meta_alone:
+            print(f"Planned. There is nothing for workers; on one host: {shlex.join(pack)}")
+        else:
+            print(f"Planned. Start workers with: leconvert work {shlex.quote(str(work_dir))}")
+            print(f"Then, on one host:           {shlex.join(pack)}")
     if replaced:
         print(f"{target} holds a v3.0 dataset, which is then kept as {replaced}.")
     return 0
