@@ -167,7 +167,7 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
                 "undo-repair",
             ],
             "work,swap,finish",
-            3,
+            4,
             35,
         ),
     ],

@@ -36,6 +36,7 @@ from leconvert.tables.footers import (
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 from leconvert.tables.raw_footer import FileFooter
 from leconvert.tables.schemas import align_table
+from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "JoinedTable",
@@ -182,18 +183,23 @@ def replace_columns(
 
     Raises:
         UnreadableSourceError: The table cannot be read.
+        StorageError: The new one cannot be written.
     """
     try:
         with pq.ParquetFile(source) as file:
             schema = file.schema_arrow
             stored = file.metadata
             sizes = row_groups or [stored.row_group(n).num_rows for n in range(file.num_row_groups)]
-            batches: Iterable[pa.RecordBatch] = file.iter_batches(_BATCH_ROWS, use_threads=False)
+            batches = _batches_of(file, source)
             if rows is not None:
-                batches = rows.replace_schema_metadata(schema.metadata).to_batches(_BATCH_ROWS)
-            with pq.ParquetWriter(
-                target, schema, compression="snappy", **_writer_options(schema)
-            ) as writer:
+                ordered = rows.replace_schema_metadata(schema.metadata)
+                batches = iter(ordered.to_batches(_BATCH_ROWS))
+            with (
+                storage_errors(target),
+                pq.ParquetWriter(
+                    target, schema, compression="snappy", **_writer_options(schema)
+                ) as writer,
+            ):
                 row = 0
                 for group in regrouped(batches, schema, sizes):
                     for name, values in columns.items():
@@ -209,6 +215,13 @@ def replace_columns(
                     row += group.num_rows
     except (OSError, pa.ArrowException) as error:
         raise unreadable(source, error) from error
+
+
+def _batches_of(file: pq.ParquetFile, path: Path) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(_BATCH_ROWS, use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(path, error) from error
 
 
 def _array_of_kind(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -253,6 +254,24 @@ def test_what_nobody_knows_without_the_original_stays(
     assert not {"tasks", "episode_index"} & plan.episodes.keys()
     assert code in {finding.code for finding in plan.left}
     assert code not in {finding.code for finding in plan.mended}
+
+
+@pytest.mark.parametrize("damage", [reorder(EPISODES, 3, 2, 0, 1, 4), reorder(TASKS, 1, 0)])
+def test_a_table_that_cannot_be_written_is_not_called_one_that_cannot_be_read(
+    broken: Path, monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
+    damage(broken)
+    before = snapshot(broken)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(StorageError, match="there is no space left") as caught:
+        repair_dataset(broken)
+    assert str(caught.value.next_step).startswith("Free space there")
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 
 
 def test_of_several_episodes_those_are_mended_that_lack_a_task(broken: Path) -> None:
