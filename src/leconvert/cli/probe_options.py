@@ -150,12 +150,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "read_from says where they really are",
     )  # fmt: skip
     group.add_argument(
-        "--no-local",
-        action="store_true",
-        help="read --repo-id from the Hub, or from the bucket of --source bucket, even where a "
-        "local copy is; refused where something local would be read",
-    )
-    group.add_argument(
         "--max-episodes", type=int, metavar="N", help="use the first N episodes only"
     )
     group.add_argument(

@@ -18,6 +18,7 @@ from leconvert.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.loading.decoders import (
+        Backend,
         choose_backend,
         open_clip,
         open_decoder,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PAD_SUFFIX",
+    "Backend",
     "DatasetMeta",
     "EpisodeStream",
     "FeatureMeta",
@@ -81,6 +83,7 @@ __all__ = [
 
 _NAMES = {
     "decoders": (
+        "Backend",
         "choose_backend",
         "open_clip",
         "open_decoder",

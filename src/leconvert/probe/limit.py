@@ -28,6 +28,7 @@ import numpy as np
 
 from leconvert.errors import LeconvertError, ProbeError, UnreadableSourceError
 from leconvert.loading import (
+    Backend,
     DatasetMeta,
     Files,
     OpenFile,
@@ -93,7 +94,7 @@ class Assignment:
 
     number: int  # the process, from 0
     paths: Sequence[str]  # video files to decode from
-    backend: str  # ``torchcodec`` or ``pyav``
+    backend: Backend
     device: str  # ``cpu``, ``cuda`` or ``cuda:N``
     stretches: Sequence[tuple[Access, int]]  # access, and how many processes take part, in order
     seconds: float  # length of each stretch
@@ -108,49 +109,17 @@ class Stretch:
     seconds: float  # what they took
 
 
-class _Clip(Protocol):
-    num_frames: int
+class _Clip:
+    """A file, and what `EpisodeStream` decodes it with."""
 
-    def frame(self, number: int) -> object: ...
-
-    def run(self, first: int, stop: int) -> object: ...
-
-
-class _TorchcodecClip:
-    def __init__(self, path: str, device: str) -> None:
-        from torchcodec.decoders import VideoDecoder
-
-        # Opening in the other mode reads the whole file, which is no decoding; and frames as the
-        # decoder lays them out are the cheapest.
-        self._decoder = VideoDecoder(
-            path,
-            dimension_order="NHWC",
-            num_ffmpeg_threads=1,
-            device=device,
-            seek_mode="approximate",
-        )
-        self.num_frames = int(self._decoder.metadata.num_frames or 0)
-
-    def frame(self, number: int) -> object:
-        return self._decoder.get_frame_at(number)
-
-    def run(self, first: int, stop: int) -> object:
-        return self._decoder.get_frames_in_range(first, stop)
-
-
-class _PyavClip:
-    """What `EpisodeStream` decodes with on the CPU."""
-
-    def __init__(self, path: str) -> None:
-        clip = open_clip(files_at(Path(path).parent).open(Path(path).name), keep_index=True)
-        self._decoder = open_decoder(clip, "pyav")
+    def __init__(self, path: str, backend: Backend, device: str) -> None:
+        opened = files_at(Path(path).parent).open(Path(path).name)
+        clip = open_clip(opened, keep_index=backend == "pyav")
+        self._decoder = open_decoder(clip, backend, device=device)
         self.num_frames = clip.num_frames or 0
 
-    def frame(self, number: int) -> object:
-        return self.run(number, number + 1)
-
-    def run(self, first: int, stop: int) -> object:
-        return [picture for _, picture in self._decoder.decode(np.arange(first, stop))]
+    def run(self, first: int, stop: int) -> list[object]:
+        return [frames for _, frames in self._decoder.decode(np.arange(first, stop))]
 
 
 def decode_stretches(assignment: Assignment, barrier: Barrier, answer: Connection) -> None:
@@ -202,15 +171,8 @@ def timed_decoding(
 
 
 def _opened(assignment: Assignment) -> list[_Clip]:
-    clips: list[_Clip] = []
-    for path in assignment.paths:
-        clip: _Clip = (
-            _PyavClip(path)
-            if assignment.backend == "pyav"
-            else _TorchcodecClip(path, assignment.device)
-        )
-        if clip.num_frames:
-            clips.append(clip)
+    opened = [_Clip(path, assignment.backend, assignment.device) for path in assignment.paths]
+    clips = [clip for clip in opened if clip.num_frames]
     if not clips:
         raise ValueError("no video file holds a frame")
     return clips
@@ -227,7 +189,7 @@ def _calls(
                 number = int(np.searchsorted(ends, place, side="right"))
                 clip = clips[number]
                 frame = place - (int(ends[number]) - clip.num_frames)
-                yield 1, partial(clip.frame, frame)
+                yield 1, partial(clip.run, frame, frame + 1)
     # Processes begin with different files, as workers would.
     for clip in cycle([*clips[seed % len(clips) :], *clips[: seed % len(clips)]]):
         for first in range(0, clip.num_frames, _RUN_FRAMES):
@@ -249,7 +211,7 @@ class LimitPlan:
 
     processes: int  # how many decode at once; one process is measured too
     seconds: float  # length of each of the stretches
-    backend: str  # ``torchcodec`` or ``pyav``
+    backend: Backend
     device: str = "cpu"  # what decodes
     seed: int = 0  # of random access
 
@@ -398,7 +360,7 @@ def known_limit(
     files: Files,
     results_dir: Path | None,
     *,
-    backend: str,
+    backend: Backend,
 ) -> KnownLimit | None:
     """Return the limit of a run: measured now if asked for, else from a result at hand."""
     if not meta.video_keys:

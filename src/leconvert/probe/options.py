@@ -285,9 +285,7 @@ class RunOptions:
     repo_id: str | None = None  # the dataset's name on the Hub
     data_files_root: str | None = None  # where ``data/`` and ``videos/`` are, if not below ``root``
     revision: str | None = None  # branch, tag or commit on the Hub
-    # A label for where the bytes come from; it changes nothing without ``no_local``.
-    source: str | None = None
-    no_local: bool = False  # read from the Hub or the bucket even where a local copy is
+    source: str | None = None  # a label for where the bytes come from; it changes nothing
     scenario: str | None = None  # a named set-up; fills in loader, source and workers
     loader: Loader | None = None  # what is measured
     mode: Mode = "single"  # what a sample is; see `leconvert.probe.options`
@@ -378,22 +376,8 @@ class RunOptions:
         scenario = SCENARIOS[self.scenario] if self.scenario else None
         loader = self.loader or (scenario.loader if scenario else "stream")
         wanted = self.source or (scenario.source if scenario else None)
-        if self.no_local:
-            wanted = wanted or (None if self.root else "hub")
-        insists = scenario is not None or self.no_local
-        root = dataset_place(self.root, self.repo_id, wanted if insists else None)
-        placed = replace(self, loader=loader, source=wanted or _label_of(root), root=root)
-        if self.no_local and placed.read_from == "local":
-            raise UsageError(
-                "--no-local is given, but "
-                + (
-                    "the loader map reads a local copy, which it downloads."
-                    if loader == "map"
-                    else f"{placed.data_files_root or root} is local."
-                ),
-                next_step="Give --repo-id with --source hub or bucket, and the loader stream.",
-            )
-        return placed
+        root = dataset_place(self.root, self.repo_id, wanted if scenario else None)
+        return replace(self, loader=loader, source=wanted or _label_of(root), root=root)
 
     def resolved(self, *, cores: int, cameras: int, rank: int, world_size: int) -> RunOptions:
         """Return these options with workers and ranks filled in, once the dataset is known."""

@@ -216,7 +216,9 @@ def test_what_is_really_read_is_told_whatever_the_label_says(
     assert (placed.source, placed.read_from) == ("warmed_bucket", read_from)
 
 
-def test_no_local_passes_over_a_local_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_copy_is_read_unless_the_url_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "org" / "here").mkdir(parents=True)
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
 
@@ -225,22 +227,5 @@ def test_no_local_passes_over_a_local_copy(tmp_path: Path, monkeypatch: pytest.M
         return placed.root, placed.read_from
 
     assert read("--source=bucket") == (str(tmp_path / "org" / "here"), "local")
-    assert read("--no-local") == ("hf://datasets/org/here", "hub")
-    assert read("--no-local", "--source=bucket") == ("hf://buckets/org/here", "bucket")
-    assert read("--no-local", "--root=s3://a/b") == ("s3://a/b", "s3")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--root=/data/set",), "/data/set is local"),
-        (("--root=hf://datasets/a/b", "--data-files-root=/data/set"), "/data/set is local"),
-        (("--root=hf://datasets/a/b", "--loader=map"), "the loader map reads a local copy"),
-        (("--root=hf://datasets/a/b", "--scenario=mmap_local"), "the loader map reads a local"),
-    ],
-)
-def test_no_local_is_refused_where_something_local_would_be_read(
-    arguments: tuple[str, ...], said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        parsed("--no-local", *arguments).placed()
+    assert read("--root=hf://datasets/org/here") == ("hf://datasets/org/here", "hub")
+    assert read("--root=hf://buckets/org/here") == ("hf://buckets/org/here", "bucket")
