@@ -304,7 +304,8 @@ class UnreadableSourceError(SourceError):
     ) -> None:
         super().__init__(message, path=path, next_step=next_step, details=details)
         finding = {"code": code, "severity": "error", "message": message, "path": path}
-        self.findings = ({**finding, "episode": None, "stream": None, "remedy": None},)
+        others = {"episode": None, "stream": None, "remedy": None, "remedies": ()}
+        self.findings = ({**finding, **others},)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, arguments = super().__reduce__()
