@@ -1162,6 +1162,15 @@ def submit_run(
 
         engine = SlurmEngine()
     root = Path(work_dir).resolve()
+    if WorkDir(root).is_fleet():
+        job = shlex.quote(f"leconvert work {shlex.quote(str(root))}")
+        raise UsageError(
+            f"{root} is the work dir of a fleet, whose workers also plan and pack: there is no "
+            "packer to submit.",
+            path=str(root),
+            next_step=f"`sbatch --wrap {job}` submits a worker that joins it; the fleet's own "
+            "command with --engine slurm starts workers, and stays.",
+        )
     run = open_run(root, allow_mixed_versions=True, only_look=True)
     if run.one_host is not None:
         raise OneHostOnlyError(

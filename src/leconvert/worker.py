@@ -84,6 +84,7 @@ class ShardWriter:
         self._run = run
         self._inputs = inputs
         self._sources = open_sources(run.manifest.sources)
+        self._is_migration = run.manifest.is_migration
         self._schema = tables.deserialize_schema(run.manifest.data_schema)
         cameras = {camera_of(layout.stream) for layout in run.manifest.streams}
         # In order: statistics are written as they are computed.
@@ -165,7 +166,7 @@ class ShardWriter:
         else:
             write = self._write_table if shard.stream == DATA_STREAM else self._write_video
         # Of what a migration keeps no byte is needed here, unless its statistics are.
-        stays = shard.keep and self._run.manifest.is_migration and not self._computes(shard.stream)
+        stays = shard.keep and self._is_migration and not self._computes(shard.stream)
         try:
             with self._files(sources, should_stop, here=stays) as files:
                 written = write(
@@ -254,7 +255,7 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> media.CopiedFile:
         """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
-        if not self._run.manifest.is_migration:
+        if not self._is_migration:
             return media.copy_file(files(0), path, on_bytes=on_bytes, should_stop=should_stop)
         link_into_tree(Path(source), path)
         return media.CopiedFile(path.stat().st_size, copied_bytes=0, cloned_bytes=0)

@@ -379,13 +379,15 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], int]:
     if _URL.match(line.place):
         if (named := HubName.parse(line.place, bare=False)) is not None:
             return [named], 0
+        convert = f"leconvert convert --root {shlex.quote(line.place)} --output RESULT"
         raise _bad_line(
             path,
             line.number,
             f"{line.place} is no folder, and no dataset on the Hub.",
-            "Datasets on the Hub are called ORG/NAME or ORG/NAME@REV; `leconvert fleet find` "
-            "lists those of a user, an organisation or a collection. Download those of other "
-            "stores first, and write their folders.",
+            f"`{convert}` converts one in another store by itself."
+            if not line.place.startswith("hf:")
+            else "Datasets on the Hub are called ORG/NAME or ORG/NAME@REV; `leconvert fleet find` "
+            "lists those of a user, an organisation or a collection.",
         )
     pattern = os.path.join(path.parent, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
     if os.path.lexists(pattern):

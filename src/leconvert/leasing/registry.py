@@ -119,6 +119,7 @@ class WorkerReporter:
         self._fs = fs
         self._began = clock()
         self._written_at: float | None = None
+        self._processed_bytes = 0
         self.record = WorkerRecord(
             token=worker.token,
             host=worker.host,
@@ -141,10 +142,9 @@ class WorkerReporter:
 
     def advance(self, source_bytes: int) -> None:
         """Report source bytes that were just gone through; cheap enough for every block."""
-        self._write(
-            _SECONDS_BETWEEN_REPORTS,
-            processed_bytes=self.record.processed_bytes + source_bytes,
-        )
+        self._processed_bytes += source_bytes
+        if self._is_due(_SECONDS_BETWEEN_REPORTS):
+            self._write(_SECONDS_BETWEEN_REPORTS)
 
     def wait(self) -> None:
         """Report that the worker still lives while it finds nothing to do."""
@@ -157,12 +157,14 @@ class WorkerReporter:
     def _wall_clock(self) -> str:
         return self._now().astimezone(UTC).isoformat(timespec="seconds")
 
+    def _is_due(self, least_seconds: float) -> bool:
+        return self._written_at is None or self._clock() - self._written_at >= least_seconds
+
     def _write(self, least_seconds: float, **changes: Any) -> None:
-        now = self._clock()
-        self.record = replace(self.record, **changes)
-        written_at = self._written_at
-        if written_at is not None and now - written_at < least_seconds:
+        self.record = replace(self.record, processed_bytes=self._processed_bytes, **changes)
+        if not self._is_due(least_seconds):
             return
+        now = self._clock()
         seconds = max(now - self._began, 1e-9)
         self.record = replace(
             self.record,

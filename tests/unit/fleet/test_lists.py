@@ -116,6 +116,13 @@ def test_a_bad_line_is_refused_by_file_and_number(tmp_path: Path, text: str, sai
     assert caught.value.next_step
 
 
+def test_a_dataset_of_another_store_is_refused_with_its_own_command(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("'s3://bucket/a b'", tmp_path)
+    command = "`leconvert convert --root 's3://bucket/a b' --output RESULT`"
+    assert command in str(caught.value.next_step)
+
+
 def test_a_collision_names_both_lines_and_what_helps(tmp_path: Path) -> None:
     for name in ("x/pick", "y/pick"):
         dataset(tmp_path / name)
