@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Self
@@ -151,34 +151,33 @@ def parallel_map[Done](
         work: What does a piece. Threads may share it, and it can be pickled.
         threads_here: For work that cannot be pickled, as in `spread_for`.
     """
-    latency: Latency | None = None
-    measured: list[Done] = []
+    expected: Sequence[float] = [_SECONDS_MEASURED] * len(pieces)
     if spread is None:
         # The first piece costs more than others: what files share is learned there.
         costs = list(weights or [1.0] * len(pieces))[1:]
         for piece in pieces[:1]:
             yield work(*piece)
-        pieces, latency = pieces[1:], Latency()
-        with latency:
+        pieces, measured = pieces[1:], list[Done]()
+        with Latency() as latency:
             begun = time.perf_counter()
             for piece in pieces:
                 measured.append(work(*piece))
                 if time.perf_counter() - begun > _SECONDS_MEASURED:
                     break
         yield from measured
-        pieces = pieces[len(measured) :]
+        pieces, cost = pieces[len(measured) :], max(sum(costs[: len(measured)]), 1e-9)
+        expected = [latency.cpu_seconds * each / cost for each in costs[len(measured) :]]
         spread = spread_for(
             latency.cpu_seconds,
             latency.wall_seconds,
-            times_left=sum(costs[len(measured) :]) / max(sum(costs[: len(measured)]), 1e-9),
+            times_left=sum(costs[len(measured) :]) / cost,
             workers=workers,
             threads_here=threads_here,
         )
     if spread.threads > 1:
         yield from _in_threads(work, pieces, spread.threads)
     elif spread.processes:
-        size = 1 if latency is None else _pieces_at_a_time(latency, len(measured))
-        groups = [(pieces[at : at + size],) for at in range(0, len(pieces), size)]
+        groups = list(_groups(pieces, expected))
         for results in _ProcessPool(_Group(work), groups).do(spread.processes):
             yield from results
     else:
@@ -186,9 +185,18 @@ def parallel_map[Done](
             yield work(*piece)
 
 
-def _pieces_at_a_time(latency: Latency, measured: int) -> int:
-    """Return how many pieces to hand over at once, for which a process is asked and waited for."""
-    return max(1, int(measured * _SECONDS_MEASURED / max(latency.cpu_seconds, 1e-9)))
+def _groups(pieces: Sequence[Piece], expected: Sequence[float]) -> Iterator[Piece]:
+    """Yield pieces that are handed over at once, as they take some milliseconds together."""
+    group: list[Piece] = []
+    seconds = 0.0
+    for piece, each in zip(pieces, expected, strict=True):
+        group.append(piece)
+        seconds += each
+        if seconds >= _SECONDS_MEASURED:
+            yield (group,)
+            group, seconds = [], 0.0
+    if group:
+        yield (group,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ import io
 import signal
 import subprocess
 import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +140,35 @@ def test_results_come_in_the_order_of_the_pieces(spread: Spread | None) -> None:
     assert list(parallel_map(divmod, pieces, spread)) == [divmod(*piece) for piece in pieces]
     assert list(parallel_map(divmod, pieces[:1], spread)) == [(0, 0)]
     assert list(parallel_map(divmod, [], spread)) == []
+
+
+def test_short_pieces_are_handed_over_together_and_long_ones_each_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handed: list[list[int]] = []
+
+    class Pool:
+        def __init__(self, work: Callable[..., list[int]], groups: Sequence[Any]) -> None:
+            self._work, self._groups = work, groups
+
+        def do(self, _: int) -> Iterator[list[int]]:
+            for group in self._groups:
+                handed.append([number for (number,) in group[0]])
+                yield self._work(*group)
+
+    def a_millisecond(number: int) -> int:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        return number
+
+    monkeypatch.setattr(spread, "_ProcessPool", Pool)
+    monkeypatch.setattr(spread, "spread_for", lambda *_, **__: Spread(processes=1))
+    pieces = [(number,) for number in range(105)]
+    weights = [1.0] * 100 + [1000.0] * 5
+    assert [*parallel_map(a_millisecond, pieces, weights=weights)] == list(range(105))
+    assert len(handed) < 50
+    assert all(len([number for number in group if number >= 100]) <= 1 for group in handed)
 
 
 def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:

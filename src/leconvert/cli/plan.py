@@ -139,8 +139,8 @@ def _lines(plan: PlanSummary) -> list[str]:
         )
     if is_overlay:
         lines += _OF_AN_OVERLAY
-    # Stand-ins for what stays on the Hub take no room.
-    for room in plan.space.rooms if plan.moves is None or plan.moves.to_fetch else ():
+    # Of a migration a dry run alone is shown, whose folder is gone again.
+    for room in plan.space.rooms if plan.moves is None else ():
         free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
         lines.append(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
     if plan.space.twice_bytes:
@@ -155,11 +155,12 @@ def _moves(moves: MovedBytes, *, is_overlay: bool) -> Iterator[str]:
     if is_overlay:
         what = "On the Hub meta/ alone will be replaced; no other file is touched"
     yield f"{what}. The tag of the old version stays with the old commit."
-    share = (moves.received + moves.to_fetch + moves.to_send) / max(moves.of, 1)
+    percent = 100 * (moves.received + moves.to_fetch + moves.to_send) / max(moves.of, 1)
+    share = f"{percent:.2g}" if percent < 10 else f"{percent:,.0f}"
     fetched = f"{amount(moves.to_fetch)} more will be fetched, " if moves.to_fetch else ""
     yield (
         f"{amount(moves.received)} were read to plan, {fetched}about {amount(moves.to_send)} will "
-        f"be sent: {100 * share:.2g} % of {amount(moves.of)}."
+        f"be sent: {share} % of {amount(moves.of)}."
     )
 
 

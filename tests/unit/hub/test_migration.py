@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,11 @@ def test_a_refusal_names_the_repo_and_no_folder_of_ours(
     told = capsys.readouterr().err
     assert f"hf://datasets/{REPO}@" in told
     assert "outlines" not in told
+    words = ["--layout", "episode-files", "--fetch-unfit", "--dry-run"]
+    assert main(["convert", REPO, *words]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"more will be fetched, about .* will be sent: [0-9]+ % of ", said)
+    assert "outlines" not in said
 
 
 @pytest.mark.parametrize("words", [["--layout", "overlay"], ["--layout", "episode-files"], []])
