@@ -246,7 +246,7 @@ MUTATIONS = [
     Mutation("a column of statistics is there twice", STRUCTURE,
              rewrite(EPISODES, lambda table: table.append_column(
                  "stats/action/std", table.column("stats/action/std"))),
-             EPISODES, "column 'stats/action/std'", "one such column", "several"),
+             EPISODES, "readable metadata", "its tables", "two columns have the same name"),
     Mutation("a statistic of the dataset is the next float", BYTES, _stats(other_mean), _STATS,
              "aggregate mean of 'action'"),
     Mutation("the dataset lacks a statistic", BYTES,
