@@ -373,9 +373,10 @@ class _Planner:
             self._mend({"totals"})
 
     def _plan_locations(self, codes: set[str]) -> None:
-        if "episodes-location" not in codes and self._episode_rows is None:
-            return
         reader = v3.EpisodesReader(self._check.root)
+        moves_far = self._episode_rows is not None and len(reader.paths) > 1
+        if "episodes-location" not in codes and not moves_far:
+            return
         columns: dict[str, list[int]] = {name: [] for name in v3.LOCATION_COLUMNS}
         for path in reader.paths:
             if not set(v3.LOCATION_COLUMNS) <= set(reader.schema(path).names):
