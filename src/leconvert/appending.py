@@ -28,13 +28,7 @@ from leconvert.dataset_files import names_to_keep
 from leconvert.errors import LeconvertError, StorageError, TargetError, UsageError
 from leconvert.formats import TARGETS, Totals, open_sources, v3
 from leconvert.layout import layout_streams
-from leconvert.model import (
-    OVERLAY,
-    IntArray,
-    LayoutOptions,
-    SourceScan,
-    StreamLayout,
-)
+from leconvert.model import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
 from leconvert.workdir.storage_errors import raise_storage_trouble
 from leconvert.workdir.swap import is_converted, old_dir
 

@@ -60,11 +60,7 @@ from leconvert.repairs import RepairOptions, Repairs
 from leconvert.selection import EpisodeSelection
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.text import amount, count, shown
-from leconvert.workdir.fs import (
-    CANNOT_LINK,
-    can_clone,
-    is_there,
-)
+from leconvert.workdir.fs import CANNOT_LINK, can_clone, is_there
 from leconvert.workdir.locks import planner_lock, remove_planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
 from leconvert.workdir.run import (

@@ -29,11 +29,7 @@ from leconvert.loading import content_mark
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.text import count, first_few
-from leconvert.workdir.fs import (
-    is_there,
-    sync_file,
-    write_durably,
-)
+from leconvert.workdir.fs import is_there, sync_file, write_durably
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.records import encode_record, read_record
 from leconvert.workdir.secrets import without_credentials

@@ -51,13 +51,7 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.source import FileFacts
 from leconvert.text import first_few
-from leconvert.workdir.fs import (
-    LOCAL,
-    FileSystem,
-    is_there,
-    remove_tree,
-    sync_dir,
-)
+from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.journal import Journal, JournalState, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock, remove_planner_lock, target_lock

@@ -17,13 +17,7 @@ from leconvert.arrow import FloatArray, nested_floats
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
 from leconvert.formats import PROVENANCE_PATH, read_provenance
-from leconvert.formats.v3 import (
-    EPISODES_DIR,
-    STATS_PATH,
-    Feature,
-    RoutedFile,
-    read_json_object,
-)
+from leconvert.formats.v3 import EPISODES_DIR, STATS_PATH, Feature, RoutedFile, read_json_object
 from leconvert.model import DATA_STREAM, Finding, camera_of
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.text import count

@@ -21,13 +21,7 @@ from leconvert.compare.result import ResultTables
 from leconvert.compare.rows import naming
 from leconvert.dataset_files import GIT_FILES, files_below, names_to_keep
 from leconvert.errors import LeconvertError
-from leconvert.formats import (
-    PROVENANCE_PATH,
-    Dataset,
-    SourceView,
-    has_provenance,
-    open_dataset,
-)
+from leconvert.formats import PROVENANCE_PATH, Dataset, SourceView, has_provenance, open_dataset
 from leconvert.formats.v3 import REPAIRED_PATH, REPAIRS_PATH, read_json_object
 from leconvert.model import DATA_STREAM, TARGET_VERSIONS
 from leconvert.repairs import Repairs

@@ -48,13 +48,7 @@ from leconvert.compare.rows import (
     compare_footer,
     compare_rows,
 )
-from leconvert.compare.videos import (
-    SourceClips,
-    Span,
-    check_video,
-    compare_clips,
-    compare_header,
-)
+from leconvert.compare.videos import SourceClips, Span, check_video, compare_clips, compare_header
 from leconvert.dataset_files import files_below, overlaid_pair, special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import (

@@ -34,10 +34,7 @@ from leconvert.parallel import parallel_map
 from leconvert.planner import free_bytes_of
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
-from leconvert.workdir.fs import (
-    is_there,
-    replace_record,
-)
+from leconvert.workdir.fs import is_there, replace_record
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest

@@ -93,13 +93,7 @@ from leconvert.repairs import RepairOptions, Repairs
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.fs import LOCAL, FileSystem, make_durably, write_durably
 from leconvert.workdir.locks import Backoff, planner_lock
-from leconvert.workdir.records import (
-    RunPaths,
-    WorkDir,
-    encode_record,
-    new_run_id,
-    read_record,
-)
+from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.workdir.swap import info_path, is_converted

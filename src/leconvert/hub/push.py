@@ -47,13 +47,7 @@ from leconvert.errors import (
 from leconvert.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
 from leconvert.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.hub.card import render_card
-from leconvert.hub.client import (
-    TOKEN_HELP,
-    check_token,
-    hub_errors,
-    make_api,
-    without_its_bars,
-)
+from leconvert.hub.client import TOKEN_HELP, check_token, hub_errors, make_api, without_its_bars
 from leconvert.hub.preflight import (
     KIND,
     NOTHING,
@@ -68,12 +62,7 @@ from leconvert.hub.preflight import (
     not_as_proven,
     read_repo_state,
 )
-from leconvert.hub.provenance import (
-    Provenance,
-    noted_origin,
-    read_provenance,
-    write_provenance,
-)
+from leconvert.hub.provenance import Provenance, noted_origin, read_provenance, write_provenance
 from leconvert.hub.push_plan import (
     CARD_PATH,
     COMMIT_OPERATIONS,

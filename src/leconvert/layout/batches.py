@@ -10,15 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import UsageError
-from leconvert.model import (
-    DATA_STREAM,
-    MEBIBYTE,
-    Batch,
-    IntArray,
-    Shard,
-    StreamLayout,
-    StreamScan,
-)
+from leconvert.model import DATA_STREAM, MEBIBYTE, Batch, IntArray, Shard, StreamLayout, StreamScan
 
 __all__ = ["cut_batches"]
 

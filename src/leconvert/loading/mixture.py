@@ -17,13 +17,7 @@ from leconvert.errors import LeconvertError, SourceError, UsageError
 from leconvert.formats import differences_table, differing_features, v3
 from leconvert.loading.metadata import PAD_SUFFIX, FeatureMeta
 from leconvert.loading.order import MixedOrder, OrderBlock
-from leconvert.loading.stream import (
-    EpisodeStream,
-    Sample,
-    SampleStream,
-    UnreadableFrame,
-    Workplace,
-)
+from leconvert.loading.stream import EpisodeStream, Sample, SampleStream, UnreadableFrame, Workplace
 from leconvert.loading.tensors import Memory, StreamFacts, TensorPlan, allocate, private_memory
 from leconvert.model import IntArray
 from leconvert.text import count, shown

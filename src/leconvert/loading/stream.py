@@ -36,13 +36,7 @@ from leconvert.loading.order import (
     order_batches,
 )
 from leconvert.loading.rows import RowReader
-from leconvert.loading.tensors import (
-    Counters,
-    Memory,
-    StreamFacts,
-    private_memory,
-    shared_numbers,
-)
+from leconvert.loading.tensors import Counters, Memory, StreamFacts, private_memory, shared_numbers
 from leconvert.model import IntArray
 
 __all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workplace"]

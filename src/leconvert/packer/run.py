@@ -34,12 +34,7 @@ from leconvert.packer.proof import (
     remove_source,
 )
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.source import (
-    FileFacts,
-    check_source_unchanged,
-    check_tables_unchanged,
-    files_along,
-)
+from leconvert.source import FileFacts, check_source_unchanged, check_tables_unchanged, files_along
 from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep

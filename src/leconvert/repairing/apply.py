@@ -58,12 +58,7 @@ from leconvert.formats.v3 import REPAIRED_PATH
 from leconvert.model import Finding
 from leconvert.packer import facts_of_tree
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairing.changes import (
-    Changes,
-    compare_trees,
-    repairs_of,
-    write_changes,
-)
+from leconvert.repairing.changes import Changes, compare_trees, repairs_of, write_changes
 from leconvert.repairing.order import find_order
 from leconvert.repairing.plan import RepairPlan, plan_repair
 from leconvert.repairs import SOURCE_VERSIONS

@@ -40,14 +40,7 @@ from leconvert.report.charts import (
     size_chart,
     working_axis,
 )
-from leconvert.report.values import (
-    Attempt,
-    AttemptEnd,
-    RunReport,
-    StoryState,
-    gather_run,
-    moment,
-)
+from leconvert.report.values import Attempt, AttemptEnd, RunReport, StoryState, gather_run, moment
 from leconvert.text import amount, count, duration
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.fs import replace_record

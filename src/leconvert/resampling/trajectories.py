@@ -29,12 +29,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import (
-    InstallationError,
-    SourceError,
-    UnreadableSourceError,
-    UsageError,
-)
+from leconvert.errors import InstallationError, SourceError, UnreadableSourceError, UsageError
 from leconvert.loading import DatasetMeta, RowReader, files_at, load_meta
 
 __all__ = [

@@ -18,12 +18,7 @@ from leconvert.dataset_files import EPISODE_FOLDERS, Links, dataset_with_meta, f
 from leconvert.errors import SourceChangedError
 from leconvert.findings import Observation
 from leconvert.formats import PROVENANCE_PATH, Dataset, Sources, open_sources, v3
-from leconvert.formats.v2 import (
-    EPISODES_PATH,
-    LEGACY_META_FILES,
-    STATS_PATH,
-    TASKS_PATH,
-)
+from leconvert.formats.v2 import EPISODES_PATH, LEGACY_META_FILES, STATS_PATH, TASKS_PATH
 from leconvert.model import FileTable, Source, camera_of
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.text import count, first_few, shown

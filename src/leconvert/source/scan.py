@@ -97,12 +97,7 @@ from leconvert.source.episodes import (
     ScannedSource,
 )
 from leconvert.source.file_checks import declared_as_encoded
-from leconvert.source.modality import (
-    check_modality,
-    read_modality,
-    stale_extensions,
-    task_columns,
-)
+from leconvert.source.modality import check_modality, read_modality, stale_extensions, task_columns
 from leconvert.source.trimming import trimmed_before, trimmed_slices
 from leconvert.source.v3 import read_v3_source
 from leconvert.text import count, shown

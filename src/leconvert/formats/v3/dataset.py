@@ -51,12 +51,7 @@ from leconvert.formats.v3.rows import (
     rows_by_column,
     with_leads,
 )
-from leconvert.model import (
-    DATA_STREAM,
-    V3_FILES_PER_CHUNK_KEY,
-    camera_of,
-    stream_of_camera,
-)
+from leconvert.model import DATA_STREAM, V3_FILES_PER_CHUNK_KEY, camera_of, stream_of_camera
 from leconvert.tables import row_group_rows
 
 __all__ = ["Dataset"]

@@ -25,12 +25,7 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
 from leconvert.formats.v3.info import EPISODES_DIR, episodes_path
 from leconvert.model import Finding, IntArray, camera_of
-from leconvert.tables.footers import (
-    open_parquet,
-    row_group_rows,
-    unreadable,
-    with_unique_names,
-)
+from leconvert.tables.footers import open_parquet, row_group_rows, unreadable, with_unique_names
 from leconvert.workdir.fs import LOCAL
 from leconvert.workdir.storage_errors import storage_errors
 
