@@ -108,12 +108,17 @@ def innermost_type(kind: pa.DataType) -> pa.DataType:
 # Arrow columns as NumPy arrays: numbers, and regular nested lists of numbers.
 
 
+def as_type(column: pa.Array, kind: pa.DataType, *, safe: bool = True) -> pa.Array:
+    """Return a column as another type; one that has it costs nothing, where a cast imports much."""
+    return column if column.type == kind else column.cast(kind, safe=safe)
+
+
 def integers(column: pa.Array) -> IntArray | None:
     """Return a column of integers, shape (rows,); None where it is of another type or has nulls."""
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
     try:
-        return fixed_width(column.cast(pa.int64()), np.int64)
+        return fixed_width(as_type(column, pa.int64()), np.int64)
     except pa.ArrowException:  # unsigned and beyond 2**63
         return None
 
@@ -127,7 +132,7 @@ def floats(column: pa.Array) -> FloatArray | None:
         column = column.cast(pa.int8())
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         return None
-    return fixed_width(column.cast(pa.float64(), safe=False), np.float64)
+    return fixed_width(as_type(column, pa.float64(), safe=False), np.float64)
 
 
 def nested_floats(column: pa.Array) -> FloatArray | None:

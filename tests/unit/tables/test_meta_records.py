@@ -383,3 +383,12 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_conversion_imports_no_compute_functions(small_source: Path, tmp_path: Path) -> None:
+    # They take 50 ms, a tenth of a conversion of a few episodes.
+    code = (
+        "import sys, leconvert; leconvert.convert(sys.argv[1], output=sys.argv[2]); "
+        "sys.exit('imported' if 'pyarrow.compute' in sys.modules else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code, small_source, tmp_path / "out"], check=True)
