@@ -158,3 +158,14 @@ def test_shares_that_leave_nothing_are_refused(
     ):
         assert main(["probe", "train-lerobot", *given, "--"]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_root_without_a_dataset_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--policy.type=act", "--policy.push_to_hub=false", "--dataset.repo_id=me/mine"]
+    arguments += [f"--dataset.root={tmp_path / 'gone'}", f"--output_dir={tmp_path / 'run'}"]
+    assert main(["probe", "train-lerobot", "--", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert f"--dataset.root: {tmp_path / 'gone'} holds no dataset" in said
+    assert not (tmp_path / "gone").exists()

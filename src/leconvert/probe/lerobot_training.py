@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import InstallationError, UsageError
+from leconvert.formats.v3 import INFO_PATH
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
 
 __all__ = ["train_with_lerobot"]
@@ -86,6 +87,15 @@ class _Run:
 
     def make_datasets(self, config: Any) -> Any:
         """Make the datasets of a configuration, as LeRobot does."""
+        root = config.dataset.root
+        if root is not None and not (Path(root) / INFO_PATH).is_file():
+            # LeRobot would fetch --dataset.repo_id into it, its tables first and the rest later.
+            raise UsageError(
+                f"--dataset.root: {root} holds no dataset; it has no {INFO_PATH}.",
+                path=str(root),
+                next_step="Give the folder of a v3.0 dataset; without --dataset.root the dataset "
+                "of --dataset.repo_id is streamed.",
+            )
         if config.dataset.eval_split:
             raise UsageError(
                 "A stream is not split for an evaluation (--dataset.eval_split).",
