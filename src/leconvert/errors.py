@@ -248,6 +248,10 @@ class SourceError(LeconvertError):
     exit_code = 3
     findings: Sequence[Mapping[str, Any]] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, arguments = super().__reduce__()
+        return rebuild, arguments, {"findings": self.findings}
+
     def as_record(self) -> dict[str, Any]:
         """Return the error with its findings."""
         record = super().as_record()
@@ -277,10 +281,6 @@ class FindingsError(SourceError):
         super().__init__(message, path=path, next_step=next_step, details=details)
         self.findings = tuple(findings)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, arguments = super().__reduce__()
-        return rebuild, arguments, {"findings": self.findings}
-
 
 class UnreadableSourceError(SourceError):
     """A file of the source is missing, truncated, or not what its name says.
@@ -306,10 +306,6 @@ class UnreadableSourceError(SourceError):
         finding = {"code": code, "severity": "error", "message": message, "path": path}
         others = {"episode": None, "stream": None, "remedy": None, "remedies": ()}
         self.findings = ({**finding, **others},)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, arguments = super().__reduce__()
-        return rebuild, arguments, {"findings": self.findings}
 
 
 class SourceChangedError(SourceError):

@@ -176,8 +176,6 @@ def compare_location(table: v3.EpisodesReader) -> Iterator[Difference]:
         for (name, seen), place in zip(values.items(), places, strict=True):
             if seen != {place}:
                 yield Difference(name, path, str(place), ", ".join(map(str, sorted(seen))))
-        for name in [name for name, count in Counter(schema.names).items() if count > 1]:
-            yield Difference(f"column {name!r}", path, "one such column", "several")
         yield from _compare_description(schema, path)
 
 
