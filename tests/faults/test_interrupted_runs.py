@@ -142,20 +142,26 @@ def test_a_run_that_was_asked_to_stop_is_resumed(
 def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> None:
     """A signal that comes while the program starts is the shell's affair; this one comes later."""
     code = (
-        "import os, signal, sys\n"
+        "import os, signal, sys, time\n"
         "from leconvert.worker import ShardWriter\n"
         "from leconvert.cli import main\n"
         "original = ShardWriter.write\n"
-        "def interrupted(self, *arguments, **options):\n"
+        "def interrupted(self, *arguments, should_stop, **options):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return original(self, *arguments, **options)\n"
+        "    while not should_stop():  # a second SIGINT would mean impatience\n"
+        "        time.sleep(0.001)\n"
+        "    return original(self, *arguments, should_stop=should_stop, **options)\n"
         "ShardWriter.write = interrupted\n"
         "sys.exit(main())"
     )
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
-    arguments += ["--max-workers", "1"]  # a second SIGINT would mean impatience
+    arguments += ["--max-workers", "1"]  # each worker would send one
     stopped = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert stopped.returncode == 130, stopped.stderr
     assert "same command" in stopped.stderr
