@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import yaml
 
 from leconvert import errors
 
-_PAGE = Path(__file__).parents[2] / "docs/howto/kubernetes.md"
+_MANIFEST = Path(__file__).parents[2] / "docs/howto/leconvert.yaml"
 
 
 @pytest.fixture(scope="module")
 def jobs() -> dict[str, Any]:
-    """The Jobs of the page by their step."""
-    (manifest,) = re.findall(r"^```yaml\n(.*?)^```$", _PAGE.read_text("utf-8"), re.M | re.S)
-    found = {job["metadata"]["labels"]["step"]: job for job in yaml.safe_load_all(manifest)}
+    """The Jobs by their step."""
+    documents = yaml.safe_load_all(_MANIFEST.read_text("utf-8"))
+    found = {job["metadata"]["labels"]["step"]: job for job in documents}
     assert all((job["apiVersion"], job["kind"]) == ("batch/v1", "Job") for job in found.values())
     return found
 
