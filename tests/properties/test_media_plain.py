@@ -57,9 +57,9 @@ def answers(path: Path, content: bytes) -> tuple[ClipIndex | None, ClipIndex | s
     finally:
         os.close(descriptor)
     assert found is not None
-    quick = read_plainly(*found, str(path), len(content))
+    quick = read_plainly(found, str(path), len(content))
     try:
-        return quick, parse_moov(*found, str(path), len(content))
+        return quick, parse_moov(found, str(path), len(content))
     except UnreadableSourceError as error:
         return quick, str(error)
 

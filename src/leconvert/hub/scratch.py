@@ -676,7 +676,7 @@ def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
         with path.open("rb") as file:
             found = read_moov(file.fileno(), os.fstat(file.fileno()).st_size, str(path))
         assert found is not None
-        buffer, (first, stop) = found
+        buffer, (first, stop), _, _ = found
         indices.append(buffer[first:stop])
     if indices[0] != indices[1]:
         raise SourceChangedError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from leconvert.errors import UnreadableSourceError
 
@@ -101,6 +101,22 @@ def unreadable(path: str, error: OSError) -> UnreadableSourceError:
     )
 
 
+class Moov(NamedTuple):
+    """A ``moov`` box and where in the file it and the coded frames lie.
+
+    Attributes:
+        buffer: What was read.
+        span: The place of the payload in the buffer.
+        begin: Where in the file the buffer begins.
+        media: Where in the file frames can lie: not before the first ``mdat``, and not in ``moov``.
+    """
+
+    buffer: bytes
+    span: Span
+    begin: int
+    media: Span
+
+
 def read_moov(
     descriptor: int,
     size_bytes: int,
@@ -108,7 +124,7 @@ def read_moov(
     *,
     most_bytes: int = MOOV_LIMIT_BYTES,
     pread: Callable[[int, int, int], bytes] = os.pread,
-) -> tuple[bytes, Span] | None:
+) -> Moov | None:
     """Read the ``moov`` box of an open file, seeking over everything else.
 
     Args:
@@ -116,25 +132,13 @@ def read_moov(
             that is not on this machine.
 
     Returns:
-        A buffer and the place of the payload of ``moov`` in it; None where that is larger.
+        The box; None where it is larger than ``most_bytes``.
     """
-    found = locate_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
-    return None if found is None else found[:2]
-
-
-def locate_moov(
-    descriptor: int,
-    size_bytes: int,
-    path: str,
-    *,
-    most_bytes: int = MOOV_LIMIT_BYTES,
-    pread: Callable[[int, int, int], bytes] = os.pread,
-) -> tuple[bytes, Span, int] | None:
-    """Read the ``moov`` box as `read_moov` does; tell also where in the file the buffer begins."""
     head = pread(descriptor, _HEAD_BYTES, 0)
     _check_start(head, path)
     window, window_start = head, 0
     position = 0
+    first_frame = None
     for _ in range(_TOP_LEVEL_LIMIT):
         if position + 8 > size_bytes:
             break
@@ -157,18 +161,27 @@ def locate_moov(
         if box_bytes < header_bytes:
             raise broken(path, f"the box at byte {position} has an impossible size")
         if kind == b"moov":
-            if position + box_bytes > size_bytes:
+            stop = position + box_bytes
+            if stop > size_bytes:
                 raise broken(path, "its index (moov) reaches beyond the end of the file")
             if box_bytes > MOOV_LIMIT_BYTES:
                 raise UnsupportedClipError("its index (moov) is larger than 256 MiB", path=path)
+            # What follows is not read: there may be a second mdat.
+            media = (
+                (stop, size_bytes)
+                if first_frame is None
+                else (first_frame, position if stop == size_bytes else size_bytes)
+            )
             if place + box_bytes <= len(window):
-                return window, (place + header_bytes, place + box_bytes), window_start
+                span = place + header_bytes, place + box_bytes
+                return Moov(window, span, window_start, media)
             if box_bytes > most_bytes:
                 return None
-            payload = _pread_exactly(
-                pread, descriptor, position + header_bytes, box_bytes - header_bytes, path
-            )
-            return payload, (0, len(payload)), position + header_bytes
+            begin = position + header_bytes
+            payload = _pread_exactly(pread, descriptor, begin, box_bytes - header_bytes, path)
+            return Moov(payload, (0, len(payload)), begin, media)
+        if kind == b"mdat" and first_frame is None:
+            first_frame = position + header_bytes
         position += box_bytes
     raise broken(path, "it has no index (moov); most likely it is truncated")
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, read_moov
+from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, read_moov
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray
 from leconvert.media.parse import (
     LONGEST_DURATION,
@@ -86,13 +86,13 @@ class _Description(NamedTuple):
     config_key: str
 
 
-def read_plainly(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipIndex | None:
+def read_plainly(moov: Moov, path: str, size_bytes: int) -> ClipIndex | None:
     """Read the index of a clip, or return None where it is unusual."""
-    boxes = _wanted_boxes(buffer, moov)
+    boxes = _wanted_boxes(moov.buffer, moov.span)
     if boxes is None:
         return None
     try:
-        return _read(buffer, boxes, path, size_bytes)
+        return _read(moov, boxes, path, size_bytes)
     except (KeyError, UnreadableSourceError):
         # A box that is missing, or something wrong: the other reader says what, in its order.
         return None
@@ -132,7 +132,8 @@ def _wanted_boxes(buffer: bytes, moov: Span) -> dict[bytes, Span] | None:
     return None
 
 
-def _read(buffer: bytes, boxes: dict[bytes, Span], path: str, size_bytes: int) -> ClipIndex | None:
+def _read(moov: Moov, boxes: dict[bytes, Span], path: str, size_bytes: int) -> ClipIndex | None:
+    buffer = moov.buffer
     movie_timescale = _timescale(buffer, boxes[b"mvhd"])
     timescale = _timescale(buffer, boxes[b"mdhd"])
     if not movie_timescale or not timescale:
@@ -188,9 +189,7 @@ def _read(buffer: bytes, boxes: dict[bytes, Span], path: str, size_bytes: int) -
     keyframes = _keyframes(buffer, boxes.get(b"stss"), count)
     if keyframes is None:
         return None
-    places = _places(
-        buffer, boxes, path, sizes=sizes, total_bytes=total_bytes, size_bytes=size_bytes
-    )
+    places = _places(buffer, boxes, path, sizes=sizes, total_bytes=total_bytes, media=moov.media)
     if places is None:
         return None
     shift = edit_shift(
@@ -261,7 +260,7 @@ def _places(
     *,
     sizes: IntArray,
     total_bytes: int,
-    size_bytes: int,
+    media: Span,
 ) -> IntArray | int | None:
     """Return where the samples lie, as a ClipIndex has it; None where it is unusual."""
     place, stop = boxes[b"stco"]
@@ -271,7 +270,7 @@ def _places(
     chunks, start = _U32_PAIR.unpack_from(buffer, place + 4)
     rows, first, samples, description = _U32_QUADRUPLE.unpack_from(buffer, runs_place + 4)
     if chunks == rows == first == description == 1:
-        fits = samples == len(sizes) and start + total_bytes <= size_bytes
+        fits = samples == len(sizes) and media[0] <= start <= media[1] - total_bytes
         return int(start) if fits else None
     offsets, descriptions = sample_offsets(
         buffer,
@@ -279,7 +278,7 @@ def _places(
         sizes.cumsum() - sizes,
         path,
         total_bytes=total_bytes,
-        file_size_bytes=size_bytes,
+        media=media,
     )
     return offsets if descriptions == {1} else None
 
@@ -332,8 +331,7 @@ _READ_AHEAD_BYTES = 256 * 1024**2
 
 
 class _Fetched(NamedTuple):
-    buffer: bytes
-    moov: Span
+    moov: Moov
     size_bytes: int
 
 
@@ -414,9 +412,10 @@ def _fetch(path: str, most_bytes: int, advise_bytes: int = 0) -> _Fetched | None
             next_step="Restore the file from its origin, or drop its episode "
             "(--on-bad-episode drop).",
         ) from error
-    return None if found is None else _Fetched(*found, size_bytes)
+    return None if found is None else _Fetched(found, size_bytes)
 
 
 def _parse(fetched: _Fetched, path: str) -> ClipIndex:
-    index = read_plainly(fetched.buffer, fetched.moov, path, fetched.size_bytes)
-    return index or parse_moov(fetched.buffer, fetched.moov, path, fetched.size_bytes)
+    return read_plainly(fetched.moov, path, fetched.size_bytes) or parse_moov(
+        fetched.moov, path, fetched.size_bytes
+    )

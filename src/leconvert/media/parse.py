@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.media.boxes import Span, UnsupportedClipError, broken, children, table_span
+from leconvert.media.boxes import Moov, Span, UnsupportedClipError, broken, children, table_span
 from leconvert.media.clip import ClipIndex
 
 # ------------------------------------------------------------------------------------------------
@@ -234,7 +234,9 @@ LONGEST_DURATION = 2**31
 _FEW_CHUNKS = 16
 _DTYPES: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype(">u4"), 8: np.dtype(">u8")}
 _LARGER_THAN_THE_FILE = "its frames are larger than the file; most likely it is truncated"
-_BEYOND_THE_END = "its frames lie beyond the end of the file; most likely it is truncated"
+_OUTSIDE_THE_MEDIA = (
+    "its index places frames outside its media data (mdat); it is truncated, or its index is wrong"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,9 +267,9 @@ class SampleTables:
 
 
 def read_sample_tables(
-    buffer: bytes, boxes: dict[bytes, Span], file_size_bytes: int, path: str
+    buffer: bytes, boxes: dict[bytes, Span], media: Span, file_size_bytes: int, path: str
 ) -> SampleTables:
-    """Read the sample tables of the video track."""
+    """Read the sample tables of the video track; ``media`` says where frames can lie."""
     if b"stz2" in boxes:
         raise UnsupportedClipError("compact sample sizes (stz2)", path=path)
     if b"stps" in boxes:
@@ -280,7 +282,7 @@ def read_sample_tables(
         ends - sizes,
         path,
         total_bytes=int(ends[-1]),
-        file_size_bytes=file_size_bytes,
+        media=media,
     )
     decode_times, duration, distinct = _decode_times(buffer, boxes, num_samples, path)
     composition = composition_offsets(buffer, boxes, num_samples, path)
@@ -359,7 +361,7 @@ def sample_offsets(
     path: str,
     *,
     total_bytes: int,
-    file_size_bytes: int,
+    media: Span,
 ) -> tuple[IntArray, set[int]]:
     """Return where each sample begins, and which sample entries are used (numbered from 1).
 
@@ -378,7 +380,7 @@ def sample_offsets(
         begins,
         path,
         total_bytes=total_bytes,
-        file_size_bytes=file_size_bytes,
+        media=media,
     )
     return offsets, {int(runs[0, 2])} if len(runs) == 1 else set(runs[:, 2].tolist())
 
@@ -390,7 +392,7 @@ def _offsets_of_few(
     path: str,
     *,
     total_bytes: int,
-    file_size_bytes: int,
+    media: Span,
 ) -> IntArray:
     """Place samples in chunks; moves ``begins`` itself."""
     chunk_starts = starts.tolist()
@@ -409,8 +411,8 @@ def _offsets_of_few(
             begin = int(begins[sample])
             end = int(begins[next_sample]) if next_sample < num_samples else total_bytes
             start = chunk_starts[chunk]
-            if start + end - begin > file_size_bytes:
-                raise broken(path, _BEYOND_THE_END)
+            if not media[0] <= start <= media[1] - (end - begin):
+                raise broken(path, _OUTSIDE_THE_MEDIA)
             # The next chunk's places are read before they are moved: slices do not overlap.
             begins[sample:next_sample] += start - begin
             chunk, sample = chunk + 1, next_sample
@@ -426,10 +428,10 @@ def _offsets_of_many(
     path: str,
     *,
     total_bytes: int,
-    file_size_bytes: int,
+    media: Span,
 ) -> IntArray:
-    if int(starts.max()) > file_size_bytes:
-        raise broken(path, _BEYOND_THE_END)
+    if int(starts.min()) < media[0] or int(starts.max()) > media[1]:
+        raise broken(path, _OUTSIDE_THE_MEDIA)
     chunk_starts = starts.astype(np.int64)
     firsts = runs[:, 0].astype(np.int64)
     spans = np.diff(firsts, append=len(starts) + 1)
@@ -440,8 +442,8 @@ def _offsets_of_many(
         raise broken(path, "its chunks do not hold as many frames as it has")
     heads = samples.cumsum() - samples
     places = chunk_starts - begins[heads]
-    if int((places + np.append(begins[heads[1:]], total_bytes)).max()) > file_size_bytes:
-        raise broken(path, _BEYOND_THE_END)
+    if int((places + np.append(begins[heads[1:]], total_bytes)).max()) > media[1]:
+        raise broken(path, _OUTSIDE_THE_MEDIA)
     return begins + np.repeat(places, samples)
 
 
@@ -527,12 +529,13 @@ class _Track(NamedTuple):
     boxes: dict[bytes, Span]
 
 
-def parse_moov(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipIndex:
+def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
     """Read the index of a clip of any shape."""
+    buffer = moov.buffer
     movie_timescale = 0
     is_fragmented = False
     tracks = []
-    for kind, body, stop in children(buffer, moov, path):
+    for kind, body, stop in children(buffer, moov.span, path):
         if kind == b"trak":
             tracks.append(_read_track(buffer, (body, stop), path))
         elif kind == b"mvhd":
@@ -555,7 +558,7 @@ def parse_moov(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipInd
         raise UnsupportedClipError(f"{len(video)} video tracks", path=path)
     track = video[0]
     timescale, _ = _media_header(buffer, _need(track.media, b"mdhd", path), path)
-    tables = read_sample_tables(buffer, track.boxes, size_bytes, path)
+    tables = read_sample_tables(buffer, track.boxes, moov.media, size_bytes, path)
     entry = tables.sample_entry
     shift = edit_shift(
         buffer,

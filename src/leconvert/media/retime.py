@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import SourceChangedError
-from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, children, locate_moov, unreadable
+from leconvert.media.boxes import Span, children, read_moov, unreadable
 from leconvert.media.clip import ClipIndex
 from leconvert.media.join import RangeMover, create_file
 from leconvert.media.parse import parse_moov
@@ -110,14 +110,14 @@ def retiming(path: str | os.PathLike[str], fps: Fraction) -> Patch | None:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size_bytes = os.fstat(descriptor).st_size
-            found = locate_moov(descriptor, size_bytes, name, most_bytes=MOOV_LIMIT_BYTES)
+            found = read_moov(descriptor, size_bytes, name)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise unreadable(name, error) from error
     assert found is not None, "no moov is larger than the limit"
-    buffer, moov, begin = found
-    index = parse_moov(buffer, moov, name, size_bytes)
+    buffer, moov, begin, _ = found
+    index = parse_moov(found, name, size_bytes)
     old = buffer[moov[0] : moov[1]]
     new = retimed_moov(buffer, moov, index, fps)
     if new is None:

@@ -51,7 +51,7 @@ def moov_of(
     found = read_moov(DESCRIPTOR, size, "clip.mp4", most_bytes=most_bytes, pread=pread)
     if found is None:
         return None, pread.asked
-    buffer, (start, stop) = found
+    buffer, (start, stop), _, _ = found
     return buffer[start:stop], pread.asked
 
 
@@ -191,7 +191,7 @@ def test_an_index_that_comes_in_pieces_is_put_together() -> None:
     content = box(b"moov", payload)
     pread = Reads(content, most_bytes=HEAD_BYTES)
     found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
-    assert found == (payload, (0, len(payload)))
+    assert found == (payload, (0, len(payload)), 8, (len(content), len(content)))
     assert pread.asked[:3] == [
         (HEAD_BYTES, 0),
         (len(payload), 8),
@@ -219,7 +219,7 @@ def test_a_descriptor_is_read_where_nothing_else_is_said(tmp_path: os.PathLike[s
         file.flush()
         found = read_moov(file.fileno(), len(content), path)
         assert file.tell() == len(content)
-    assert found == (content, (20, 25))
+    assert found == (content, (20, 25), 0, (25, 25))
 
 
 @pytest.mark.parametrize(

@@ -451,6 +451,15 @@ def samples_beyond_the_end(top: Box) -> None:
     stbl_of(top).replace("stco", payload[:8] + struct.pack(">I", 2**31))
 
 
+def samples_begin_a_byte(away: int) -> Callable[[Box], None]:
+    def change(top: Box) -> None:
+        payload = stbl_of(top).find("stco").payload
+        (start,) = struct.unpack_from(">I", payload, 8)
+        stbl_of(top).replace("stco", payload[:8] + struct.pack(">I", start + away) + payload[12:])
+
+    return change
+
+
 def starts_after_ages(top: Box) -> None:
     rows = struct.pack(">QqiQqi", 2**62, -1, 1 << 16, 400, 1024, 1 << 16)
     top.find("moov/trak/edts/elst").payload = struct.pack(">II", 1 << 24, 2) + rows
@@ -503,7 +512,9 @@ def timescale_zero(top: Box) -> None:
         (description_not_there, "not there"),
         (billions_of_tiny_samples, "larger than the file"),
         (samples_larger_than_the_file, "larger than the file"),
-        (samples_beyond_the_end, "beyond the end"),
+        (samples_beyond_the_end, "outside its media data"),
+        (samples_begin_a_byte(1), "outside its media data"),
+        (samples_begin_a_byte(-1), "outside its media data"),
         (starts_after_ages, "edit list has impossible times"),
         (edit_list_cut_off, "edit list is too short or of an unknown version"),
         (edit_list_of_tomorrow, "edit list is too short or of an unknown version"),
@@ -534,6 +545,21 @@ def test_a_broken_clip_is_refused_with_the_reason(
     assert not isinstance(caught.value, UnsupportedClipError)
     assert str(path) in str(caught.value)
     assert caught.value.next_step
+
+
+@pytest.mark.parametrize("few_chunks", [0, 16])
+def test_an_index_that_was_moved_to_the_front_and_left_as_it_was_is_refused(
+    few_chunks: int, make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parse, "_FEW_CHUNKS", few_chunks)
+    path = tmp_path / "clip.mp4"
+    top = Box(b"", children=parsed(make_clip(RECIPES["x264"]).read_bytes()))
+    moov = top.find("moov")
+    top.remove("moov")
+    top.children.insert(1, moov)
+    path.write_bytes(top_bytes(top))
+    with pytest.raises(UnreadableSourceError, match="outside its media data"):
+        read_clip_index(path)
 
 
 def test_a_clip_cut_off_anywhere_is_refused(make_clip: MakeClip, tmp_path: Path) -> None:

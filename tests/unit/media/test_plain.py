@@ -11,14 +11,14 @@ from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media.boxes import Span, read_moov
+from leconvert.media.boxes import Moov, read_moov
 from leconvert.media.index import read_plainly
 from leconvert.media.parse import parse_moov
 
 MakeClip = Callable[[Recipe], Path]
 
 
-def moov_of(path: Path, content: bytes) -> tuple[bytes, Span]:
+def moov_of(path: Path, content: bytes) -> Moov:
     path.write_bytes(content)
     with path.open("rb") as file:
         found = read_moov(file.fileno(), len(content), str(path))
@@ -96,11 +96,11 @@ def test_a_sound_clip_of_another_shape_is_left_to_the_other_reader(
 ) -> None:
     path = tmp_path / "clip.mp4"
     plain = make_clip(RECIPES["x264"]).read_bytes()
-    assert read_plainly(*moov_of(path, plain), str(path), len(plain)) is not None
+    assert read_plainly(moov_of(path, plain), str(path), len(plain)) is not None
     content = changed(plain, change)
     moov = moov_of(path, content)
-    assert read_plainly(*moov, str(path), len(content)) is None
-    assert parse_moov(*moov, str(path), len(content)).num_samples == 12
+    assert read_plainly(moov, str(path), len(content)) is None
+    assert parse_moov(moov, str(path), len(content)).num_samples == 12
 
 
 @pytest.mark.parametrize("change", [padding, bytes_behind_the_handler])
@@ -109,7 +109,7 @@ def test_what_says_nothing_of_the_samples_leaves_a_clip_usual(
 ) -> None:
     path = tmp_path / "clip.mp4"
     content = changed(make_clip(RECIPES["x264"]).read_bytes(), change)
-    index = read_plainly(*moov_of(path, content), str(path), len(content))
+    index = read_plainly(moov_of(path, content), str(path), len(content))
     assert index is not None
     assert index.num_samples == 12
 
@@ -135,6 +135,6 @@ def test_a_broken_clip_is_left_to_the_reader_that_says_what_is_wrong(
     path = tmp_path / "clip.mp4"
     content = changed(make_clip(RECIPES["x264"]).read_bytes(), change)
     moov = moov_of(path, content)
-    assert read_plainly(*moov, str(path), len(content)) is None
+    assert read_plainly(moov, str(path), len(content)) is None
     with pytest.raises(UnreadableSourceError, match=words):
-        parse_moov(*moov, str(path), len(content))
+        parse_moov(moov, str(path), len(content))

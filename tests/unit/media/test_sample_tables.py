@@ -19,6 +19,9 @@ from leconvert.media.parse import (
 
 ENTRY = visual_entry()
 FILE_BYTES = 10_000
+OUTSIDE = (
+    "its index places frames outside its media data (mdat); it is truncated, or its index is wrong"
+)
 
 
 @pytest.fixture(params=[0, 16], ids=["of many", "of few"])
@@ -46,7 +49,8 @@ def plain(**changes: bytes | None) -> dict[str, bytes]:
 
 
 def read(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> SampleTables:
-    return read_sample_tables(*laid_out(plain(**changes)), file_size_bytes, "clip.mp4")
+    media = (0, file_size_bytes)
+    return read_sample_tables(*laid_out(plain(**changes)), media, file_size_bytes, "clip.mp4")
 
 
 def refused(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> str:
@@ -256,25 +260,31 @@ def test_frames_lie_inside_the_file_to_the_last_byte(
 ) -> None:
     places = counted(*[(chunk,) for chunk in chunks])
     assert len(read(least_bytes, stco=places).sizes) == 5
-    words = "its frames lie beyond the end of the file; most likely it is truncated"
-    assert refused(least_bytes - 1, stco=places) == words
+    assert refused(least_bytes - 1, stco=places) == OUTSIDE
+
+
+@pytest.mark.usefixtures("few_chunks")
+@pytest.mark.parametrize("chunks", [(1000, 2000), (2000, 1000)])
+def test_frames_begin_where_media_data_does(chunks: tuple[int, int]) -> None:
+    tables = laid_out(plain(stco=counted(*[(chunk,) for chunk in chunks])))
+    assert len(read_sample_tables(*tables, (1000, 3000), 3000, "clip.mp4").sizes) == 5
+    with pytest.raises(UnreadableSourceError, match="outside its media data"):
+        read_sample_tables(*tables, (1001, 3000), 3000, "clip.mp4")
 
 
 @pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize("start", [2**32 - 1, 2**63, 2**64 - 1])
 def test_a_chunk_at_an_absurd_place_is_refused(start: int) -> None:
     places = counted((1000,), (start,), code="Q")
-    words = "its frames lie beyond the end of the file; most likely it is truncated"
-    assert refused(stco=None, co64=places) == words
+    assert refused(stco=None, co64=places) == OUTSIDE
 
 
 def test_a_chunk_may_not_begin_behind_the_file_however_small_its_frames_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parse, "_FEW_CHUNKS", 0)
-    words = "its frames lie beyond the end of the file; most likely it is truncated"
-    assert refused(stco=counted((1000,), (FILE_BYTES,))) == words
-    assert refused(stco=counted((1000,), (FILE_BYTES + 1,))) == words
+    assert refused(stco=counted((1000,), (FILE_BYTES,))) == OUTSIDE
+    assert refused(stco=counted((1000,), (FILE_BYTES + 1,))) == OUTSIDE
 
 
 @pytest.mark.parametrize("chunks", [16, 17])
@@ -314,7 +324,7 @@ def test_the_descriptions_that_samples_use_are_told(
     buffer, spans = laid_out(plain(stsc=counted(*rows), stco=counted(*chunks)))
     begins = np.array([0, 10, 30, 60, 100])
     _, descriptions = sample_offsets(
-        buffer, spans, begins, "clip.mp4", total_bytes=150, file_size_bytes=FILE_BYTES
+        buffer, spans, begins, "clip.mp4", total_bytes=150, media=(0, FILE_BYTES)
     )
     assert descriptions == used
 
