@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 
 Pixels = npt.NDArray[np.uint8]
 
+DECODERS = ("pyav", "torchcodec")  # of LeRobot, as it calls them
+
 # Written by the reference from what it knows, not from the source; see V30_FORMAT's info.json.
 _REFERENCE_INFO_KEYS = frozenset(
     {
@@ -411,6 +413,6 @@ def assert_every_frame_is_the_sources(
                 wanted = windows_of(source.lengths[episode], window, every)
                 clips[key] = source_windows(clip, backend, window, wanted)
             expected = next(clips[key])
-            assert np.array_equal(images, expected), (key, episode, first)
+            assert np.array_equal(images, expected), (backend, key, episode, first)
             compared += len(images)
     return compared

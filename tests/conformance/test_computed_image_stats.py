@@ -156,6 +156,7 @@ def test_clips_of_real_recordings_give_the_frames_of_the_reference(dataset: str)
 )
 def test_statistics_of_a_real_clip_agree(dataset: str, tmp_path: Path) -> None:
     path, length, fps = episodes_of(dataset)[0]
+    length = min(length, 40)  # frames that are far apart are compared above
     ranks = sample_indices(length)
     frames = dict(zip(ranks, reference_frames(path, ranks, fps), strict=True))
     paths = saved(tmp_path / "frames", frames, length)

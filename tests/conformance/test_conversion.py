@@ -40,6 +40,7 @@ class Case:
         window: Frames that one item loads; more than one where there are very many.
         every: Every so-manieth episode is loaded and the last one, and of each every so-manieth
             window and its last one; all of them in the slow tests.
+        decoder: The one that loads its frames; the others do in the slow tests. All where None.
         slow: Whether it takes a minute, and so runs with the slow tests alone.
     """
 
@@ -49,12 +50,13 @@ class Case:
     min_files: tuple[int, int] = (1, 1)
     window: int = 1
     every: int = 1
+    decoder: str | None = None
     slow: bool = False
 
 
 CASES: dict[str, Case] = {
-    "g1_recording": Case("g1_inspire_12ep", window=60, every=4),
-    "cr5_recording": Case("cr5_5ep", window=60),
+    "g1_recording": Case("g1_inspire_12ep", window=60, every=4, decoder="torchcodec"),
+    "cr5_recording": Case("cr5_5ep", window=60, decoder="pyav"),
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
     "three_cameras": Case(
@@ -286,15 +288,17 @@ def test_each_file_is_snappy_with_statistics(converted: Converted) -> None:
                 assert column.is_stats_set, (path, column.path_in_schema)
 
 
-@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_frames_load_and_are_the_sources_frames(converted: Converted, backend: str) -> None:
-    source, window, every = converted.source, converted.case.window, converted.case.every
-    expected = comparison.frames_in_windows(source.lengths, window, every)
-    compared = comparison.assert_every_frame_is_the_sources(
-        converted.ours, source, backend, window=window, every=every
-    )
-    assert compared == expected * len(source.camera_keys)
-    assert every > 1 or expected == sum(source.lengths)
+@pytest.mark.parametrize("decoders", ["usual", pytest.param("all", marks=pytest.mark.slow)])
+def test_frames_load_and_are_the_sources_frames(converted: Converted, decoders: str) -> None:
+    source, case = converted.source, converted.case
+    expected = comparison.frames_in_windows(source.lengths, case.window, case.every)
+    for backend in comparison.DECODERS:
+        if decoders == "all" or case.decoder in (None, backend):
+            compared = comparison.assert_every_frame_is_the_sources(
+                converted.ours, source, backend, window=case.window, every=case.every
+            )
+            assert compared == expected * len(source.camera_keys), backend
+    assert case.every > 1 or expected == sum(source.lengths)
 
 
 def test_files_are_numbered_as_the_reference_numbers_them() -> None:

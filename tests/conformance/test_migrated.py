@@ -52,7 +52,7 @@ def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
     root = tmp_path / "downloaded"
     opened = LeRobotDataset(REPO, root=root, revision="v3.0", video_backend="pyav")
     assert len(opened) == sum(V21Source.open(source).lengths)
-    comparison.assert_every_frame_is_the_sources(root, V21Source.open(source), "pyav")
+    comparison.assert_every_frame_is_the_sources(root, V21Source.open(source), "pyav", window=60)
     old = Path(
         snapshot_download(REPO, repo_type="dataset", revision="v2.1", local_dir=tmp_path / "old")
     )
@@ -80,7 +80,7 @@ def test_lerobot_loads_each_frame_of_a_local_overlay_that_was_pushed(
     root = tmp_path / "downloaded"
     opened = LeRobotDataset(REPO, root=root, revision="v3.0", video_backend="pyav")
     assert len(opened) == sum(V21Source.open(source).lengths)
-    comparison.assert_every_frame_is_the_sources(root, V21Source.open(source), "pyav")
+    comparison.assert_every_frame_is_the_sources(root, V21Source.open(source), "pyav", window=60)
     # What was downloaded has no meta_old; its way back is a conversion.
     assert main(["convert", str(root), str(tmp_path / "back"), "--to", "v2.1", "--quiet"]) == 0
     assert verify_pair(tmp_path / "back", source, depth="bytes").differences == ()

@@ -50,7 +50,7 @@ CASES: dict[str, tuple[DatasetSpec | str, int, int]] = {
     "g1_recording": ("g1_inspire_12ep", 60, 8),
     "cr5_recording": ("cr5_5ep", 60, 1),
     "two_cameras": (_SMALL, 3, 1),
-    "more_than_a_chunk": (_MANY, 3, 4),
+    "more_than_a_chunk": (_MANY, 3, 8),
 }
 _SLOW = ("g1_recording", "cr5_recording")
 

@@ -13,7 +13,9 @@ import leconvert
 from leconvert.selection import EpisodeRanges
 
 
-@pytest.mark.parametrize("recording", ["cr5_5ep", "g1_inspire_12ep"])
+@pytest.mark.parametrize(
+    "recording", ["cr5_5ep", pytest.param("g1_inspire_12ep", marks=pytest.mark.slow)]
+)
 def test_every_part_of_a_recording_loads_frame_by_frame(
     shared_data: Path, tmp_path: Path, recording: str
 ) -> None:

@@ -110,7 +110,7 @@ PHANTOM = "observation.images.egoview"
     ("recording", "repairs"),
     [
         ("cr5_5ep", RepairOptions()),
-        ("g1_inspire_12ep", RepairOptions()),
+        pytest.param("g1_inspire_12ep", RepairOptions(), marks=pytest.mark.slow),
         ("robot_sim_picknplace_v20", RepairOptions(retime=True, drop_features=(PHANTOM,))),
     ],
 )

@@ -129,16 +129,18 @@ def assert_items_are_the_sources(
     """Every item that LeRobot gives of the result is that of its episode and frame."""
     # Times of the source may have drifted: that is one reason to convert it again.
     original = LeRobotDataset("v3/source", root=source, video_backend="pyav", tolerance_s=0.01)
-    for backend in ("pyav", "torchcodec"):
-        found = LeRobotDataset("v3/result", root=result, video_backend=backend)
-        assert found.num_episodes == len(episodes)
-        row = 0
-        for position, episode in enumerate(episodes):
-            begin, end = (
-                original.meta.episodes[episode][f"dataset_{to}_index"] for to in ("from", "to")
-            )
-            for frame, number in enumerate(range(begin, end)):
-                wanted, have = original[number], found[row]
+    results = [
+        LeRobotDataset("v3/result", root=result, video_backend=backend)
+        for backend in ("pyav", "torchcodec")
+    ]
+    row = 0
+    for position, episode in enumerate(episodes):
+        begin, end = (
+            original.meta.episodes[episode][f"dataset_{to}_index"] for to in ("from", "to")
+        )
+        for frame, number in enumerate(range(begin, end)):
+            wanted = original[number]
+            for have in (found[row] for found in results):
                 assert set(have) == set(wanted) - dropped
                 assert have["episode_index"].item() == position
                 assert have["frame_index"].item() == frame
@@ -149,9 +151,10 @@ def assert_items_are_the_sources(
                         if isinstance(wanted[name], torch.Tensor)
                         else have[name] == wanted[name]
                     )
-                    assert same, (backend, position, frame, name)
-                row += 1
-        assert len(found) == row
+                    assert same, (position, frame, name)
+            row += 1
+    for found in results:
+        assert (found.num_episodes, len(found)) == (len(episodes), row)
 
 
 def converted(source: Path, output: Path, **options: Any) -> ConversionReport:
