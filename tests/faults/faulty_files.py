@@ -105,9 +105,9 @@ class FaultyFileSystem(FileSystem):
         sync = super().sync_dir
         self._do("sync_dir", lambda: sync(path) if self._really_sync else None, path)
 
-    def link(self, source: Path, target: Path) -> None:
+    def link(self, source: str | Path, target: str | Path) -> None:
         link = super().link
-        self._do("link", lambda: link(source, target), source, target)
+        self._do("link", lambda: link(source, target), Path(source), Path(target))
 
     def replace(self, source: Path, target: Path) -> None:
         replace = super().replace

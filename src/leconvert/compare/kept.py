@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -46,39 +45,40 @@ __all__ = [
 _NUMBERS = ("index", "episode_index")
 
 
-def is_kept_table(result: str, source: str, repairs: Repairs) -> bool:
+def is_kept_table(file: tables.StoredGroups, source: str, repairs: Repairs) -> bool:
     """Tell whether a data file is the source's as it is, and no repair was to change its rows."""
     if changes_rows(repairs):
         return False
+    is_kept = _told_by_status(file.path, source)
+    if is_kept is not None:
+        return is_kept
     try:
-        if os.path.samefile(result, source):  # noqa: PTH121 - strings, for every file
-            return True
-        if not _have_one_size(result, source):
-            return False
-        with tables.OpenedTable(result) as ours, tables.OpenedTable(source) as theirs:
-            return ours.footer() == theirs.footer()
-    except (OSError, ValueError, UnreadableSourceError):
-        return False  # what is wrong with either is said by whoever reads it
+        with tables.OpenedTable(source) as theirs:
+            return file.has_footer_of(theirs)
+    except UnreadableSourceError:
+        return False  # what is wrong with it is said by whoever reads it
 
 
-def _have_one_size(result: str, source: str) -> bool:
-    """Tell whether two files are equally long, without which neither is the other as it is.
+def _told_by_status(result: str, source: str) -> bool | None:
+    """Tell whether a file is another as it is: it is the same one, or not as long; None if unsure.
 
     What cannot be asked is said by whoever reads the file.
     """
-    with suppress(OSError):
-        return os.path.getsize(result) == os.path.getsize(source)  # noqa: PTH202 - for every file
-    return False
+    try:
+        ours, theirs = os.stat(result), os.stat(source)  # noqa: PTH116 - for every file
+    except OSError:
+        return False
+    if os.path.samestat(ours, theirs):
+        return True
+    return None if ours.st_size == theirs.st_size else False
 
 
 def is_kept_clip(index: media.ClipIndex, source: str) -> bool:
     """Tell whether a video file is the source's as it is, given its index."""
+    is_kept = _told_by_status(index.path, source)
+    if is_kept is not None:
+        return is_kept
     try:
-        with suppress(OSError):
-            if os.path.samefile(index.path, source):  # noqa: PTH121 - strings, for every file
-                return True
-        if not _have_one_size(index.path, source):
-            return False
         clip = media.read_clip_index(source)
     except UnreadableSourceError:
         return False
@@ -94,10 +94,9 @@ def is_kept_clip(index: media.ClipIndex, source: str) -> bool:
 
 
 def compare_kept_table(
-    root: Path, path: str, span: RowSpan, rules: RowRules, *, read_bytes: bool
+    path: str, file: str, span: RowSpan, rules: RowRules, *, read_bytes: bool
 ) -> Iterator[Difference]:
     """Yield where the numbers of a kept data file are not the result's, or its bytes not kept."""
-    file = str(root / path)
     stream = DATA_STREAM
     if read_bytes:
         yield from _same_bytes(file, path, span.source, span.episode, stream)
@@ -134,19 +133,19 @@ def compare_kept_table(
 
 
 def compare_kept_columns(
-    root: Path, path: str, schemas: DataSchemas, position: int
+    path: str, file: tables.StoredGroups, schemas: DataSchemas, position: int
 ) -> Iterator[Difference]:
     """Yield where a kept data file has columns that are not those of the result."""
-    found = tables.read_data_schema(root / path)
+    found, _ = file.schema_and_rows()
     wanted = schemas.of(position)
-    if schemas.had_right(found, wanted):
+    if schemas.had_right(found, wanted, is_kept=True):
         return
     differences = list(schemas.unreadable(found, path))
     if not tables.holds_columns_of(found, wanted):
         ours, theirs = (str([f"{f.name}: {f.type}" for f in each]) for each in (found, wanted))
         differences.insert(0, Difference("columns", path, theirs, ours, stream=DATA_STREAM))
     if not differences:
-        schemas.note_right(found, wanted)
+        schemas.note_right(found, wanted, is_kept=True)
     yield from differences
 
 

@@ -270,7 +270,8 @@ class Comparer:
         if not begins_file and not len(positions):
             return Compared()
         try:
-            file = self._opened.file(str(self.result / path), is_table=piece.stream == DATA_STREAM)
+            name = f"{self.result}/{path}"
+            file = self._opened.file(name, is_table=piece.stream == DATA_STREAM)
         except (UnreadableSourceError, OSError, pa.ArrowException) as error:
             raise_storage_trouble(error, self.result / path)
             if not begins_file:
@@ -286,18 +287,16 @@ class Comparer:
         is_one = lengths == [int(self.expected.length[piece.file_first])]
         if isinstance(file, StoredGroups):
             rules = self.row_rules(piece.first)
-            is_kept = is_one and is_kept_table(file.path, source, rules.repairs)
+            is_kept = is_one and is_kept_table(file, source, rules.repairs)
             found = list(self._compare_table(piece, path, file, positions, rules, is_kept=is_kept))
             if not begins_file:
                 return Compared(found)
             if is_kept:
-                of_file = compare_kept_columns(self.result, path, self._schemas, piece.first)
+                of_file = compare_kept_columns(path, file, self._schemas, piece.first)
             else:
                 episodes = range(piece.file_first, piece.file_stop)
                 begins = self.expected.begins[piece.file_first : piece.file_stop].tolist()
-                of_file = compare_footer(
-                    self.result, path, self._schemas, lengths, episodes, begins
-                )
+                of_file = compare_footer(path, file, self._schemas, lengths, episodes, begins)
             return Compared(found, list(of_file))
         is_kept = is_one and is_kept_clip(file, source)
         found = list(self._compare_video(piece, path, file, positions, lengths, is_kept=is_kept))
@@ -306,7 +305,6 @@ class Comparer:
         of_file = iter(())
         if not is_kept and not found:
             of_file = compare_header(
-                self.result,
                 path,
                 piece.stream,
                 file,
@@ -332,7 +330,7 @@ class Comparer:
         read_rows = self.read_bytes or piece.first < self.read_rows
         if is_kept:
             for span in self._row_spans(piece.file_first, positions):
-                yield from compare_kept_table(self.result, path, span, rules, read_bytes=read_rows)
+                yield from compare_kept_table(path, file.path, span, rules, read_bytes=read_rows)
             return
         if len(file.rows) != episodes:
             if piece.first == piece.file_first:
@@ -369,7 +367,7 @@ class Comparer:
         frames, fps = int(in_file.sum()), self.expected.fps
         expected, stream = self.expected, piece.stream
         if piece.first == piece.file_first and not is_kept:
-            yield from check_video(self.result, path, stream, index, frames, fps)
+            yield from check_video(path, stream, index, frames, fps)
         if index.num_samples != frames:
             return
         first_samples = (np.cumsum(in_file) - in_file)[positions - piece.file_first]

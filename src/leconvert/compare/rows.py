@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,7 +79,7 @@ class DataSchemas:
         # Of the source's file that was read last: many episodes in a row may be in it, and mostly
         # the next file has the same columns.
         self._last: tuple[str, pa.Schema, Repairs, pa.Schema] | None = None
-        self._kept: tuple[pa.Schema, pa.Schema] | None = None
+        self._right: tuple[pa.Schema, pa.Schema, bool] | None = None
 
     def of(self, position: int) -> pa.Schema:
         """Return the schema of a file that is made of one episode."""
@@ -97,18 +96,19 @@ class DataSchemas:
         self._last = path, stored, repairs, given
         return given
 
-    def had_right(self, found: pa.Schema, wanted: pa.Schema) -> bool:
-        """Tell whether a kept file has the columns of the last one in which they were right."""
-        last = self._kept
+    def had_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> bool:
+        """Tell whether a file has the columns of the last one in which they were right."""
+        last = self._right
         return (
             last is not None
             and last[1] is wanted
-            and bool(found.equals(last[0], check_metadata=True))
+            and last[2] == is_kept
+            and (found is last[0] or bool(found.equals(last[0], check_metadata=True)))
         )
 
-    def note_right(self, found: pa.Schema, wanted: pa.Schema) -> None:
-        """Note the columns of a kept file in which nothing was wrong."""
-        self._kept = found, wanted
+    def note_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> None:
+        """Note the columns of a file in which nothing was wrong."""
+        self._right = found, wanted, is_kept
 
     def episodes(self, positions: Sequence[int]) -> list[int]:
         """Return the numbers of some episodes in the source."""
@@ -146,8 +146,8 @@ class DataSchemas:
 
 
 def compare_footer(
-    root: Path,
     path: str,
+    file: tables.StoredGroups,
     schemas: DataSchemas,
     lengths: Sequence[int],
     positions: Sequence[int],
@@ -159,20 +159,27 @@ def compare_footer(
     for `leconvert.compare.rows` to say.
     """
     try:
-        schema, counts = tables.read_schema_and_rows(root / path)
+        schema, counts = file.schema_and_rows()
     except (UnreadableSourceError, OSError, pa.ArrowException) as error:
-        raise_storage_trouble(error, root / path)
+        raise_storage_trouble(error, file.path)
         return
-    found, expected = _plain(schema), schemas.of(positions[0])
-    if not _same(found, expected) and not schemas.allow(found):
-        for what, wanted, have in _schema_differences(expected, found):
-            yield Difference(what, path, wanted, have, stream=DATA_STREAM)
-    yield from schemas.unreadable(found, path)
+    expected = schemas.of(positions[0])
+    if not schemas.had_right(schema, expected, is_kept=False):
+        found, differences = _plain(schema), list[Difference]()
+        if not _same(found, expected) and not schemas.allow(found):
+            differences += [
+                Difference(what, path, wanted, have, stream=DATA_STREAM)
+                for what, wanted, have in _schema_differences(expected, found)
+            ]
+        differences += schemas.unreadable(found, path)
+        if not differences:
+            schemas.note_right(schema, expected, is_kept=False)
+        yield from differences
     if counts != list(lengths):
         return
     episodes = schemas.episodes(positions)
     groups = zip(episodes, lengths, positions, first_indices, strict=True)
-    extremes = tables.row_group_extremes(str(root / path), ("index", "episode_index"))
+    extremes = file.extremes(("index", "episode_index"))
     for (episode, length, position, first), stated in zip(groups, extremes, strict=False):
         demanded = {"index": (first, first + length - 1), "episode_index": (position, position)}
         for column, values in demanded.items():

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import batched, chain
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from leconvert.media.parse import (
     parse_moov,
     sample_offsets,
 )
+from leconvert.parallel import queued_seconds
 
 # ------------------------------------------------------------------------------------------------
 # Read the index of a clip of the usual shape: one pass over its boxes, few arrays.
@@ -324,6 +326,7 @@ _CLIPS_AT_ONCE = 32
 # What of them is held meanwhile; a larger index is read when its turn comes.
 _HELD_INDEX_BYTES = 128 * 1024
 _THREADS = 8
+_CLIPS_A_THREAD = _CLIPS_AT_ONCE // _THREADS
 # A file of the page cache or of memory takes about 12 microseconds; a disk or network more.
 _SLOW_SECONDS = 60e-6
 _SMALL_CLIP_BYTES = 1024**2
@@ -347,14 +350,17 @@ def read_clip_indexes(
     paths: Sequence[str],
     *,
     read_ahead: bool = False,
-    waited_seconds: Callable[[], float] = lambda: time.perf_counter() - time.thread_time(),
+    waited_seconds: Callable[[], float] = lambda: (
+        time.perf_counter() - time.thread_time() - queued_seconds()
+    ),
 ) -> Iterator[ClipIndex | UnreadableSourceError]:
     """Read the indices of many clips, a little cheaper than one by one.
 
     Where files are slow to answer, several are asked at the same time. A few indices are held.
 
     Args:
-        waited_seconds: What grows while this thread waits, and not while it works.
+        waited_seconds: What grows while this thread waits, and not while it works or has no
+            processor.
 
     Yields:
         For each path, in order, its index or the error that `read_clip_index` would raise.
@@ -370,10 +376,11 @@ def read_clip_indexes(
             if slow:
                 if pool is None:
                     pool = cleanup.enter_context(ThreadPoolExecutor(_THREADS, "read-index"))
-                advised = [advise_bytes] * len(block)
-                fetched = list(pool.map(_fetch_or_error, block, advised))
+                fetch = partial(_fetch_all, advise_bytes=advise_bytes)
+                parts = pool.map(fetch, batched(block, _CLIPS_A_THREAD))
+                fetched = list(chain.from_iterable(parts))
             else:
-                fetched = [_fetch_or_error(path, advise_bytes) for path in block]
+                fetched = _fetch_all(block, advise_bytes)
                 slow = waited_seconds() - before > len(block) * _SLOW_SECONDS
             for path, found in zip(block, fetched, strict=True):
                 if isinstance(found, UnreadableSourceError):
@@ -385,6 +392,12 @@ def read_clip_indexes(
                     yield error
                 if found is not None and found.size_bytes <= advise_bytes:
                     left_bytes -= found.size_bytes
+
+
+def _fetch_all(
+    paths: Iterable[str], advise_bytes: int
+) -> list[_Fetched | UnreadableSourceError | None]:
+    return [_fetch_or_error(path, advise_bytes) for path in paths]
 
 
 def _fetch_or_error(path: str, advise_bytes: int) -> _Fetched | UnreadableSourceError | None:

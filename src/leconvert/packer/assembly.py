@@ -262,16 +262,17 @@ class Assembly:
         self._path = _target_of(run, open_sources(run.manifest.sources)).path
         self.linked = self.copied = self.joined = 0
 
-    def add_file(self, file: OutputFile, shards: list[tuple[Shard, Path]]) -> None:
+    def add_file(self, file: OutputFile, shards: list[tuple[Shard, str]]) -> None:
         """Bring one output file into the tree."""
-        target = self._tree / self._path(file.stream, file.number)
+        path = self._path(file.stream, file.number)
         if len(shards) == 1 and shards[0][0].whole:
-            outcome = link_into_tree(shards[0][1], target, tree=self._tree)
+            outcome = link_into_tree(shards[0][1], f"{self._tree}/{path}", tree=self._tree)
             if outcome == "linked":
                 self.linked += 1
             else:
                 self.copied += 1
             return
+        target = self._tree / path
         self.joined += 1
         if target.exists():
             return  # joined by a packer that was killed later
@@ -353,7 +354,7 @@ class Assembly:
             sync_file(partial)
             partial.replace(target)
 
-    def _check_parts(self, file: OutputFile, shards: list[tuple[Shard, Path]]) -> None:
+    def _check_parts(self, file: OutputFile, shards: list[tuple[Shard, str]]) -> None:
         edges = [file.first, *(shard.stop for shard, _ in shards)]
         begins = [shard.first for shard, _ in shards]
         if begins != edges[:-1] or edges[-1] != file.stop:
@@ -364,12 +365,12 @@ class Assembly:
                 next_step="Start a new run with --restart.",
             )
 
-    def _join(self, file: OutputFile, shards: list[tuple[Shard, Path]], target: Path) -> None:
+    def _join(self, file: OutputFile, shards: list[tuple[Shard, str]], target: Path) -> None:
         scan, _ = self._run.scan.stream(file.stream, file.first, file.stop)
         frames = scan.frames.tolist()
         if file.stream == DATA_STREAM:
             rows = [
-                tables.RowRange(str(path), count, first)
+                tables.RowRange(path, count, first)
                 for path, first, count in _parts(file, shards, frames)
             ]
             schema = tables.deserialize_schema(self._run.manifest.data_schema)
@@ -377,7 +378,7 @@ class Assembly:
             return
         media.join_clips(
             [
-                media.ClipRange(str(path), first, count)
+                media.ClipRange(path, first, count)
                 for path, first, count in _parts(file, shards, frames)
             ],
             target,
@@ -388,8 +389,8 @@ class Assembly:
 
 
 def _parts(
-    file: OutputFile, shards: list[tuple[Shard, Path]], frames: Sequence[int]
-) -> Iterator[tuple[Path, int, int]]:
+    file: OutputFile, shards: list[tuple[Shard, str]], frames: Sequence[int]
+) -> Iterator[tuple[str, int, int]]:
     """Yield the part, the first row or sample in it, and their number, of each episode."""
     for shard, path in shards:
         first = 0
@@ -479,7 +480,7 @@ class Collector:
 
     def __init__(self, run: OpenedRun) -> None:
         self._run = run
-        self._parts: dict[tuple[str, int], list[tuple[Shard, Path]]] = {}
+        self._parts: dict[tuple[str, int], list[tuple[Shard, str]]] = {}
         self._missing: dict[tuple[str, int], int] = {}
         self._layouts = {layout.stream: layout for layout in run.manifest.streams}
         self.clip_digests: dict[str, npt.NDArray[np.bytes_]] = {
@@ -492,7 +493,7 @@ class Collector:
 
     def take(
         self, batch_ids: Iterable[int]
-    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, Path]]]]:
+    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, str]]]]:
         """Find the winning attempts' shards; yield each output file whose shards are all there.
 
         A batch whose shards are gone opens again.
@@ -508,18 +509,20 @@ class Collector:
                 void_done(self._run.paths, self._run.manifest.run_id, batch_id, problem)
                 voided.append(f"batch {batch_id}: {problem}")
                 continue
+            folder = f"{attempt}/"
             for shard in batch.shards:
+                name = shard.name
+                entry = entries[name]
                 if shard.stream != DATA_STREAM:
-                    entry = entries[shard.name]
                     self.clip_digests[shard.stream][shard.first : shard.stop] = entry[
                         "clip_digests"
                     ]
                     self.cloned_bytes += entry["cloned_bytes"]
                     self.copied_bytes += entry["copied_bytes"]
-                if "stats" in entries[shard.name]:
-                    path = attempt / entries[shard.name]["stats"]["path"]
+                if "stats" in entry:
+                    path = attempt / entry["stats"]["path"]
                     self.stats_files.setdefault(shard.stream, []).append((shard.first, path))
-                yield from self._completed(shard, attempt / shard.name)
+                yield from self._completed(shard, folder + name)
         if voided:
             raise IncompleteError(
                 f"{len(voided)} batches lost what their workers wrote and are open again.",
@@ -529,8 +532,8 @@ class Collector:
             )
 
     def _completed(
-        self, shard: Shard, path: Path
-    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, Path]]]]:
+        self, shard: Shard, path: str
+    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, str]]]]:
         """Yield the shard's file if this was its last part."""
         key = (shard.stream, shard.number)
         file = self._layouts[shard.stream].file(shard.number)
@@ -547,14 +550,16 @@ def _damage(
 ) -> str | None:
     # Whoever asked for one of these names before the worker made it was told that there is none,
     # and this host's NFS client remembers that.
-    forget_old_names([str(attempt.parent), str(attempt), str(attempt / "any")])
+    folder = f"{attempt}/"
+    forget_old_names([str(attempt.parent), str(attempt), f"{folder}any"])
     for shard in shards:
-        path = attempt / shard.name
+        name = shard.name
+        path = folder + name
         try:
             found = status_now(path).st_size
         except FileNotFoundError:
             return f"{path} is gone"
-        entry = entries.get(shard.name)
+        entry = entries.get(name)
         if entry is None or found != entry["size_bytes"]:
             return f"{path} has {found} bytes instead of {entry and entry['size_bytes']}"
         if shard.stream != DATA_STREAM and len(entry["clip_digests"]) != shard.stop - shard.first:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import stat
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -225,6 +226,8 @@ def _listed(strays: Strays) -> str:
 
 _CHANGES_SHOWN = 20
 _FILES_AT_A_TIME = 256
+# Of these, so many for each thread: handing one over costs more than a look at it.
+_FILES_A_THREAD = _FILES_AT_A_TIME // THREADS_THAT_WAIT
 # Nothing, something below a file, a folder, or a link that leads to itself is no table.
 _NO_TABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 _CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH)
@@ -304,11 +307,12 @@ def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
             forget_old_names(file[0] for file in planned)
             if pool is None:
                 with Latency() as latency:
-                    found = [_change(file) for file in planned]
+                    found = _changes(planned)
                 if latency.dominates and len(files) > block.stop:
                     pool = open_pool.enter_context(ThreadPoolExecutor(THREADS_THAT_WAIT))
             else:
-                found = list(pool.map(_change, planned))
+                parts = itertools.batched(planned, _FILES_A_THREAD)
+                found = [change for part in pool.map(_changes, parts) for change in part]
             changes += [
                 f"{dataset.relative(stream, key)}: {change}"
                 for key, change in zip(keys, found, strict=True)
@@ -317,9 +321,12 @@ def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
     return changes
 
 
-def _change(file: tuple[str, int, int, int]) -> str | None:
-    """Say how a file differs from its path, size, modification time and inode when planned."""
-    path, size_bytes, mtime_ns, inode = file
+def _changes(files: Iterable[tuple[str, int, int, int]]) -> list[str | None]:
+    """Say how files differ from their paths, sizes, modification times and inodes when planned."""
+    return [_change(*file) for file in files]
+
+
+def _change(path: str, size_bytes: int, mtime_ns: int, inode: int) -> str | None:
     try:
         with storage_errors(path):
             now = status_now(path)

@@ -33,13 +33,7 @@ from leconvert.tables.lerobot_reader import (
     list_sizes,
     read_by_lerobot,
 )
-from leconvert.tables.parquet_copy import (
-    DataFile,
-    ExpectedCopies,
-    StoredGroups,
-    StoredRanges,
-    row_group_extremes,
-)
+from leconvert.tables.parquet_copy import DataFile, ExpectedCopies, StoredGroups, StoredRanges
 from leconvert.tables.schemas import (
     align_table,
     deserialize_schema,
@@ -81,7 +75,6 @@ __all__ = [
     "regrouped",
     "repaired_schema",
     "replace_columns",
-    "row_group_extremes",
     "row_group_rows",
     "serialize_schema",
 ]

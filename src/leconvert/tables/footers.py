@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
 from typing import Self
 
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.tables.raw_footer import FileFooter, FooterReader, uncompressed_sizes
-from leconvert.tables.thrift import ContradictionError, ThriftError
+from leconvert.tables.thrift import STRUCT, ContradictionError, ThriftError, list_header
 
 __all__ = [
     "LARGE_FOOTER_BYTES",
@@ -34,6 +37,8 @@ __all__ = [
 
 MAGIC = b"PAR1"
 TRAILER_BYTES = 8  # little-endian length of the footer, then the magic
+# The number of rows, and the list of row groups, as they stand between schema and tail.
+_NO_ROW_GROUPS = b"\x16\0\x19" + list_header(STRUCT, 0)
 
 _WHOLE_FILE_BYTES = 128 * 1024
 _TAIL_BYTES = 64 * 1024
@@ -209,8 +214,10 @@ def data_footer(table: OpenedTable) -> DataFooter:
         found = _counts(footer, table.size_bytes)
         if found is not None and _TRUSTED.holds(footer):
             return found
-    known = _counts_by_walking(table.path)
-    if footer is None or found is None or known != found:
+    if footer is None or found is None:
+        return _counts_by_walking(table.path)
+    known = _counts_by_walking(table.path, footer)
+    if known != found:
         return known
     _TRUSTED.add(footer)
     return found
@@ -239,11 +246,16 @@ def _counts(footer: FileFooter, size_bytes: int) -> DataFooter | None:
     return DataFooter(footer.rows, groups, uncompressed_bytes, names, footer)
 
 
-def _counts_by_walking(path: str | os.PathLike[str]) -> DataFooter:
+def _counts_by_walking(
+    path: str | os.PathLike[str], taken_apart: FileFooter | None = None
+) -> DataFooter:
     """Let Arrow say whether it can read a file, and add up its column chunks.
 
     Arrow is not asked for the chunks: where their entries contradict the schema, it ends the
     process.
+
+    Args:
+        taken_apart: The footer, where it could be taken apart.
     """
     reader = open_parquet(path)
     try:
@@ -255,12 +267,29 @@ def _counts_by_walking(path: str | os.PathLike[str]) -> DataFooter:
         reader.close()
     try:
         with OpenedTable(os.fspath(path)) as table:
-            sizes = uncompressed_sizes(table.footer())
+            sizes = _walked(table.footer(), taken_apart)
     except ThriftError as error:
         raise unreadable(path, error) from error
     if rows < 0 or len(sizes) != row_groups or any(size < 0 for size in sizes):
         raise unreadable(path, ThriftError("its counts contradict each other"))
     return DataFooter(rows, row_groups, sum(sizes), columns)
+
+
+def _walked(footer: bytes, taken_apart: FileFooter | None) -> list[int]:
+    """Return the uncompressed bytes of each row group.
+
+    Entries of the same shapes have the same fields in the same order: where a footer could be taken
+    apart, only up to the last row group that has a new shape is it walked.
+    """
+    walked = uncompressed_sizes(footer)
+    if taken_apart is None:
+        return list(walked)
+    groups = taken_apart.row_groups
+    kinds = [tuple([chunk.shape for chunk in group.chunks]) for group in groups]
+    firsts = {kind: place for place, kind in reversed(list(enumerate(kinds)))}
+    sizes = list(islice(walked, max(firsts.values(), default=-1) + 1))
+    known = groups[len(sizes) :]
+    return sizes + [sum(chunk.uncompressed_bytes for chunk in group.chunks) for group in known]
 
 
 class _Trusted:
@@ -326,9 +355,31 @@ def read_schema_and_rows(path: str | os.PathLike[str]) -> tuple[pa.Schema, list[
 
 def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
     """Read the Arrow schema of a parquet file, its metadata included."""
+    with OpenedTable(os.fspath(path)) as table:
+        parts = None if table.whole is None else data_footer(table).parts
+        if parts is not None:
+            with suppress(ThriftError):
+                return arrow_schema(parts.schema.raw, parts.tail.raw)
     reader = open_parquet(path)
     try:
         # A schema that Arrow cannot convert was refused when the file was opened.
         return reader.schema_arrow
     finally:
         reader.close()
+
+
+@lru_cache(maxsize=1 << 4)
+def arrow_schema(schema: bytes, tail: bytes) -> pa.Schema:
+    """Return the Arrow schema of files whose footers begin and end so.
+
+    Arrow reads such a footer without row groups: the schema does not depend on these.
+
+    Raises:
+        ThriftError: Arrow cannot read it.
+    """
+    empty = b"".join([schema, _NO_ROW_GROUPS, tail])
+    file = MAGIC + empty + len(empty).to_bytes(TRAILER_BYTES - len(MAGIC), "little") + MAGIC
+    try:
+        return pq.read_schema(pa.BufferReader(file))
+    except (OSError, pa.ArrowException) as error:
+        raise ThriftError(str(error)) from error

@@ -8,7 +8,6 @@ the result is to have them.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +31,11 @@ from leconvert.tables.footers import (
     TRAILER_BYTES,
     DataFooter,
     OpenedTable,
+    arrow_schema,
     data_footer,
     open_parquet,
     read_data_schema,
-    row_group_rows,
+    read_schema_and_rows,
     unreadable,
 )
 from leconvert.tables.lerobot_reader import list_sizes
@@ -75,7 +75,6 @@ __all__ = [
     "TableCopier",
     "Window",
     "check_pages",
-    "row_group_extremes",
 ]
 
 
@@ -546,16 +545,20 @@ class StoredGroups:
 
     Attributes:
         path: The file.
+        size_bytes: Its size.
         rows: Rows of each row group.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._footer = b""
         self._places: npt.NDArray[np.int64] | None = None
         self._end = len(MAGIC)
         self._writer: FooterWriter | None = None
         self._alike: dict[tuple[FileSchema, bytes | None], bool] = {}
+        self._is_large = False
         with OpenedTable(path) as table:
+            self.size_bytes = table.size_bytes
             try:
                 self._footer = table.footer()
                 outline = _FOOTERS.outline(self._footer)
@@ -563,15 +566,49 @@ class StoredGroups:
                 schema, self._writer = _schema_and_writer(outline.schema.raw, tail)
             except ContradictionError as error:
                 raise unreadable(path, error) from error
-            except (ThriftError, pa.ArrowException):
+            except ThriftError:
                 # Where Arrow can read it, its rows can be compared, if not its bytes.
-                self.rows: list[int] = row_group_rows(path)
+                self._arrow_schema, self.rows = read_schema_and_rows(path)
                 return
-        is_large = len(self._footer) > LARGE_FOOTER_BYTES
-        self.rows = outline.rows if is_large else row_group_rows(path)
-        self._arrow_schema = schema
+            is_known = table.whole is not None and data_footer(table).parts is not None
+        self._is_large = len(self._footer) > LARGE_FOOTER_BYTES
+        self._arrow_schema, self.rows = schema, outline.rows
+        if not is_known and not self._is_large:
+            self._arrow_schema, self.rows = read_schema_and_rows(path)
         self._file_schema = outline.schema
         self._places = np.array(outline.places, np.int64)
+
+    def schema_and_rows(self) -> tuple[pa.Schema, list[int]]:
+        """Return the schema and the rows of each row group as Arrow reads them.
+
+        Where the footer is large it is asked here: it holds ten times as much meanwhile.
+        """
+        if self._is_large:
+            return read_schema_and_rows(self.path)
+        return self._arrow_schema, self.rows
+
+    def has_footer_of(self, other: OpenedTable) -> bool:
+        """Tell whether another file has the same footer."""
+        try:
+            return self.size_bytes == other.size_bytes and self._footer == other.footer()
+        except ThriftError:
+            return False
+
+    def extremes(self, columns: Sequence[str]) -> Iterator[dict[str, tuple[Number, Number]]]:
+        """Yield the least and the greatest value of columns, as `DataFile.extremes`, a row group.
+
+        One row group is held at a time. What the footer of a file says in an unusual way is not
+        told: there may be fewer of them than row groups.
+        """
+        with suppress(ThriftError):
+            known = _columns_of(_FOOTERS.schema(self._footer))
+            leaves = {name: known.places[name] for name in columns if name in known.places}
+            wanted = _Columns(
+                {name: place for place, name in enumerate(leaves)},
+                tuple([known.forms[leaf] for leaf in leaves.values()]),
+            )
+            for chunks in _FOOTERS.row_groups(self._footer, list(leaves.values())):
+                yield _extremes(tuple(chunks), wanted)
 
     def copied_from(
         self, group: int, source: OpenedTable
@@ -634,17 +671,12 @@ def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
 
 @lru_cache(maxsize=1 << 4)
 def _schema_and_writer(schema_raw: bytes, tail: bytes) -> tuple[pa.Schema, FooterWriter]:
-    """Return the Arrow schema of files that begin and end their footers so, and their writer.
-
-    Arrow reads the footer, but without the row groups.
-    """
-    empty = b"".join([schema_raw, _I64_NEXT, zigzag(0), _LIST_FIRST, list_header(STRUCT, 0), tail])
-    file = MAGIC + empty + len(empty).to_bytes(TRAILER_BYTES - len(MAGIC), "little") + MAGIC
+    """Return the Arrow schema of files that begin and end their footers so, and their writer."""
+    schema = arrow_schema(schema_raw, tail)
     try:
-        schema = pq.read_schema(io.BytesIO(file))
-    except OSError as error:
+        return schema, FooterWriter(schema)
+    except pa.ArrowException as error:
         raise ThriftError(str(error)) from error
-    return schema, FooterWriter(schema)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -939,26 +971,6 @@ def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
             return _DIFFERENT_LENGTHS
         array = array.flatten()
     return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
-
-
-def row_group_extremes(
-    path: str, columns: Sequence[str]
-) -> Iterator[dict[str, tuple[Number, Number]]]:
-    """Yield the least and the greatest value of columns, as `DataFile.extremes`, a row group.
-
-    One row group is held at a time. What the footer of a file says in an unusual way is not told:
-    there may be fewer of them than row groups.
-    """
-    with OpenedTable(path) as table, suppress(ThriftError):
-        footer = table.footer()
-        known = _columns_of(_FOOTERS.schema(footer))
-        leaves = {name: known.places[name] for name in columns if name in known.places}
-        wanted = _Columns(
-            {name: place for place, name in enumerate(leaves)},
-            tuple([known.forms[leaf] for leaf in leaves.values()]),
-        )
-        for chunks in _FOOTERS.row_groups(footer, list(leaves.values())):
-            yield _extremes(tuple(chunks), wanted)
 
 
 @dataclass(frozen=True, slots=True)

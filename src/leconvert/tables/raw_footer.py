@@ -515,12 +515,14 @@ class FileTail:
     """What stands behind the row groups.
 
     Attributes:
+        raw: Its bytes.
         key_values: Metadata of the file.
         created_by: The program that wrote it, as it calls itself.
         key_values_raw: The metadata as encoded.
         column_orders_raw: The order that minima and maxima go by, as encoded; empty without.
     """
 
+    raw: bytes
     key_values: dict[bytes, bytes | None]
     created_by: bytes
     key_values_raw: bytes
@@ -645,7 +647,7 @@ def parse_tail(raw: bytes) -> FileTail:
             reader.skip(kind)
     if reader.position != len(shifted):
         raise ThriftError("there are bytes behind the footer")
-    return FileTail(key_values, created_by, key_values_raw, column_orders_raw)
+    return FileTail(raw, key_values, created_by, key_values_raw, column_orders_raw)
 
 
 def _read_list(reader: CompactReader, element: Callable[[], None]) -> None:
@@ -940,10 +942,9 @@ def _check_histograms(shape: ChunkShape, leaf: Leaf) -> None:
 _ROW_GROUPS, _COLUMNS, _CHUNK_META_DATA, _TOTAL_UNCOMPRESSED = 4, 1, 3, 6
 
 
-def uncompressed_sizes(footer: bytes) -> list[int]:
-    """Return the uncompressed bytes of each row group of any footer, whatever else is in it."""
+def uncompressed_sizes(footer: bytes) -> Iterator[int]:
+    """Yield the uncompressed bytes of each row group of any footer, whatever else is in it."""
     reader = CompactReader(footer)
-    sizes: list[int] = []
     for _ in _structs(reader, _ROW_GROUPS):
         total = 0
         for _ in _structs(reader, _COLUMNS):
@@ -956,8 +957,7 @@ def uncompressed_sizes(footer: bytes) -> list[int]:
                         total += reader.integer()
                     else:
                         reader.skip(inner_kind)
-        sizes.append(total)
-    return sizes
+        yield total
 
 
 def _structs(reader: CompactReader, wanted: int) -> Iterator[None]:

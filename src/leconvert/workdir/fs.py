@@ -109,7 +109,7 @@ class FileSystem:
         finally:
             os.close(descriptor)
 
-    def link(self, source: Path, target: Path) -> None:
+    def link(self, source: str | Path, target: str | Path) -> None:
         """Give a file a second name; exactly one of several callers succeeds for one name."""
         os.link(source, target)
 
@@ -431,7 +431,11 @@ def make_folders_below(tree: Path, folder: Path, *, fs: FileSystem = LOCAL) -> N
 
 
 def link_into_tree(
-    source: Path, target: Path, *, tree: Path | None = None, fs: FileSystem = LOCAL
+    source: str | Path,
+    target: str | Path,
+    *,
+    tree: Path | None = None,
+    fs: FileSystem = LOCAL,
 ) -> Literal["linked", "copied"]:
     """Promote a finished shard to its place in the new tree; repeating it is harmless.
 
@@ -448,14 +452,17 @@ def link_into_tree(
             if tree is None:
                 raise
             # The first file of a folder: asked for each, that would cost more than the link.
-            make_folders_below(tree, target.parent, fs=fs)
+            make_folders_below(tree, Path(target).parent, fs=fs)
             return _give_name(source, target, fs)
 
 
-def _give_name(source: Path, target: Path, fs: FileSystem) -> Literal["linked", "copied"]:
+def _give_name(
+    name: str | Path, new_name: str | Path, fs: FileSystem
+) -> Literal["linked", "copied"]:
     try:
-        fs.link(source, target)
+        fs.link(name, new_name)
     except OSError as error:
+        source, target = Path(name), Path(new_name)
         if _same_file(source, target, fs):
             return "linked"
         if isinstance(error, FileExistsError):

@@ -130,7 +130,7 @@ def test_footers_state_the_extremes_of_each_row_group_as_of_each_file(
     leconvert.convert(plain_source, output=tmp_path / "out")
     path = str(tmp_path / "out/data/chunk-000/file-000.parquet")
     columns = ("index", "timestamp", "task_index", "no such column")
-    joined = list(tables.row_group_extremes(path, columns))
+    joined = list(tables.StoredGroups(path).extremes(columns))
     single = []
     for episode in range(4):
         with DataFile(str(data_path(plain_source, episode))) as file:
@@ -207,9 +207,7 @@ def test_a_header_is_not_judged_where_packets_are_wrong_already(
     def found(lengths: list[int]) -> list[str]:
         fps = Fraction(30)
         index = media.read_clip_index(tmp_path / path)
-        differences = compare_header(
-            tmp_path, path, "videos/top", index, lengths, clip, fps, SourceClips()
-        )
+        differences = compare_header(path, "videos/top", index, lengths, clip, fps, SourceClips())
         return [difference.what for difference in differences]
 
     shutil.copyfile(clip, tmp_path / path)

@@ -24,8 +24,8 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-def part(first: int, stop: int, folder: Path) -> tuple[Shard, Path]:
-    return Shard(DATA_STREAM, 0, first, stop, whole=False), folder / "part"
+def part(first: int, stop: int, folder: Path) -> tuple[Shard, str]:
+    return Shard(DATA_STREAM, 0, first, stop, whole=False), str(folder / "part")
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -41,7 +41,7 @@ def test_a_whole_file_is_linked_and_copied_only_where_links_do_not_reach(
     if not links:
         monkeypatch.setattr(os, "link", elsewhere)
     assembly = Assembly(planned, tree)
-    assembly.add_file(FILE, [(Shard(DATA_STREAM, 0, 0, 5, whole=True), shard)])
+    assembly.add_file(FILE, [(Shard(DATA_STREAM, 0, 0, 5, whole=True), str(shard))])
     assert (assembly.linked, assembly.copied, assembly.joined) == (int(links), int(not links), 0)
     placed = tree / output_path(FILE.stream, FILE.number)
     assert placed.read_bytes() == b"rows"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.tables import DataFile, row_group_extremes
+from leconvert.tables import DataFile, StoredGroups
 from leconvert.tables.thrift import zigzag
 
 ARROW, OTHER = b"parquet-cpp-arrow version ", b"someone-elses-tool version"
@@ -54,7 +54,8 @@ def test_numbers_of_every_width_and_sign_are_what_they_are(
         assert file.numbers("x").tolist() == values
         assert file.distinct("x") == sorted(values)
         assert file.null_count("x") == 0
-    assert next(row_group_extremes(path, ["y", "none", "x"])) == {"x": (0, greatest), "y": (0, 2)}
+    found = next(StoredGroups(path).extremes(["y", "none", "x"]))
+    assert found == {"x": (0, greatest), "y": (0, 2)}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_a_file_that_only_arrow_reads_is_read_by_it(tmp_path: Path) -> None:
         assert (file.null_count("x"), file.extremes) == (None, {})
         assert file.numbers("x").tolist() == [7, 5, 6]
         assert file.distinct("x") == [5, 6, 7]
-    assert list(row_group_extremes(path, ["x"])) == []
+    assert list(StoredGroups(path).extremes(["x"])) == []
 
 
 def test_schemas_that_only_arrow_tells_apart_have_other_keys(tmp_path: Path) -> None:

@@ -12,7 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.tables import DataFile, read_data_footer, row_group_extremes, row_group_rows
+from leconvert.tables import (
+    DataFile,
+    StoredGroups,
+    read_data_footer,
+    read_data_schema,
+    row_group_rows,
+)
 from leconvert.tables import footers as footers_module
 from leconvert.tables.footers import OpenedTable
 from leconvert.tables.raw_footer import FooterReader, parse_schema, parse_tail, uncompressed_sizes
@@ -115,7 +121,7 @@ def test_files_with_little_in_them_are_counted_like_others(tmp_path: Path, table
 def test_a_file_without_any_row_group_has_no_rows(tmp_path: Path) -> None:
     pq.ParquetWriter(tmp_path / "file", ROWS.schema).close()
     assert row_group_rows(tmp_path / "file") == []
-    assert list(row_group_extremes(str(tmp_path / "file"), ["x"])) == []
+    assert list(StoredGroups(str(tmp_path / "file")).extremes(["x"])) == []
     with DataFile(str(tmp_path / "file")) as file:
         assert (file.counts.rows, file.counts.row_groups) == (0, 0)
         assert file.numbers("n").tolist() == []
@@ -193,7 +199,7 @@ def test_a_hundred_schemas_and_authors_leave_the_answers_as_they_are(tmp_path: P
         assert footer.tail.key_values[b"about"] == b"%d" % number
         (group,) = footer.row_groups
         assert group.chunks[0].shape.path == footer.schema.leaves[0].path
-        least_and_greatest = next(row_group_extremes(str(path), [f"x{number % 40}"]))
+        least_and_greatest = next(StoredGroups(str(path)).extremes([f"x{number % 40}"]))
         assert list(least_and_greatest.values()) == [(number, number)]
         with DataFile(str(path)) as file:
             assert list(file.extremes.values()) == [(number, number)]
@@ -209,12 +215,9 @@ def test_a_column_that_changes_its_type_is_not_taken_for_the_one_before(tmp_path
 
 def test_extremes_are_told_of_the_columns_that_a_file_has(tmp_path: Path) -> None:
     path = str(write(tmp_path / "file", row_group_size=1))
-    assert list(row_group_extremes(path, ["n", "gone"])) == [{"n": (7, 7)}, {"n": (8, 8)}]
-    assert list(row_group_extremes(path, ["gone"])) == [{}, {}]
-    (tmp_path / "no table").write_bytes(b"x" * 100)
-    assert list(row_group_extremes(str(tmp_path / "no table"), ["n"])) == []
-    with pytest.raises(UnreadableSourceError, match="does not exist"):
-        list(row_group_extremes(str(tmp_path / "gone"), ["n"]))
+    groups = StoredGroups(path)
+    assert list(groups.extremes(["n", "gone"])) == [{"n": (7, 7)}, {"n": (8, 8)}]
+    assert list(groups.extremes(["gone"])) == [{}, {}]
 
 
 def test_parts_of_footers_that_were_trusted_are_forgotten_and_learned_again(
@@ -340,13 +343,13 @@ def test_sizes_are_added_up_of_footers_of_any_kind(tmp_path: Path) -> None:
         sum(metadata.row_group(group).column(c).total_uncompressed_size for c in range(2))
         for group in range(2)
     ]
-    assert uncompressed_sizes(footer_of(path)) == expected
+    assert list(uncompressed_sizes(footer_of(path))) == expected
     # A column whose metadata are encrypted has none to add.
     chunk = field(2, I64, zigzag(4)) + field(6, STRUCT, b"\0") + b"\0"
     group = field(1, LIST, list_header(STRUCT, 1) + chunk) + b"\0"
-    assert uncompressed_sizes(field(4, LIST, list_header(STRUCT, 1) + group) + b"\0") == [0]
+    assert list(uncompressed_sizes(field(4, LIST, list_header(STRUCT, 1) + group) + b"\0")) == [0]
     with pytest.raises(ThriftError, match="not made of structs"):
-        uncompressed_sizes(field(4, LIST, list_header(I32, 1) + zigzag(1)) + b"\0")
+        list(uncompressed_sizes(field(4, LIST, list_header(I32, 1) + zigzag(1)) + b"\0"))
 
 
 def test_a_schema_of_arrows_that_cannot_be_used_makes_the_file_unreadable(tmp_path: Path) -> None:
@@ -356,3 +359,23 @@ def test_a_schema_of_arrows_that_cannot_be_used_makes_the_file_unreadable(tmp_pa
     with_footer(path, once(stored, broken[: len(stored)]))
     with pytest.raises(UnreadableSourceError, match="cannot be read"):
         read_data_footer(path)
+
+
+def test_a_kind_of_row_group_that_comes_late_is_added_up_like_the_first(tmp_path: Path) -> None:
+    values = pa.array([*range(6), None, None, *range(4)], pa.int64())
+    path = write(tmp_path / "file", pa.table({"unseen before": values}), row_group_size=2)
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    sizes = [group.column(0).total_uncompressed_size for group in groups]
+    assert len(set(sizes)) > 1
+    assert read_data_footer(path).uncompressed_bytes == sum(sizes)
+
+
+def test_schemas_are_those_that_arrow_reads_whatever_was_read_before(tmp_path: Path) -> None:
+    for told in ({"about": "one"}, {"about": "another"}, {}):
+        table = ROWS.replace_schema_metadata(told)
+        path = write(tmp_path / "file", table)
+        assert read_data_schema(path).equals(pq.read_schema(path), check_metadata=True)
+        found, rows = StoredGroups(str(path)).schema_and_rows()
+        assert found.equals(pq.read_schema(path), check_metadata=True)
+        assert rows == [table.num_rows]
