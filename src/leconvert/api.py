@@ -496,7 +496,7 @@ def _convert(
             if probe_seconds is not None:
                 done = replace(done, probe=_probe(run, target, probe_seconds))
             if migrates and push is not None:
-                done = replace(done, push=_push_migrated(target, push, on_hub, progress))
+                done = replace(done, push=_push_migrated(target, push, on_hub, stop, progress))
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
@@ -596,12 +596,18 @@ def _on_hub(run: OpenedRun) -> Mapping[str, str]:
 
 
 def _push_migrated(
-    result: Path, options: PushOptions, on_hub: Mapping[str, str], progress: Progress
+    result: Path,
+    options: PushOptions,
+    on_hub: Mapping[str, str],
+    stop: threading.Event,
+    progress: Progress,
 ) -> PushReport:
+    from leconvert.hub.pace import wait_for_hub
     from leconvert.hub.push import push
 
+    pause = partial(wait_for_hub, stop)
     try:
-        return push(result, options, on_hub=on_hub, progress=progress)
+        return push(result, options, on_hub=on_hub, pause=pause, progress=progress)
     except LeconvertError as error:
         helps = "Nothing is done twice: afterwards the same command goes on."
         error.next_step = f"{error.next_step or ''} {helps}".strip()

@@ -188,9 +188,14 @@ class LeconvertError(Exception):
         path: The file or folder that it is about.
         next_step: What the user can do, as one sentence; shown below the message.
         details: Further lines, for example one per missing file.
+
+    Attributes:
+        findings: What is wrong with a source, as far as that has a code: mappings of the fields of
+            `leconvert.model.Finding`.
     """
 
     exit_code: ClassVar[int] = 70
+    findings: Sequence[Mapping[str, Any]] = ()
 
     def __init__(
         self,
@@ -207,11 +212,12 @@ class LeconvertError(Exception):
         self.details = tuple(details)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, self.path, self.next_step, self.details))
+        rebuilt = _rebuild, (type(self), self.message, self.path, self.next_step, self.details)
+        return (*rebuilt, {"findings": self.findings}) if self.findings else rebuilt
 
     def as_record(self) -> dict[str, Any]:
         """Return the error as a JSON-serialisable mapping, for ``--json`` and failure records."""
-        return {
+        record = {
             "error": type(self).__name__,
             "message": self.message,
             "path": self.path,
@@ -219,6 +225,7 @@ class LeconvertError(Exception):
             "details": list(self.details),
             "exit_code": self.exit_code,
         }
+        return {**record, "findings": list(self.findings)} if self.findings else record
 
 
 def _rebuild(
@@ -237,25 +244,20 @@ class UsageError(LeconvertError):
     exit_code = 2
 
 
-class SourceError(LeconvertError):
-    """The source cannot be converted as it is; ``details`` lists the findings.
+class UnfitFilesError(UsageError):
+    """Files cannot stay as and where they are, which the layout is for; ``findings`` says why.
 
     Attributes:
-        findings: What is wrong with it, as far as that has a code: mappings of the fields of
-            `leconvert.model.Finding`.
+        moves: Where ``--fetch-unfit`` helps the `leconvert.planner.MovedBytes` with it; else None.
     """
 
+    moves: Any = None
+
+
+class SourceError(LeconvertError):
+    """The source cannot be converted as it is; ``details`` lists the findings."""
+
     exit_code = 3
-    findings: Sequence[Mapping[str, Any]] = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, arguments = super().__reduce__()
-        return rebuild, arguments, {"findings": self.findings}
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the error with its findings."""
-        record = super().as_record()
-        return {**record, "findings": list(self.findings)} if self.findings else record
 
 
 class FindingsError(SourceError):

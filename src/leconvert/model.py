@@ -403,6 +403,11 @@ class LayoutOptions:
     to: str = TARGET_VERSIONS[0]
     append: bool = False
 
+    @property
+    def can_migrate(self) -> bool:
+        """Whether files of a dataset on the Hub can stay there."""
+        return self.layout in KEEPING_LAYOUTS and self.to == TARGET_VERSIONS[0] and not self.append
+
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping, which a manifest keeps and a resumed run compares."""
         record = asdict(self)

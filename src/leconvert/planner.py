@@ -23,6 +23,7 @@ from leconvert.errors import (
     PlanMismatchError,
     StorageError,
     TargetError,
+    UnfitFilesError,
     UsageError,
 )
 from leconvert.formats import TARGETS, open_dataset, open_sources, target_of
@@ -482,14 +483,11 @@ class PlanOptions:
         restart: Give up a run under way and begin anew.
         one_host: Let no host but this one work on the run.
         allow_mixed_versions: Join a run that other library versions planned.
-        fetch_unfit: Of a dataset whose files stay on the Hub, fetch those that have to be written
-            anew or decoded, instead of refusing the plan.
     """
 
     restart: bool = False
     one_host: bool = False
     allow_mixed_versions: bool = False
-    fetch_unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -523,9 +521,9 @@ def check_asked(
 ) -> None:
     """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
     _check_can_append(sources, target, layout, selection)
-    unchanged = (LayoutOptions(), RepairOptions(), EpisodeSelection())
+    changes = layout != LayoutOptions() or repairs.as_record() or selection
     for source in sources:
-        asks_for_nothing = target == source and (layout, repairs, selection) == unchanged
+        asks_for_nothing = target == source and not changes
         if is_converted(source) and not asks_for_nothing:
             read_info(source)
         else:
@@ -541,7 +539,6 @@ def draft_plan(
     *,
     selection: EpisodeSelection = EpisodeSelection(),
     arrival: HubOrigin | None = None,
-    fetch_unfit: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
     """Scan sources and lay them out; writes nothing.
@@ -610,7 +607,7 @@ def draft_plan(
         if is_migration
         else None,
     )
-    if summary.moves is not None and summary.moves.to_fetch and not fetch_unfit:
+    if summary.moves is not None and summary.moves.to_fetch and not repairs.fetch_unfit:
         raise _has_to_be_fetched(planned_name(sources, arrival), scan, summary.moves)
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 
@@ -813,7 +810,7 @@ def _what_helps(errors: Sequence[Finding]) -> str:
 
 def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions) -> None:
     """Refuse what the Hub cannot do by itself, and a work dir that stand-ins would fill."""
-    if layout.layout not in KEEPING_LAYOUTS or layout.to != TARGET_VERSIONS[0]:
+    if not layout.can_migrate:
         raise UsageError(
             "Files stay on the Hub only where the layout keeps them.",
             next_step=f"Use --layout {' or '.join(KEEPING_LAYOUTS)}, or give a folder for the "
@@ -829,21 +826,29 @@ def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions
             f"{tree.parent} is on a file system without hard links, on which files that stay on "
             "the Hub would take their whole size.",
             path=str(tree.parent),
-            next_step="Name a folder on another file system with --work-dir.",
+            next_step="Name a folder on another file system with --work-dir, for a fleet with "
+            "--scratch-dir.",
         )
 
 
-def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UsageError:
+def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UnfitFilesError:
     said = [finding.message for finding in _rewritten(scan)]
     if scan.repairs.computed_stats:
         said.append(f"Statistics are computed: {', '.join(sorted(scan.repairs.computed_stats))}.")
-    return UsageError(
+    error = UnfitFilesError(
         f"{amount(moves.to_fetch)} of {name} cannot stay on the Hub unread.",
         path=name,
         details=said,
         next_step=f"--fetch-unfit fetches these files and no others, and sends about "
         f"{amount(moves.to_send)}. Nothing was written to the Hub.",
     )
+    error.findings = _unfit(said, "--fetch-unfit")
+    error.moves = moves
+    return error
+
+
+def _unfit(said: Sequence[str], remedy: str) -> list[dict[str, Any]]:
+    return [asdict(Finding("rewritten-file", "error", text, remedy=remedy)) for text in said]
 
 
 def _check_can_overlay(
@@ -915,13 +920,16 @@ def _check_overlay(scan: SourceScan, name: str) -> None:
     if repairs.located_files:
         found.append("Files lie elsewhere than info.json says.")
     if found:
-        raise UsageError(
+        details = [text.removesuffix(", and is written anew.") for text in found]
+        error = UnfitFilesError(
             f"{name} cannot become v3.0 by a new meta/ alone.",
             path=name,
-            details=[text.removesuffix(", and is written anew.") for text in found],
+            details=details,
             next_step="Use --layout episode-files, which writes the files that need it anew and "
             "takes the others as they are.",
         )
+        error.findings = _unfit(details, "--layout episode-files")
+        raise error
 
 
 def _check_can_append(
@@ -950,7 +958,7 @@ def _check_in_place(
             next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back the meta/ of v2.x "
             "that it had.",
         )
-    asks_for_nothing = repairs == RepairOptions() and not selection
+    asks_for_nothing = not repairs.as_record() and not selection
     if asks_for_nothing and open_dataset(source, repairs.reading).version == to:
         raise TargetError(
             f"{source} is already {to}.",
@@ -1046,7 +1054,6 @@ def open_or_plan(
             repairs,
             selection=selection,
             arrival=arrival,
-            fetch_unfit=plan.fetch_unfit,
             progress=progress,
         )
         check_room(draft.summary.space, target)

@@ -12,7 +12,7 @@ import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,8 @@ class RepairOptions:
             lists for it; None leaves rows their own.
         assume_version: The version to read a source as whose ``codebase_version`` is none.
         assume_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
+        fetch_unfit: Of a dataset whose files stay on the Hub those are fetched that have to be
+            written anew, or decoded; the result is the same.
 
     Raises:
         UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is no such choice,
@@ -104,6 +106,7 @@ class RepairOptions:
     tasks_from: str | None = None
     assume_version: str | None = None
     assume_fps: str | None = None
+    fetch_unfit: bool = False
 
     def __post_init__(self) -> None:
         for flag, value, choices in (
@@ -158,8 +161,8 @@ class RepairOptions:
         return tuple(flags)
 
     def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping of what is not the default."""
-        default = asdict(RepairOptions())
+        """Return a JSON-serialisable mapping of what changes a result and is not the default."""
+        default = asdict(replace(RepairOptions(), fetch_unfit=self.fetch_unfit))
         record = {key: value for key, value in asdict(self).items() if value != default[key]}
         return {
             key: sorted(value) if isinstance(value, tuple) else value

@@ -7,7 +7,11 @@ dataset with its tag; the new one without a tag; the new one with its tag.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -132,3 +136,69 @@ def test_a_migration_cut_off_after_any_request_is_completed_by_the_same_command(
 ) -> None:
     for number in range(1, migrated(layout, None)):
         migrated(layout, number)
+
+
+# ------------------------------------------------------------------------------------------------
+# The same by a fleet, whose worker is killed.
+
+
+def migrate_by_a_fleet(
+    hub: StandIn, source: Path, new: dict[str, str], folder: Path, layout: str, number: int
+) -> int:
+    """Kill the worker after a request, 0 for none, then run the command again; return how many."""
+    name = f"tester/arm{number}"
+    scene = Scene(hub, name, source, new)
+    folder.mkdir()
+    (folder / "list.txt").write_text(name)
+    command = [
+        *(sys.executable, "-m", "leconvert", "fleet", "list.txt", "--work-dir", "work", "-q"),
+        *("--scratch-dir", "scratch", "--push-to-hub", "--layout", layout, "-j", "1"),
+        *("--lease-seconds", "2"),
+    ]
+    online = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def look(request: LoggedRequest) -> None:
+        scene.look(request)
+        if len(hub.log) == number:
+            workers[0].send_signal(signal.SIGKILL)
+
+    hub.log.clear()
+    hub.watch = look
+    for expected in [-signal.SIGKILL] * (number > 0) + [0]:
+        workers.append(subprocess.Popen(command, cwd=folder, env=online, stderr=subprocess.PIPE))
+        _, said = workers[-1].communicate(timeout=100)
+        assert workers[-1].returncode == expected, said.decode()
+    assert scene.met == STATES
+    assert not list((folder / "scratch").rglob("*")), "nothing stays here"
+    return len(hub.log)
+
+
+@pytest.mark.parametrize(("layout", "number"), [(LAYOUTS[0], 33)])
+def test_a_fleets_worker_killed_after_a_request_is_gone_on_with(
+    hub: StandIn,
+    source: Path,
+    expected: dict[str, dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    number: int,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    migrate_by_a_fleet(hub, source, expected[layout], tmp_path / "place", layout, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_fleets_worker_killed_after_any_request_is_gone_on_with(
+    hub: StandIn,
+    source: Path,
+    expected: dict[str, dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    last = migrate_by_a_fleet(hub, source, expected[layout], tmp_path / "0", layout, 0)
+    for number in range(1, last):
+        migrate_by_a_fleet(hub, source, expected[layout], tmp_path / str(number), layout, number)

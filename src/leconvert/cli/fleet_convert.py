@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Line,
         Policy,
     )
+    from leconvert.hub.scratch import ScratchOptions
     from leconvert.repairs import RepairOptions
 
 __all__ = ["add_arguments", "run"]
@@ -116,7 +117,8 @@ def run(options: argparse.Namespace) -> int:
     work_dir = options.work_dir.resolve()
     if options.dry_run:
         check_fleet_places(datasets, work_dir)
-        return _price(datasets, work_dir, policy, as_json=options.json)
+        scratch = scratch_options(options)
+        return _price(datasets, work_dir, policy, scratch, as_json=options.json)
     with stop_on_signals() as stop:
         plan = plan_options(options)
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
@@ -235,11 +237,16 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
 
 
 def _price(
-    datasets: Sequence[FleetDataset], work_dir: Path, policy: Policy, *, as_json: bool
+    datasets: Sequence[FleetDataset],
+    work_dir: Path,
+    policy: Policy,
+    scratch: ScratchOptions,
+    *,
+    as_json: bool,
 ) -> int:
     from leconvert.fleet import price_fleet
 
-    price = price_fleet(datasets, work_dir, policy)
+    price = price_fleet(datasets, work_dir, policy, scratch)
     if as_json:
         print(json.dumps(price.as_record(), indent=2))
     else:
@@ -252,6 +259,7 @@ def _price_lines(price: FleetPrice) -> list[str]:
     ready = [one for one in price.datasets if not one.stops_at and not one.is_finished]
     finished = len(price.datasets) - len(wrong) - len(ready)
     unseen = [one for one in ready if not one.is_scanned]
+    stays = [one.moves for one in ready if one.moves is not None]
     rows: list[list[object]] = [["dataset", "episodes", "size", "files", "stops at"]]
     rows += [
         [
@@ -289,6 +297,13 @@ def _price_lines(price: FleetPrice) -> list[str]:
             f"{count(len(unseen), 'dataset')} on the Hub: what is wrong with one shows when it is "
             "fetched. Of each worker that fetches, the host needs twice its largest dataset as "
             f"scratch: up to {amount(2 * max(one.source_bytes for one in unseen))}."
+        )
+    if stays:
+        received = sum(moves.received + moves.to_fetch for moves in stays)
+        lines.append(
+            f"{count(len(stays), 'dataset')} whose files stay on the Hub: {amount(received)} will "
+            f"be received, about {amount(sum(moves.to_send for moves in stays))} sent, of "
+            f"{amount(sum(moves.of for moves in stays))}."
         )
     if finished:
         lines.append(f"{count(finished, 'dataset is', 'datasets are')} finished.")

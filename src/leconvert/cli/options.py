@@ -301,6 +301,11 @@ def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) 
             "--assume-version", choices=("v2.0", "v2.1"), metavar="VERSION",
             help="read the source as v2.0 or v2.1, where codebase_version is wrong or not there",
         )  # fmt: skip
+        group.add_argument(
+            "--fetch-unfit", action="store_true",
+            help="where --layout lets files stay on the Hub: fetch those that have to be written "
+            "anew or decoded, instead of refusing",
+        )  # fmt: skip
 
 
 def repair_options(options: argparse.Namespace) -> RepairOptions:
@@ -654,11 +659,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--one-host", action="store_true",
         help="let only this host work on the run; needed where `check-fs --peer` says that the "
         "file system is not safe to share",
-    )  # fmt: skip
-    group.add_argument(
-        "--fetch-unfit", action="store_true",
-        help="where --layout lets files stay on the Hub: fetch those that have to be written anew "
-        "or decoded, instead of refusing",
     )  # fmt: skip
     add_version_option(group)
 

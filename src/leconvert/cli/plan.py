@@ -226,7 +226,6 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
                 [source], target, work_dir, layout, repairs,
                 selection=selection,
                 arrival=arrival,
-                fetch_unfit=plan_options(options).fetch_unfit,
                 progress=progress,
             ).summary  # fmt: skip
         else:

@@ -28,7 +28,6 @@ from leconvert.cli.push import waits_for_push
 from leconvert.errors import HubAccessError, UsageError
 from leconvert.machine import lerobot_home
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairs import RepairOptions
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import is_converted
@@ -157,12 +156,8 @@ def _migrates(options: argparse.Namespace, local: Path) -> bool:
     if options.repo_id is None or (local.is_dir() and any(local.iterdir())):
         return False
     from leconvert.hub.provenance import Origin
-    from leconvert.model import KEEPING_LAYOUTS, TARGET_VERSIONS
 
-    layout = layout_options(options)
-    if layout.layout not in KEEPING_LAYOUTS or layout.append:
-        return False
-    if layout.to != TARGET_VERSIONS[0]:
+    if not layout_options(options).can_migrate:
         return False
     if not hasattr(options, "push_repo_id"):  # `plan`, which shows what `convert` would do
         return options.output is None
@@ -224,7 +219,7 @@ def bring_from_hub(
     # earlier call did not get to push is pushed first.
     layout = layout_options(options)
     to = layout.to
-    changes = selection_options(options) or repair_options(options) != RepairOptions()
+    changes = selection_options(options) or repair_options(options).as_record()
     anew = force and is_converted(local, to) and not waits_for_push(options, local)
     if anew:
         local, is_here = source_dir(local), False

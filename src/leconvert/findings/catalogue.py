@@ -423,7 +423,8 @@ _SOURCE_KINDS = (
         "rewritten-file",
         "info",
         "With `--layout episode-files`, files that cannot serve v3.0 as they are; each of them is "
-        "written anew, and all others are kept.",
+        "written anew, and all others are kept. With `--layout overlay`, and where files stay on "
+        "the Hub without `--fetch-unfit`, they are errors.",
     ),
 )
 

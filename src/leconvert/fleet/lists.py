@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
 from leconvert.check import check_dataset
 from leconvert.errors import LeconvertError, UsageError
@@ -129,17 +130,24 @@ class HubName:
     def parse(cls, text: str, *, bare: bool = True) -> HubName | None:
         """Return what ``ORG/NAME``, or a URL of it, with or without ``@REV`` names, else None.
 
+        The address of a dataset's page is such a URL, too, with a revision as ``/tree/REV``.
+
         Args:
             bare: Whether it may be no URL.
         """
-        found = _HUB_PLACE.match(text)
-        if found is None or not (bare or text.startswith("hf://")):
+        if not (bare or _URL.match(text)):
             return None
-        return cls(found[1], found[2] or "")
+        if (page := _HUB_PAGE.match(text)) is not None:
+            return cls(page[1], unquote(page[2] or ""))
+        found = _HUB_PLACE.match(text)
+        return None if found is None else cls(found[1], found[2] or "")
 
 
-_HUB_PLACE = re.compile(
-    r"(?:hf://datasets/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^@\s]+))?\Z"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_REPO = r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
+_HUB_PLACE = re.compile(rf"(?:hf://datasets/)?{_REPO}(?:@([^@\s]+))?\Z")
+_HUB_PAGE = re.compile(
+    rf"https://(?:huggingface\.co|hf\.co)/datasets/{_REPO}(?:/tree/([^/\s]+))?/?\Z"
 )
 
 
@@ -171,6 +179,17 @@ class FleetDataset:
         return isinstance(self.source, HubName) or self.target is None
 
     @property
+    def migrates(self) -> bool:
+        """Whether it becomes v3.0 in the repo that it is in, where its files stay."""
+        return (
+            isinstance(self.source, HubName)
+            and self.target is None
+            and self.push is not None
+            and self.push.repo_id == self.source.repo_id
+            and self.options.layout.can_migrate
+        )
+
+    @property
     def place(self) -> str:
         """Where its result goes, for people."""
         if self.target is not None or self.push is None:
@@ -183,7 +202,6 @@ class FleetDataset:
 
 
 _COMMENT = re.compile(r"(?:^|\s)#")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,14 +286,6 @@ def _dataset(
     path: Path, line: Line, name: str, source: Path | HubName, output_dir: Path | None
 ) -> FleetDataset:
     push = line.push
-    if isinstance(source, HubName) and line.options.layout.layout == OVERLAY:
-        raise _bad_line(
-            path,
-            line.number,
-            f"a fleet fetches {source}, and --layout overlay leaves the files where they are.",
-            "Migrate it by itself, with `leconvert convert --repo-id "
-            f"{shlex.quote(source.repo_id)} --layout overlay`; or give the line another --layout.",
-        )
     if push is None and output_dir is None:
         raise _bad_line(
             path,
@@ -302,7 +312,18 @@ def _dataset(
             )
         push = replace(push, repo_id=repo_id)
     target = None if output_dir is None else output_dir / name
-    return FleetDataset(name, source, target, line.options, push=push)
+    dataset = FleetDataset(name, source, target, line.options, push=push)
+    is_overlay = line.options.layout.layout == OVERLAY
+    if isinstance(source, HubName) and is_overlay and not dataset.migrates:
+        raise _bad_line(
+            path,
+            line.number,
+            f"--layout overlay leaves the files of {source} on the Hub, and its result goes "
+            "elsewhere.",
+            "Push it back, with --push-to-hub and without --output-dir; or give the line another "
+            "--layout.",
+        )
+    return dataset
 
 
 def _refuse_meeting_pushes(path: Path, datasets: Sequence[FleetDataset]) -> None:

@@ -8,17 +8,21 @@ from __future__ import annotations
 import csv
 import io
 import os
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from leconvert.errors import LeconvertError, SourceError, StorageError, WorkDirError
+from leconvert.errors import HubUnavailableError, LeconvertError, StorageError, WorkDirError
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
+from leconvert.fleet.results import snapshot_at
 from leconvert.fleet.work import (
     Fleet,
     cost_seconds,
@@ -27,14 +31,17 @@ from leconvert.fleet.work import (
     open_fleet,
     weighed,
 )
+from leconvert.hub.fetch import HubRepo
 from leconvert.hub.pace import read_pause
+from leconvert.hub.scratch import ScratchOptions
 from leconvert.hub.search import glance_at
+from leconvert.hub.source import Resolved
 from leconvert.leasing import list_batches, read_done, read_failed, read_workers
 from leconvert.parallel import parallel_map
-from leconvert.planner import free_bytes_of
+from leconvert.planner import MovedBytes, PlanSummary, free_bytes_of
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
-from leconvert.workdir.fs import is_there, replace_record
+from leconvert.workdir.fs import is_there, make_durably, replace_record
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
@@ -96,6 +103,8 @@ class DatasetStatus:
         remedies: The flags that help with what was found.
         error: The class of the error that set it aside.
         pushed: Where on the Hub its result is, with the commit; empty where it was not pushed.
+        received_bytes: What was read of it on the Hub.
+        sent_bytes: What its push sent.
     """
 
     name: str
@@ -120,6 +129,8 @@ class DatasetStatus:
     remedies: Sequence[str] = ()
     error: str | None = None
     pushed: str = ""
+    received_bytes: int = 0
+    sent_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +339,8 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
         repairs=tuple(record.get("repairs", ())),
         findings=tuple(record.get("findings", ())),
         pushed="@".join(record["pushed"].values()) if record.get("pushed") else "",
+        received_bytes=int(record.get("received_bytes", 0)),
+        sent_bytes=int(record.get("sent_bytes", 0)),
     )
 
 
@@ -410,7 +423,7 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
 _CSV_COLUMNS = (
     "name", "state", "source", "target", "version", "episodes", "frames", "files", "source_bytes",
     "seconds", "verified", "findings", "repairs", "flags", "source_digest", "error", "message",
-    "next_step", "pushed",
+    "next_step", "pushed", "received_bytes", "sent_bytes",
 )  # fmt: skip
 
 
@@ -419,7 +432,7 @@ def _csv_row(one: DatasetStatus) -> list[object]:
         one.name, one.state.value, one.source, one.target, one.version, one.episodes, one.frames,
         one.files, one.source_bytes, round(one.seconds, 3), one.verified, _said(one.findings),
         "; ".join(one.repairs), " ".join(one.flags), one.source_digest, one.error or "",
-        one.message, one.next_step or "", one.pushed,
+        one.message, one.next_step or "", one.pushed, one.received_bytes, one.sent_bytes,
     ]  # fmt: skip
 
 
@@ -491,7 +504,9 @@ class PricedDataset:
         source_bytes: Bytes of the source.
         new_bytes: Space that the result takes, by folder.
         seconds: A guess at what it takes one worker, by which the longest come first.
-        is_scanned: Whether its files were looked at; those of a dataset on the Hub are not.
+        is_scanned: Whether its files were looked at; those of a dataset on the Hub are not, unless
+            they stay there.
+        moves: What moves between here and the Hub where files stay there; else None.
     """
 
     name: str
@@ -510,6 +525,7 @@ class PricedDataset:
     new_bytes: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     is_scanned: bool = True
+    moves: MovedBytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,18 +548,22 @@ class FleetPrice:
 
 
 def price_fleet(
-    datasets: Sequence[FleetDataset], work_dir: Path, policy: Policy = Policy()
+    datasets: Sequence[FleetDataset],
+    work_dir: Path,
+    policy: Policy = Policy(),
+    scratch: ScratchOptions = ScratchOptions(),
 ) -> FleetPrice:
-    """Scan all datasets and reckon what their conversion comes to; writes nothing.
+    """Scan all datasets and reckon what their conversion comes to; writes nothing that stays.
 
     A result that is there is compared with its source by structure, as the conversion would. Of a
-    dataset on the Hub ``meta/info.json`` and the listing are read alone.
+    dataset on the Hub ``meta/info.json`` and the listing are read alone; where its files stay there
+    all that a plan needs, to a folder in ``scratch`` that goes again.
     """
     here = [dataset for dataset in datasets if isinstance(dataset.source, Path)]
     there = [dataset for dataset in datasets if isinstance(dataset.source, HubName)]
     found = list(parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in here]))
     with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="price") as pool:
-        found += pool.map(_price_on_hub, there)
+        found += pool.map(partial(_price_on_hub, policy=policy, scratch=scratch), there)
     found.sort(key=lambda priced: priced.name)
     rooms: Counter[str] = Counter()
     folders: dict[int, str] = {}  # one of each file system
@@ -560,7 +580,9 @@ def _device(folder: str) -> int:
 _HUB_THREADS = 8
 
 
-def _price_on_hub(dataset: FleetDataset) -> PricedDataset:
+def _price_on_hub(
+    dataset: FleetDataset, *, policy: Policy, scratch: ScratchOptions
+) -> PricedDataset:
     assert isinstance(dataset.source, HubName)
     place = dataset.name, str(dataset.source), dataset.place
     seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
@@ -573,6 +595,10 @@ def _price_on_hub(dataset: FleetDataset) -> PricedDataset:
             return PricedDataset(*place, is_finished=True, is_scanned=False)
     if not version.startswith("v2."):
         return PricedDataset(*place, stops_at=("SourceError",), message=f"It is {version}.")
+    if dataset.migrates:
+        found = HubRepo(dataset.source.repo_id, seen.commit)
+        seconds = cost_seconds(seen.info, moves=False)
+        return _price_migration(dataset, Resolved(found, seen.revision), policy, scratch, seconds)
     rooms = {} if dataset.target is None else {_existing(dataset.target): seen.size_bytes}
     return PricedDataset(
         *place,
@@ -583,6 +609,25 @@ def _price_on_hub(dataset: FleetDataset) -> PricedDataset:
         seconds=cost_seconds(seen.info),
         is_scanned=False,
     )
+
+
+def _price_migration(
+    dataset: FleetDataset, found: Resolved, policy: Policy, scratch: ScratchOptions, seconds: float
+) -> PricedDataset:
+    """Plan a migration in a folder that goes again."""
+    place = dataset.name, str(dataset.source), dataset.place
+    if scratch.folder is not None:
+        make_durably(scratch.folder)
+    try:
+        with TemporaryDirectory(prefix="leconvert-plan-", dir=scratch.folder) as begun:
+            folder = WorkDir(Path(begun) / "work")
+            hand = snapshot_at(dataset, found, folder, Path(begun), stop=threading.Event())
+            repairs, plan = draft_dataset(dataset, policy, folder, hand)
+    except HubUnavailableError:
+        raise
+    except LeconvertError as error:
+        return _stopped(place, error)
+    return _priced(place, repairs.flags(), plan, seconds)
 
 
 def _whole(value: object) -> int:
@@ -608,17 +653,26 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
             dataset.options.proof.check_target(
                 dataset.source, dataset.target, layout.to, appends=layout.append
             )
-    except SourceError as error:
-        wrong = [finding for finding in error.findings if finding["severity"] == "error"]
-        return PricedDataset(
-            *place,
-            stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
-            or (type(error).__name__,),
-            message=error.message,
-            remedies={one["code"]: one["remedy"] for one in reversed(wrong) if one["remedy"]},
-        )
     except LeconvertError as error:
-        return PricedDataset(*place, stops_at=(type(error).__name__,), message=error.message)
+        return _stopped(place, error)
+    return _priced(place, flags, plan, weighed(dataset).cost_seconds)
+
+
+def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDataset:
+    """Return what a dataset comes to that would be set aside."""
+    wrong = [finding for finding in error.findings if finding["severity"] == "error"]
+    return PricedDataset(
+        *place,
+        stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
+        or (type(error).__name__,),
+        message=error.message,
+        remedies={one["code"]: one["remedy"] for one in reversed(wrong) if one["remedy"]},
+    )
+
+
+def _priced(
+    place: tuple[str, str, str], flags: Sequence[str], plan: PlanSummary, seconds: float
+) -> PricedDataset:
     return PricedDataset(
         *place,
         flags=flags,
@@ -627,6 +681,9 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
         files=sum(plan.files.values()),
         batches=plan.batches,
         source_bytes=plan.source_bytes,
-        new_bytes={room.folder: room.bytes_needed for room in plan.space.rooms},
-        seconds=weighed(dataset).cost_seconds,
+        new_bytes={}
+        if plan.moves is not None
+        else {room.folder: room.bytes_needed for room in plan.space.rooms},
+        seconds=seconds,
+        moves=plan.moves,
     )

@@ -15,7 +15,9 @@ decides by comparing source and result.
 **Scratch.** A source on the Hub is fetched to a folder of the host, in which its conversion's work
 dir lies too, and its result, if that goes to the Hub alone. All workers of a host share a limit.
 The folder is removed after the conversion, and after the push, which has then compared the commit
-with the result, file by file.
+with the result, file by file. Where its files stay on the Hub only the sparse snapshot lies there,
+and what `RepairOptions.fetch_unfit` lets be fetched and written anew, for which room is reserved
+once a plan has said how much that is.
 """
 
 from __future__ import annotations
@@ -25,18 +27,28 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from leconvert.dataset_files import files_below
-from leconvert.errors import InterruptedRunError, LeconvertError, SourceError
+from leconvert.errors import LeconvertError, SourceError
 from leconvert.fleet.lists import FleetDataset, HubName
 from leconvert.hub.fetch import Fetcher, RemoteFile, download_dataset, files_of, read_all
-from leconvert.hub.pace import Pace
+from leconvert.hub.pace import Pace, wait_for_hub
 from leconvert.hub.provenance import HubOrigin, facts_of
-from leconvert.hub.push import PushReport, push, push_stands
+from leconvert.hub.push import PushOptions, PushReport, push, push_stands
 from leconvert.hub.scratch import ScratchOptions, folder_of, hold_folder, usual_limit
-from leconvert.hub.source import Resolved, check_convertible, find_converted, resolve_revision
+from leconvert.hub.source import (
+    Resolved,
+    check_convertible,
+    fetch_sparse,
+    find_converted,
+    resolve_revision,
+    under_way,
+)
+from leconvert.hub.sparse_snapshot import copies_bytes
+from leconvert.planner import MovedBytes
 from leconvert.workdir.fs import make_durably, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, find_record
 
@@ -159,6 +171,27 @@ def source_state(dataset: FleetDataset) -> SourceState:
 
 _MORE_THAN_THE_BYTES = 8 * 1024**2
 _SMALL_SHARE = 20
+# Of files that are fetched to be decoded or written anew so many bytes are here at a time, or the
+# largest.
+_WINDOW_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class AtHand:
+    """A dataset whose source and result are folders of this host.
+
+    Attributes:
+        dataset: It, with these folders.
+        origin: How it came from the Hub; None for one that was always here.
+        migrates: Whether its files stay on the Hub, where the conversion itself pushes it.
+        scratch: Where files of one that migrates are fetched to, one by one; None where there is no
+            room for them.
+    """
+
+    dataset: FleetDataset
+    origin: HubOrigin | None = None
+    migrates: bool = False
+    scratch: ScratchOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,15 +229,25 @@ class Host:
 
     @contextmanager
     def at_hand(
-        self, dataset: FleetDataset, state: SourceState, *, pause: Callable[[float], object]
-    ) -> Iterator[tuple[FleetDataset, HubOrigin | None]]:
+        self,
+        dataset: FleetDataset,
+        state: SourceState,
+        *,
+        fetches: MovedBytes | None = None,
+        pause: Callable[[float], object],
+    ) -> Iterator[AtHand]:
         """Provide a dataset whose source and result are folders of this host.
 
         What is in scratch is removed where the block ends without an error.
+
+        Args:
+            fetches: What of a dataset that migrates is fetched and written anew; None for nothing.
+            pause: Waits between two looks for room.
         """
         if not dataset.needs_scratch:
-            yield dataset, None
+            yield AtHand(dataset)
             return
+        window = 0
         if state.resolved is None:
             assert isinstance(dataset.source, Path)
             listed = None
@@ -221,6 +264,12 @@ class Host:
             listed = read_all(repo.list_files())
             charged = sum(file.charge_bytes for file in files_of(listed))
             room = 2 * charged
+            if dataset.migrates:
+                charged = room = copies_bytes(files_of(listed))
+            if fetches is not None:
+                largest = max(file.charge_bytes for file in files_of(listed))
+                window = max(largest, min(fetches.to_fetch, _WINDOW_BYTES))
+                room += window + fetches.to_send
         room += charged // _SMALL_SHARE + _MORE_THAN_THE_BYTES
         with hold_folder(
             self.scratch,
@@ -231,6 +280,13 @@ class Host:
             pause=pause,
         ) as folder:
             here, origin = dataset, None
+            if dataset.migrates:
+                assert state.resolved is not None
+                hand = snapshot_at(
+                    dataset, state.resolved, self.folder(dataset), folder, window, stop=self.stop
+                )
+                yield hand
+                return
             if state.resolved is not None:
                 found, source = state.resolved, folder / "source"
                 origin = HubOrigin(
@@ -246,7 +302,7 @@ class Host:
                 here = replace(here, source=source)
             if here.target is None:
                 here = replace(here, target=folder / "result")
-            yield here, origin
+            yield AtHand(here, origin)
 
     def push(self, result: Path, dataset: FleetDataset, made: Made | None) -> PushReport:
         """Push a result, over one that the fleet pushed earlier too; compares the commit with it.
@@ -254,20 +310,52 @@ class Host:
         Raises:
             LeconvertError: As `leconvert.hub.push.push` does.
         """
-        assert dataset.push is not None
-        earlier = None if made is None or made.pushed is None else made.pushed
-        if earlier is not None and earlier["repo_id"] == dataset.push.repo_id:
-            options = replace(dataset.push, replaces=earlier["commit"])
-        else:
-            options = dataset.push
-        return push(result, options, pause=self._pause)
+        return push(result, push_options(dataset, made), pause=partial(wait_for_hub, self.stop))
 
-    def _pause(self, seconds: float) -> None:
-        if self.stop.wait(seconds):
-            raise InterruptedRunError(
-                "Stopped while the Hub asked to wait.",
-                next_step="Run the same command again to go on.",
-            )
+
+def snapshot_at(
+    dataset: FleetDataset,
+    resolved: Resolved,
+    work_dir: WorkDir,
+    folder: Path,
+    window: int = 0,
+    *,
+    stop: threading.Event,
+) -> AtHand:
+    """Provide a dataset whose files stay on the Hub, by a snapshot in its work dir.
+
+    Args:
+        folder: Where files go that have to be fetched.
+        window: Bytes that may lie there at a time; 0 for none at all.
+    """
+    source = dataset.source
+    assert isinstance(source, HubName)
+    found = fetch_sparse(
+        source.repo_id,
+        source.revision or None,
+        work_dir.root,
+        for_copies=True,
+        found=resolved,
+        stop=stop,
+    )
+    planned = under_way(work_dir.root, source.repo_id, None)
+    discard = dataset.discard
+    if planned is not None and planned.tree != found.source:
+        discard = work_dir.current_run_id()  # the repo is at another commit by now
+    here = replace(
+        dataset, source=found.source, target=WorkDir.migrated(found.source), discard=discard
+    )
+    scratch = ScratchOptions(folder / "fetched", window) if window else None
+    return AtHand(here, found.arrival, migrates=True, scratch=scratch)
+
+
+def push_options(dataset: FleetDataset, made: Made | None) -> PushOptions:
+    """Return how a result is pushed: over one that the fleet pushed earlier, too."""
+    assert dataset.push is not None
+    earlier = None if made is None else made.pushed
+    if earlier is not None and earlier["repo_id"] == dataset.push.repo_id:
+        return replace(dataset.push, replaces=earlier["commit"])
+    return dataset.push
 
 
 def _files(folder: Path) -> list[str]:

@@ -19,9 +19,10 @@ A dataset that cannot be converted is set aside, as a batch is that failed, and 
 Nothing is remembered of it but why: when the fleet runs again it is tried again.
 
 A dataset on the Hub is fetched by who holds it, to the scratch folder of its host, and other
-workers of that host alone can join (`leconvert.fleet.results`). While the Hub asks to wait, or
-fails, every worker waits (`leconvert.hub.pace`), and no dataset is set aside for it, unless the Hub
-answers otherwise and fails for this dataset again and again.
+workers of that host alone can join (`leconvert.fleet.results`). One that becomes v3.0 in the repo
+that it is in is not fetched: its conversion is a migration, by who holds it. While the Hub asks to
+wait, or fails, every worker waits (`leconvert.hub.pace`), and no dataset is set aside for it,
+unless the Hub answers otherwise and fails for this dataset again and again.
 """
 
 from __future__ import annotations
@@ -54,16 +55,19 @@ from leconvert.errors import (
     PlanMismatchError,
     SourceChangedError,
     StorageError,
+    UnfitFilesError,
     UsageError,
     WorkDirError,
 )
 from leconvert.fleet.lists import DatasetOptions, FleetDataset, HubName, Policy
 from leconvert.fleet.results import (
+    AtHand,
     Host,
     Made,
     SourceState,
     already_on_hub,
     asked_of,
+    push_options,
     read_made,
     source_state,
     write_made,
@@ -71,7 +75,7 @@ from leconvert.fleet.results import (
 from leconvert.hub.client import TOKEN_HELP, hub_access
 from leconvert.hub.fetch import HubRepo
 from leconvert.hub.pace import Pace
-from leconvert.hub.provenance import HubOrigin, facts_of
+from leconvert.hub.provenance import facts_of
 from leconvert.hub.push import PushOptions, PushReport
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.hub.search import read_info
@@ -87,7 +91,7 @@ from leconvert.leasing import (
 )
 from leconvert.machine import Machine
 from leconvert.packer import swap_has_begun
-from leconvert.planner import PlanOptions, PlanSummary, draft_plan
+from leconvert.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
@@ -409,7 +413,12 @@ def weighed(dataset: FleetDataset) -> FleetDataset:
     return replace(dataset, cost_seconds=cost_seconds(info))
 
 
-def cost_seconds(info: Any) -> float:
+def cost_seconds(info: Any, *, moves: bool = True) -> float:
+    """Return a guess at what a dataset takes one worker, by what ``info.json`` says.
+
+    Args:
+        moves: Whether its bytes move; False where they stay on the Hub.
+    """
     seconds = _SECONDS_A_DATASET
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         size_bytes, streams = 0.0, 1
@@ -420,7 +429,8 @@ def cost_seconds(info: Any) -> float:
             of_pixels = _BYTES_A_PIXEL.get(feature["dtype"])
             size_bytes += values * (_BYTES_A_VALUE if of_pixels is None else of_pixels)
             streams += feature["dtype"] == "video"
-        seconds += float(info["total_frames"]) * size_bytes / _BYTES_A_SECOND
+        if moves:
+            seconds += float(info["total_frames"]) * size_bytes / _BYTES_A_SECOND
         seconds += float(info["total_episodes"]) * streams * _SECONDS_A_FILE
     return round(seconds, 3) if 0 <= seconds < float("inf") else _SECONDS_A_DATASET
 
@@ -442,7 +452,7 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         except LeconvertError:
             pass  # who takes the dataset meets it too, and says so
         else:
-            return replace(dataset, cost_seconds=cost_seconds(info))
+            return replace(dataset, cost_seconds=cost_seconds(info, moves=not dataset.migrates))
         return dataset
 
     with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="weigh") as pool:
@@ -463,6 +473,7 @@ class Converted:
         flags: The repairs that it was converted with.
         source_digest: The digest of the source's tables; empty where there was no run.
         pushed: What its push did; None where there was none.
+        received_bytes: What was read of it on the Hub.
         before: What its ``done`` record said when it was converted, where nothing changed since.
     """
 
@@ -471,6 +482,7 @@ class Converted:
     flags: tuple[str, ...]
     source_digest: str = ""
     pushed: PushReport | None = None
+    received_bytes: int = 0
     before: Mapping[str, Any] | None = None
 
     def as_fields(self) -> dict[str, Any]:
@@ -480,6 +492,9 @@ class Converted:
             return {**self.before, **fields}
         if self.pushed is not None:
             fields["pushed"] = {"url": self.pushed.url, "commit": self.pushed.commit}
+            fields["sent_bytes"] = self.pushed.added_bytes
+        if self.received_bytes:
+            fields["received_bytes"] = self.received_bytes
         if self.report is None:
             return fields
         found = Counter((finding.code, finding.severity) for finding in self.report.findings)
@@ -504,7 +519,10 @@ class Converted:
 
 
 def policy_repairs(
-    policy: Policy, dataset: FleetDataset, error: FindingsError, repairs: RepairOptions
+    policy: Policy,
+    dataset: FleetDataset,
+    error: FindingsError | UnfitFilesError,
+    repairs: RepairOptions,
 ) -> RepairOptions:
     """Return the repairs with which a dataset is tried again, or raise what was found."""
     wrong = [finding["code"] for finding in error.findings if finding["severity"] == "error"]
@@ -549,23 +567,49 @@ def convert_dataset(
     if changed and not dataset.options.layout.append:
         proof = replace(dataset.options.proof, force_conversion=True)
         dataset = replace(dataset, options=replace(dataset.options, proof=proof))
-    with host.at_hand(dataset, state, pause=pause or host.stop.wait) as (here, origin):
-        done = _convert_at_hand(
-            fleet,
-            here,
-            host.folder(dataset),
-            leases,
-            origin,
-            stop=host.stop,
-            progress=progress,
-            allow_mixed_versions=allow_mixed_versions,
-        )
-        assert here.target is not None
-        if dataset.push is not None:
-            pushed = host.push(here.target, dataset, made)
-            done = replace(done, was_finished=False, pushed=pushed)
+    fetches = _planned_moves(host.folder(dataset)) if dataset.migrates else None
+    while True:
+        try:
+            with host.at_hand(
+                dataset, state, fetches=fetches, pause=pause or host.stop.wait
+            ) as hand:
+                done = _convert_at_hand(
+                    fleet,
+                    dataset,
+                    hand,
+                    host.folder(dataset),
+                    leases,
+                    made,
+                    stop=host.stop,
+                    progress=progress,
+                    allow_mixed_versions=allow_mixed_versions,
+                )
+                assert hand.dataset.target is not None
+                if dataset.push is not None and not hand.migrates:
+                    done = replace(done, pushed=host.push(hand.dataset.target, dataset, made))
+            break
+        except _NeedsRoomError as error:
+            fetches = error.moves
+    if done.pushed is not None:
+        done = replace(done, was_finished=False)
     write_made(folder, _made(dataset, state, asked, done))
     return done
+
+
+class _NeedsRoomError(Exception):
+    """Files of a dataset are to be fetched, for which more room in scratch has to be reserved."""
+
+    def __init__(self, moves: MovedBytes) -> None:
+        super().__init__(moves)
+        self.moves = moves
+
+
+def _planned_moves(folder: WorkDir) -> MovedBytes | None:
+    """Return what the migration under way moves; None of one that fetches nothing, or of none."""
+    with suppress(LeconvertError, OSError):
+        moves = moved_bytes(open_run(folder.root, allow_mixed_versions=True, only_look=True))
+        return moves if moves is not None and moves.to_fetch else None
+    return None
 
 
 def _made(
@@ -588,16 +632,17 @@ def _made(
 def _convert_at_hand(
     fleet: Fleet,
     dataset: FleetDataset,
+    hand: AtHand,
     folder: WorkDir,
     leases: LeaseOptions,
-    origin: HubOrigin | None,
+    made: Made | None,
     *,
     stop: threading.Event,
     progress: Progress,
     allow_mixed_versions: bool,
 ) -> Converted:
     """Convert a dataset whose source and result are folders, in a work dir of its own."""
-    options, source, target = dataset.options, dataset.source, dataset.target
+    options, source, target = dataset.options, hand.dataset.source, hand.dataset.target
     assert isinstance(source, Path)
     assert target is not None
     make_durably(target.parent)
@@ -605,23 +650,26 @@ def _convert_at_hand(
 
     def attempt(repairs: RepairOptions) -> Converted:
         under_way = folder.current_run_id()
-        if under_way is None and is_finished(dataset, repairs):
+        if under_way is None and is_finished(hand.dataset, repairs):
             return Converted(True, None, repairs.flags())
         report = convert(
             source,
-            arrival=origin,
-            output=target,
+            arrival=hand.origin,
+            output=None if hand.migrates else target,
             work_dir=folder.root,
             layout=options.layout,
-            repairs=repairs,
+            # What is fetched needs room first, of which the plan says how much it is.
+            repairs=replace(repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None),
             selection=options.selection,
             plan=PlanOptions(
-                restart=under_way is not None and (discards or under_way == dataset.discard),
+                restart=under_way is not None and (discards or under_way == hand.dataset.discard),
                 allow_mixed_versions=allow_mixed_versions,
             ),
             workers=WorkerOptions(max_workers=1),
             leases=leases,
             proof=options.proof,
+            scratch=hand.scratch or ScratchOptions(),
+            push=push_options(dataset, made) if hand.migrates else None,
             for_push=dataset.push is not None,
             stop=stop,
             progress=progress,
@@ -629,8 +677,19 @@ def _convert_at_hand(
         manifest = read_manifest(folder.run(report.run_id), report.run_id)
         # A run whose swap had begun was not planned again.
         was_finished = "plan" not in report.stage_seconds
-        digest = manifest.sources[0].meta_digest
-        return Converted(was_finished, report, repairs.flags(), digest)
+        received = 0
+        if report.moves is not None:
+            received = report.moves.received + report.moves.to_fetch
+        elif hand.origin is not None:
+            received = report.source_bytes
+        return Converted(
+            was_finished,
+            report,
+            repairs.flags(),
+            manifest.sources[0].meta_digest,
+            pushed=report.push,
+            received_bytes=received,
+        )
 
     repairs = fleet.policy.always(dataset)
     is_known = False
@@ -640,6 +699,13 @@ def _convert_at_hand(
             return attempt(repairs)
         except FindingsError as error:
             repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+        except UnfitFilesError as error:
+            if not repairs.fetch_unfit:
+                repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+            if repairs.fetch_unfit and error.moves is None:
+                raise
+            if repairs.fetch_unfit and hand.scratch is None:
+                raise _NeedsRoomError(error.moves) from error
         except SourceChangedError:
             # The source changed after an interrupted try was planned: its work is of no use. If it
             # changes while it is converted, the next error stays.
@@ -652,7 +718,7 @@ def _convert_at_hand(
             if is_known:
                 raise
             is_known = True
-            allowed, _ = draft_dataset(dataset, fleet.policy, folder)
+            allowed, _ = draft_dataset(dataset, fleet.policy, folder, hand)
             if allowed == repairs:
                 raise
             repairs = allowed
@@ -671,26 +737,32 @@ def is_finished(dataset: FleetDataset, repairs: RepairOptions) -> bool:
 
 
 def draft_dataset(
-    dataset: FleetDataset, policy: Policy, folder: WorkDir
+    dataset: FleetDataset, policy: Policy, folder: WorkDir, hand: AtHand | None = None
 ) -> tuple[RepairOptions, PlanSummary]:
     """Return the repairs that a dataset gets, with what the policy allows, and what it comes to.
 
+    Args:
+        hand: Where its source and its result are; None for where the dataset says.
+
     Raises:
         FindingsError: Something is wrong that neither its options nor the policy are about.
+        UnfitFilesError: Likewise.
     """
     options, repairs = dataset.options, policy.always(dataset)
-    assert isinstance(dataset.source, Path)
+    here = hand.dataset if hand is not None else dataset
+    assert isinstance(here.source, Path)
     while True:
         try:
             draft = draft_plan(
-                dataset.source,
-                dataset.target or folder.root / "result",
+                here.source,
+                here.target or folder.root / "result",
                 folder.root,
                 options.layout,
                 repairs,
                 selection=options.selection,
+                arrival=None if hand is None else hand.origin,
             )
-        except FindingsError as error:
+        except (FindingsError, UnfitFilesError) as error:
             repairs = policy_repairs(policy, dataset, error, repairs)
         else:
             return repairs, draft.summary
@@ -1000,6 +1072,8 @@ class _Conversions:
         self._batches: dict[str, int] = {}
 
     def free(self, dataset: FleetDataset) -> Free | None:
+        if dataset.migrates:  # room to fetch is its holder's, and mostly nothing is to be written
+            return None
         folder = self._host.folder(dataset)
         run_id = folder.current_run_id()
         if run_id is None:  # it is being planned, or is on another host

@@ -27,7 +27,7 @@ from leconvert.hub.client import asked_to_wait, attach_hooks, follow_pace
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record, find_record
 
-__all__ = ["LONGEST_PAUSE_SECONDS", "Pace", "read_pause"]
+__all__ = ["LONGEST_PAUSE_SECONDS", "Pace", "read_pause", "wait_for_hub"]
 
 LONGEST_PAUSE_SECONDS = 900.0
 _UNTOLD_LIMIT_SECONDS = 60.0  # 429 without a time; the Hub's own windows are of 5 minutes
@@ -46,6 +46,23 @@ def read_pause(path: Path, now: float) -> float:
         return 0.0  # a pause is a courtesy: without its record the Hub says itself what it wants
     left = float(record["until"]) - now if record else 0.0
     return min(max(left, 0.0), LONGEST_PAUSE_SECONDS)
+
+
+def wait_for_hub(
+    stop: threading.Event,
+    seconds: float,
+    wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+) -> None:
+    """Wait so many seconds.
+
+    Raises:
+        InterruptedRunError: It was stopped meanwhile.
+    """
+    if wait(stop, seconds):
+        raise InterruptedRunError(
+            "Stopped while the Hub asked to wait.",
+            next_step="Run the same command again to go on.",
+        )
 
 
 class Pace:
@@ -92,11 +109,7 @@ class Pace:
             InterruptedRunError: It was stopped meanwhile.
         """
         while left := read_pause(self._path, self._clock()):
-            if self._wait(self._stop, left):
-                raise InterruptedRunError(
-                    "Stopped while the Hub asked to wait.",
-                    next_step="Run the same command again to go on.",
-                )
+            wait_for_hub(self._stop, left, self._wait)
 
     def after(self, status: int, headers: Any) -> None:
         """Take note of an answer."""

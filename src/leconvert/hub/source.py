@@ -358,6 +358,7 @@ def fetch_sparse(
     scratch_limit: int | None = None,
     for_copies: bool = False,
     restart: bool = False,
+    found: Resolved | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> FetchedSource:
@@ -376,6 +377,8 @@ def fetch_sparse(
         scratch_limit: Bytes that workers may hold; None for any number.
         for_copies: The Hub copies files that are kept as they are: fetch as little as can be.
         restart: Do not go on with a run that is under way.
+        found: The commit, where the revision was resolved already; a run under way that was planned
+            with another one is not gone on with.
         stop: Set it from another thread to stop.
         progress: Where to report.
 
@@ -391,13 +394,15 @@ def fetch_sparse(
     """
     stop = stop or threading.Event()
     made = None if restart else under_way(work_dir, repo_id, revision)
+    if made is not None and found is not None and made.repo.commit != found.repo.commit:
+        made = None
     if made is not None:
         progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
-    elif is_offline():
+    elif found is None and is_offline():
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
     else:
-        found = resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
+        found = found or resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
         fetcher = Fetcher(found.repo, should_stop=stop.is_set)
         check_convertible(found, fetcher, also_v3=also_v3, is_whole=False)
         progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")

@@ -219,6 +219,8 @@ _WHOLE_TABLE_BYTES = 1024**2
 _WHOLE_CLIP_BYTES = 256 * 1024
 # Of a file whose bytes nobody will need.
 _WHOLE_KEPT_BYTES = 2 * _LEAST_BYTES_OF_A_CLIP
+# Of another file its header or footer, and what of a table places rows; about.
+_SHARE_OF_INDEX = 32
 _COPIES = "-copies"
 _FILES_AT_A_TIME = 4096
 _BLOCK_BYTES = 512
@@ -446,7 +448,23 @@ class _Writer:
 
 
 # ------------------------------------------------------------------------------------------------
-# What of a migration's result is on the Hub already.
+# What a migration takes here, and what of its result is on the Hub already.
+
+
+def copies_bytes(files: Iterable[RemoteFile]) -> int:
+    """Return about what the snapshot of a migration, and its result beside it, take on the disk."""
+    total = 0
+    for file in files:
+        is_clip = file.path.endswith(".mp4")
+        limit = _WHOLE_KEPT_BYTES if is_clip else _WHOLE_TABLE_BYTES
+        charge = file.charge_bytes
+        if file.path.startswith("meta/"):
+            charge *= 2  # the result has them of its own
+        elif file.is_large and file.size_bytes > limit:
+            least = _LEAST_BYTES_OF_A_CLIP if is_clip else _LEAST_BYTES
+            charge = min(charge, 2 * least + file.size_bytes // _SHARE_OF_INDEX)
+        total += charge
+    return total
 
 
 def contents_on_hub(tree: Path, taken: Iterable[tuple[str, str]]) -> dict[str, str]:

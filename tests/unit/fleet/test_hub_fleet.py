@@ -318,6 +318,17 @@ def test_names_on_the_hub_are_read_as_users_write_them() -> None:
     assert HubName.parse("hf://datasets/org/name@v2.1") == HubName("org/name", "v2.1")
     assert str(HubName("org/name", "v2.1")) == "hf://datasets/org/name@v2.1"
     assert HubName.parse("org/name", bare=False) is None
-    for text in ("name", "a/b/c", "/a/b", "hf://org", "./a/b"):
+    page = "https://huggingface.co/datasets/org/name"
+    assert HubName.parse(page, bare=False) == HubName.parse(f"{page}/") == HubName("org/name")
+    assert HubName.parse(f"{page}/tree/refs%2Fpr%2F1") == HubName("org/name", "refs/pr/1")
+    for text in (
+        "name",
+        "a/b/c",
+        "/a/b",
+        "hf://org",
+        "./a/b",
+        f"{page}/blob/main/x",
+        "https://a.b/datasets/c/d",
+    ):
         assert HubName.parse(text) is None
     assert DatasetState.CONVERTED.value == "converted"

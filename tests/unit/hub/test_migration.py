@@ -9,6 +9,8 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.hub import WRITE_TOKEN, Fault, StandIn
 from tests.hub.store import Repo
 from tests.oddities import ODDITIES
 
-from leconvert import LayoutOptions, PlanOptions, convert
+from leconvert import LayoutOptions, convert
 from leconvert.api import ConversionReport
 from leconvert.cli.main import main
 from leconvert.errors import HubAccessError, HubConflictError, UsageError
@@ -45,18 +47,22 @@ def headers_of_clips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leconvert.hub.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
 
 
-def migrate(work: Path, layout: str = LAYOUTS[0], **options: Any) -> ConversionReport:
+def migrate(
+    work: Path,
+    layout: str = LAYOUTS[0],
+    *,
+    repairs: RepairOptions = RepairOptions(),
+    fetch_unfit: bool = False,
+    push: Mapping[str, Any] = {},
+) -> ConversionReport:
     """Migrate as ``leconvert convert --repo-id`` does."""
-    repairs = options.pop("repairs", RepairOptions())
-    push = PushOptions(**options.pop("push", {}))
     found = fetch_sparse(REPO, None, work, for_copies=True)
     return convert(
         found.source,
         arrival=found.arrival,
         layout=LayoutOptions(layout=layout),
-        repairs=repairs,
-        plan=PlanOptions(**options),
-        push=push,
+        repairs=replace(repairs, fetch_unfit=fetch_unfit),
+        push=PushOptions(**push),
     )
 
 

@@ -1,0 +1,281 @@
+"""Repositories that a fleet makes v3.0 where they are: nothing moves, whatever goes wrong.
+
+What each migration commits is what a conversion in a folder writes, by path and by content.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from huggingface_hub import snapshot_download
+from tests.hub import WRITE_TOKEN, Fault, StandIn
+from tests.hub.fixtures import CutOff, cut_after
+from tests.hub.store import Repo
+from tests.oddities import ODDITIES
+from tests.trees import digest_of
+
+from leconvert import fleet
+from leconvert.api import convert
+from leconvert.cli import main
+from leconvert.fleet import FleetStatus, Line, Policy, PolicyRule
+from leconvert.hub.push import PushOptions
+from leconvert.hub.scratch import ScratchOptions
+from leconvert.model import LayoutOptions
+from leconvert.repairs import RepairOptions
+from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset
+from leconvert.testing import with_column as column
+from leconvert.worker_pool import WorkerOptions
+
+LAYOUTS = ("episode-files", "overlay")
+NAMES = ("tester/pick", "tester/place")
+PADDING = 500_000
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_dataset(
+        tmp_path_factory.mktemp("source") / "set",
+        DatasetSpec(episodes=4, frames=(7, 4, 9, 5), cameras=(CameraSpec(width=64, height=48),)),
+    )
+    for clip in root.glob("videos/**/*.mp4"):
+        with clip.open("ab") as file:  # what makes a clip large is none of its frames
+            file.write(PADDING.to_bytes(4, "big") + b"free" + bytes(PADDING - 8))
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What a conversion in a folder makes, in each layout."""
+    folder = tmp_path_factory.mktemp("expected")
+    convert(source, output=folder / "set", layout=LayoutOptions(layout=LAYOUTS[0]))
+    overlaid = Path(shutil.copytree(source, folder / "overlaid"))
+    convert(overlaid, layout=LayoutOptions(layout=LAYOUTS[1]))
+    shutil.rmtree(overlaid / "meta_old")
+    return {LAYOUTS[0]: hashes(folder / "set"), LAYOUTS[1]: hashes(overlaid)}
+
+
+@pytest.fixture
+def repos(hub: StandIn, source: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Two repositories, of which one has its tag; clips are read by their headers alone."""
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setattr("leconvert.hub.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
+    hub.add_repo(NAMES[0], source, tags=("v2.1",))
+    hub.add_repo(NAMES[1], source)
+    return hub
+
+
+def hashes(root: Path) -> dict[str, str]:
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file() and path.name not in ("README.md", ".gitattributes")
+    }
+
+
+def contents(repo: Repo, commit: str) -> dict[str, str]:
+    found = {}
+    for path, entry in repo.tree(commit).items():
+        if path not in ("README.md", ".gitattributes"):
+            content = repo.content(entry)
+            assert content is not None
+            found[path] = hashlib.sha256(content.read_bytes()).hexdigest()
+    return found
+
+
+def commits(repo: Repo) -> list[str]:
+    return [oid for oid, _ in repo.history(repo.branches["main"])]
+
+
+def run(tmp_path: Path, *names: str, layout: str = LAYOUTS[0], **more: object) -> FleetStatus:
+    options = fleet.DatasetOptions(layout=LayoutOptions(layout=layout))
+    return fleet.run(
+        [Line(name, options=options, push=PushOptions(create=False)) for name in names],
+        work_dir=tmp_path / "work",
+        **{
+            "workers": WorkerOptions(max_workers=1),
+            "scratch": ScratchOptions(tmp_path / "scratch", 1 << 30),
+            **more,
+        },  # type: ignore[arg-type]
+    )
+
+
+def states(status: FleetStatus) -> dict[str, str]:
+    return {one.name: one.state.value for one in status.datasets}
+
+
+def words(tmp_path: Path, layout: str, *more: object) -> list[str]:
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{name}\n" for name in NAMES))
+    said = ["fleet", listed, "--work-dir", tmp_path / "work", "--scratch-dir", tmp_path / "scratch"]
+    return [str(word) for word in (*said, "--push-to-hub", "--layout", layout, *more)]
+
+
+def moved(hub: StandIn) -> int:
+    return sum(r.body_bytes + r.answer_bytes * (r.method != "HEAD") for r in hub.log)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_byte_moves_and_each_repo_gets_one_commit_and_both_tags(
+    repos: StandIn,
+    expected: dict[str, dict[str, str]],
+    source: Path,
+    tmp_path: Path,
+    layout: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = {name: repos.repo(name).branches["main"] for name in NAMES}
+    assert main(words(tmp_path, layout, "--dry-run")) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 datasets whose files stay on the Hub: " in said
+    assert "as scratch" not in said
+    assert not (tmp_path / "work").exists()
+    assert not [*(tmp_path / "scratch").iterdir()]
+    assert before == {name: repos.repo(name).branches["main"] for name in NAMES}
+
+    repos.log.clear()
+    assert main(words(tmp_path, layout, "-q", "--max-workers", 2)) == 0
+    assert not [r.path for r in repos.log if r.path.endswith(".mp4") and r.status != 206]
+    size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
+    assert moved(repos) < 0.2 * 2 * size
+    for name in NAMES:
+        repo = repos.repo(name)
+        assert contents(repo, repo.branches["main"]) == expected[layout]
+        assert commits(repo)[1] == before[name]
+        assert repo.tags == {"v2.1": before[name], "v3.0": repo.branches["main"]}
+    folder = snapshot_download(
+        NAMES[0], repo_type="dataset", revision="v2.1", local_dir=tmp_path / "old"
+    )
+    for part in ("meta", "data", "videos"):
+        assert digest_of(Path(folder) / part) == digest_of(source / part)
+    assert not list((tmp_path / "scratch").rglob("*"))
+
+    page = tmp_path / "page.html"
+    assert main(["fleet", "report", str(tmp_path / "work"), "-o", str(page)]) == 0
+    rows = list(csv.DictReader((tmp_path / "page.csv").read_text().splitlines()))
+    assert [row["state"] for row in rows] == ["converted", "converted"]
+    assert all(0 < int(row["sent_bytes"]) < int(row["received_bytes"]) < size for row in rows)
+    assert all(row["pushed"].endswith(repos.repo(row["name"]).tags["v3.0"]) for row in rows)
+
+    # Once more: what is migrated is known by its commit.
+    again = len(repos.log)
+    assert main(words(tmp_path, layout, "-q", "--max-workers", 1)) == 0
+    asked = repos.log[again:]
+    assert {r.path.rsplit("/", 1)[1] for r in asked if "/resolve/" in r.path} == {"info.json"}
+    assert {r.method for r in asked} <= {"GET", "HEAD", "POST"}
+    assert not [r for r in asked if "/commit/" in r.path or "/tag/" in r.path]
+    shutil.rmtree(tmp_path / "work")
+    assert main(words(tmp_path, layout, "-q", "--max-workers", 1)) == 0
+    assert all(
+        len(commits(repos.repo(name))) == len(commits(repos.repo(NAMES[1]))) for name in NAMES
+    )
+
+
+def test_files_that_are_not_fit_are_set_aside_and_fetched_alone_where_a_policy_says_so(
+    repos: StandIn, expected: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    odd = tmp_path / "odd"
+    ODDITIES["late start in some clips"](odd)
+    repo = repos.add_repo("tester/odd", odd)
+    first = repo.branches["main"]
+    repos.log.clear()
+    for layout, helps in (("overlay", "--layout episode-files"), (LAYOUTS[0], "--fetch-unfit")):
+        done = run(tmp_path, "tester/odd", layout=layout)
+        (aside,) = done.set_aside
+        assert aside.error == "UnfitFilesError"
+        assert {found["code"] for found in aside.findings} == {"rewritten-file"}
+        assert aside.remedies == (helps,)
+        assert done.why_set_aside() == [("rewritten-file", 1, helps)]
+    assert repo.branches["main"] == first
+    assert not [r.path for r in repos.log if r.path.endswith(".mp4") and r.status == 200]
+
+    rule = PolicyRule(("--fetch-unfit",), ("tester/*",), ("rewritten-file",))
+    done = run(tmp_path, "tester/odd", NAMES[0], policy=Policy((rule,)))
+    assert set(states(done).values()) == {"converted"}, done.set_aside
+    fetched = {r.path for r in repos.log if r.path.endswith(".mp4") and r.status == 200}
+    assert 0 < len(fetched) < len([*odd.rglob("*.mp4")])
+    convert(odd, output=tmp_path / "ours", layout=LayoutOptions(layout=LAYOUTS[0]))
+    assert contents(repo, repo.branches["main"]) == hashes(tmp_path / "ours")
+    pick = repos.repo(NAMES[0])
+    assert contents(pick, pick.branches["main"]) == expected[LAYOUTS[0]]
+    assert not list((tmp_path / "scratch").rglob("*"))
+
+
+def test_what_a_policy_repairs_in_a_repo_is_written_anew_and_nothing_else_is_sent(
+    repos: StandIn, source: Path, tmp_path: Path
+) -> None:
+    late = Path(shutil.copytree(source, tmp_path / "late"))
+    edit_table(
+        late,
+        1,
+        lambda table: column(
+            table,
+            "timestamp",
+            pa.array([value + 0.011 for value in table["timestamp"].to_pylist()], pa.float32()),
+        ),
+    )
+    repo = repos.add_repo("tester/late", late)
+    rules = (
+        PolicyRule(("--retime",), findings=("timestamps",)),
+        PolicyRule(("--fetch-unfit",), findings=("rewritten-file",)),
+    )
+    done = run(tmp_path, "tester/late", policy=Policy(rules[:1]))
+    assert [one.error for one in done.set_aside] == ["UnfitFilesError"]
+    done = run(tmp_path, "tester/late", policy=Policy(rules))
+    (one,) = done.datasets
+    assert (one.state.value, one.flags) == ("converted", ("--retime", "--fetch-unfit"))
+    assert not [r for r in repos.log if r.path.endswith(".mp4") and r.status == 200]
+    layout = LayoutOptions(layout=LAYOUTS[0])
+    convert(late, output=tmp_path / "ours", layout=layout, repairs=RepairOptions(retime=True))
+    assert contents(repo, repo.branches["main"]) == hashes(tmp_path / "ours")
+
+
+def test_room_for_files_that_are_fetched_is_reserved_before(repos: StandIn, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    ODDITIES["late start in some clips"](odd)
+    repos.add_repo("tester/odd", odd)
+    scratch = ScratchOptions(tmp_path / "scratch", 9 * 1024**2)
+    rule = PolicyRule(("--fetch-unfit",))
+    policy = Policy((rule,))
+    done = run(tmp_path, "tester/odd", policy=policy, scratch=scratch)
+    assert states(done) == {"tester/odd": "converted"}
+    tight = ScratchOptions(tmp_path / "scratch", 4096)
+    (aside,) = run(tmp_path / "other", NAMES[0], scratch=tight).set_aside
+    needed = int(str(aside.next_step).split("--scratch-limit ")[1].split()[0])
+    done = run(tmp_path / "other", NAMES[0], scratch=ScratchOptions(tmp_path / "scratch", needed))
+    assert states(done) == {NAMES[0]: "converted"}
+
+
+def test_too_many_requests_slow_migrations_down_and_fail_none(
+    repos: StandIn, tmp_path: Path
+) -> None:
+    refusals = [
+        Fault("status", path=path, status=429, headers={"Retry-After": "1"}, times=1)
+        for path in (r"/tree/", r"/resolve/.*mp4", r"/commit/", r"/tag/")
+    ]
+    repos.break_requests(*refusals)
+    done = run(tmp_path, *NAMES, workers=WorkerOptions(max_workers=2))
+    assert set(states(done).values()) == {"converted"}, done.set_aside
+    assert all(fault.times == 0 for fault in refusals)
+    assert all(repos.repo(name).tags.keys() == {"v2.1", "v3.0"} for name in NAMES)
+
+
+def test_a_commit_on_the_way_is_what_is_migrated(
+    repos: StandIn, source: Path, tmp_path: Path
+) -> None:
+    """A run of the commit before is given up: what it would push is no longer there."""
+    repo = repos.repo(NAMES[1])
+    with cut_after(25), pytest.raises(CutOff):
+        run(tmp_path, NAMES[1])
+    assert len(repo.tags) == 0
+    info = (source / "meta/info.json").read_text().replace('"robot_type": ', '"robot_type_": ')
+    repos.add_commit(NAMES[1], {"meta/info.json": info.encode()})
+    changed = repo.branches["main"]
+    done = run(tmp_path, NAMES[1])
+    assert states(done) == {NAMES[1]: "converted"}
+    assert repo.tags["v2.1"] == changed
+    assert commits(repo)[1] == changed
