@@ -171,7 +171,8 @@ CASES: dict[str, Case] = {
             cameras=(_TINY,),
             distinct_clips=5,
             fps=15,
-        )
+        ),
+        window=4,
     ),
 }
 

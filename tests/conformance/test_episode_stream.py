@@ -247,7 +247,14 @@ def test_torchs_own_collation_gives_the_same_batches(dataset: Path) -> None:
 
 @pytest.mark.parametrize(
     ("workers", "pool", "drop_last"),
-    [(0, 2, False), (0, 2, True), (1, 2, False), (3, 2, False), (3, 2, True), (2, 32, False)],
+    [
+        (0, 2, False),
+        pytest.param(0, 2, True, marks=pytest.mark.slow),
+        (1, 2, False),
+        pytest.param(3, 2, False, marks=pytest.mark.slow),
+        (3, 2, True),
+        (2, 32, False),
+    ],
 )
 def test_resuming_after_any_batch_equals_never_stopping(
     dataset: Path, workers: int, pool: int, drop_last: bool
