@@ -79,6 +79,8 @@ def is_kept_clip(index: media.ClipIndex, source: str) -> bool:
     if is_kept is not None:
         return is_kept
     try:
+        if media.have_same_index(index.path, source):
+            return True
         clip = media.read_clip_index(source)
     except UnreadableSourceError:
         return False

@@ -3,7 +3,7 @@
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
-from leconvert.media.index import read_clip_index, read_clip_indexes
+from leconvert.media.index import have_same_index, read_clip_index, read_clip_indexes
 from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
 from leconvert.media.pyav import (
     CodedPacket,
@@ -34,6 +34,7 @@ __all__ = [
     "decode_image",
     "decode_shown",
     "frame_ticks",
+    "have_same_index",
     "join_clips",
     "order_digest",
     "read_clip_index",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from itertools import groupby
 from struct import Struct, pack
 
 import numpy as np
@@ -112,12 +114,12 @@ class FileSamples:
 
     def _chunk_table(self) -> bytes:
         """One chunk an episode; a row where the number of samples changes."""
-        counts = np.array(self._counts)
-        heads = np.flatnonzero(np.concatenate(([True], counts[1:] != counts[:-1])))
-        rows = np.ones((len(heads), 3), ">u4")
-        rows[:, 0] = heads + 1
-        rows[:, 1] = counts[heads]
-        return _counted(b"stsc", rows)
+        rows: list[bytes] = []
+        chunk = 1
+        for samples, run in groupby(self._counts):
+            rows.append(pack(">III", chunk, samples, 1))
+            chunk += sum(1 for _ in run)
+        return _full(b"stsc", 0, 0, pack(">I", len(rows)), *rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class FileHeader:
     size_bytes: int
 
 
+@lru_cache(maxsize=16)
 def frame_ticks(fps: Fraction) -> tuple[int, int]:
     """Return timescale and frame duration of a joined file: frame *i* is at i * duration / scale.
 
@@ -213,10 +216,7 @@ def _front(
         int(wide),
         0,
         _times(wide, timescale, duration),
-        pack(">IHxx8x", 0x10000, 0x100),
-        pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000),
-        bytes(24),
-        pack(">I", 2),
+        _END_OF_MOVIE_HEADER,
     )
     track_header = _full(
         b"tkhd",
@@ -239,11 +239,9 @@ def _front(
         _times(wide, timescale, media_duration),
         pack(">HH", _UNDETERMINED_LANGUAGE, 0),
     )
-    handler = _full(b"hdlr", 0, 0, bytes(4), b"vide", bytes(12), b"VideoHandler\0")
-    data_information = _box(b"dinf", _full(b"dref", 0, 0, pack(">I", 1), _full(b"url ", 0, 1)))
     places = bytes(len(samples.num_bytes) * (8 if large else 4))
     tables = [
-        _full(b"stsd", 0, 0, pack(">I", 1), entry_for_output(sample_entry)),
+        _descriptions(sample_entry),
         _full(b"stts", 0, 0, pack(">III", 1, num_samples, frame_duration)),
         *samples.tables(shift=shift, frame_duration=frame_duration),
         _full(
@@ -256,20 +254,25 @@ def _front(
     ]
     media_information = _box(
         b"minf",
-        _full(b"vmhd", 0, 1, bytes(8)),
-        data_information,
+        _MEDIA_INFORMATION,
         _box(b"stbl", *tables),
     )
     track = _box(
         b"trak",
         track_header,
         _box(b"edts", edits),
-        _box(b"mdia", media_header, handler, media_information),
+        _box(b"mdia", media_header, _HANDLER, media_information),
     )
     whole = b"".join((_file_type(sample_entry[4:8]), _box(b"moov", movie_header, track)))
     return whole[: -len(places)]
 
 
+@lru_cache(maxsize=16)
+def _descriptions(sample_entry: bytes) -> bytes:
+    return _full(b"stsd", 0, 0, pack(">I", 1), entry_for_output(sample_entry))
+
+
+@lru_cache(maxsize=16)
 def _file_type(codec: bytes) -> bytes:
     brands = [b"isom", b"iso2", b"mp41"]
     if codec in {b"avc1", b"av01"}:
@@ -291,3 +294,21 @@ def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
 
 def _box(kind: bytes, *parts: bytes) -> bytes:
     return b"".join((_BOX.pack(8 + sum(map(len, parts)), kind), *parts))
+
+
+# What is the same in every file.
+_END_OF_MOVIE_HEADER = b"".join(
+    [
+        pack(">IHxx8x", 0x10000, 0x100),
+        pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000),
+        bytes(24),
+        pack(">I", 2),
+    ]
+)
+_HANDLER = _full(b"hdlr", 0, 0, bytes(4), b"vide", bytes(12), b"VideoHandler\0")
+_MEDIA_INFORMATION = b"".join(
+    [
+        _full(b"vmhd", 0, 1, bytes(8)),
+        _box(b"dinf", _full(b"dref", 0, 0, pack(">I", 1), _full(b"url ", 0, 1))),
+    ]
+)

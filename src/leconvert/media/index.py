@@ -346,6 +346,23 @@ def read_clip_index(path: str | os.PathLike[str]) -> ClipIndex:
     return _parse(fetched, name)
 
 
+def have_same_index(one: str, other: str) -> bool:
+    """Tell whether two files are equally long, and their indices the same bytes in one place."""
+    found = [_fetch(path, _HELD_INDEX_BYTES) for path in (one, other)]
+    ours, theirs = [
+        None
+        if each is None
+        else (
+            each.size_bytes,
+            each.moov.media,
+            each.moov.begin + each.moov.span[0],
+            each.moov.buffer[each.moov.span[0] : each.moov.span[1]],
+        )
+        for each in found
+    ]
+    return ours is not None and ours == theirs
+
+
 def read_clip_indexes(
     paths: Sequence[str],
     *,

@@ -207,7 +207,7 @@ def with_other_columns(
     """Return whose tables have other columns than the result's data files, shape (E,)."""
     has_others = np.zeros(len(data.kinds), dtype=np.bool_)
     for kind in np.unique(data.kind[data.is_readable]).tolist():
-        stored, _ = _columns_of(paths, episodes, data, kind)
+        stored = tables.read_data_schema(_first_path_of(paths, episodes, data, kind))
         has_others[kind] = not tables.holds_columns_of(stored, result)
     found: BoolArray = has_others[data.kind]
     return found
@@ -216,11 +216,16 @@ def with_other_columns(
 def _columns_of(
     paths: EpisodePaths, episodes: EpisodeTable, data: Slices, kind: int
 ) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
-    episode = int(episodes.index[np.flatnonzero(data.kind == kind)[0]])
-    path = next(paths.absolute(DATA_STREAM, [episode]))
+    path = _first_path_of(paths, episodes, data, kind)
     schema = tables.read_data_schema(path)
     with tables.DataFile(path) as table:
         return schema, table.lengths(schema)
+
+
+def _first_path_of(paths: EpisodePaths, episodes: EpisodeTable, data: Slices, kind: int) -> str:
+    """Return the first of the tables of a kind."""
+    episode = int(episodes.index[np.flatnonzero(data.kind == kind)[0]])
+    return next(paths.absolute(DATA_STREAM, [episode]))
 
 
 def _sizes(schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:

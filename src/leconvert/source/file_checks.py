@@ -751,9 +751,15 @@ def _numbers(value: object, depth: int = 0) -> Iterator[float]:
 
 def _is_of_channels(value: Any) -> bool:
     """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
-    return (
-        len(value) in (1, 3) and len(value[-1]) == 1 == len(value[-1][0]) and _is_of_numbers(value)
-    )
+    try:
+        sum([number for ((number,),) in value])
+    except (TypeError, ValueError):
+        return (
+            len(value) in (1, 3)
+            and len(value[-1]) == 1 == len(value[-1][0])
+            and _is_of_numbers(value)
+        )
+    return len(value) in (1, 3)
 
 
 def _can_be_copied(values: object) -> bool:
