@@ -279,9 +279,6 @@ class Walk:
         self.number += 1
         return self.folder / f"d{self.number}"
 
-    def _keep(self) -> None:
-        self.before.append((copy.deepcopy(self.must_hold), snapshot(self.root)))
-
     def _moved_to(self, root: Path, must_hold: list[Episode]) -> None:
         self.root, self.must_hold, self.before = root, must_hold, []
 

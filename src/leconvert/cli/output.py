@@ -93,12 +93,12 @@ _HEADINGS = ("severity", "finding", "episode", "stream", "what was seen, and wha
 _NARROWEST_MESSAGE = 40
 
 
-def print_findings(findings: Sequence[Finding], *, remarks: bool = False) -> None:
+def print_findings(findings: Sequence[Finding]) -> None:
     """Print findings on stderr; nothing where there are none."""
     shown = [
         finding
         for finding in findings
-        if remarks or finding.severity != "info" or finding.code in _ALWAYS_SHOWN
+        if finding.severity != "info" or finding.code in _ALWAYS_SHOWN
     ]
     width = shutil.get_terminal_size((100, 24)).columns
     for line in findings_lines(shown, width):

@@ -242,15 +242,15 @@ class Comparer:
         """Return the output file of an episode, relative to the result."""
         return self.tables.target.path(stream, int(self.routes.file_number[stream][position]))
 
-    def place_in_file(self, stream: str, position: int) -> int:
-        """Return how many episodes stand before one in its output file."""
-        numbers = self.routes.file_number[stream]
+    def place_in_data_file(self, position: int) -> int:
+        """Return how many episodes stand before one in its data file."""
+        numbers = self.routes.file_number[DATA_STREAM]
         before = np.flatnonzero(numbers[:position] != numbers[position])
         return position - (int(before[-1]) + 1 if len(before) else 0)
 
     def row_span(self, position: int) -> RowSpan:
         """Return where an episode's rows are on both sides."""
-        first = position - self.place_in_file(DATA_STREAM, position)
+        first = position - self.place_in_data_file(position)
         (span,) = self._row_spans(first, np.array([position]))
         return span
 

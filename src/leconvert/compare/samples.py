@@ -112,7 +112,7 @@ def _found(
     path = compare.path_of(stream_of_camera(key), position) if is_video else data_path
     try:
         with pq.ParquetFile(compare.result / data_path) as file:
-            group = compare.place_in_file(DATA_STREAM, position)
+            group = compare.place_in_data_file(position)
             wanted = ["timestamp"] if is_video else [key]
             rows = file.read_row_group(group, wanted, use_threads=False)
         if not is_video:

@@ -159,7 +159,6 @@ class ObservationLog:
         *,
         feature: str | None = None,
         path: str | None = None,
-        severity: str = "",
         helps: tuple[str, ...] | None = None,
     ) -> None:
         """Say something that may hold for many slices of this stream."""
@@ -171,7 +170,6 @@ class ObservationLog:
                 self.stream,
                 path or self.path,
                 feature,
-                severity,
                 helps=helps,
             )
         )

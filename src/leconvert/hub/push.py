@@ -445,12 +445,10 @@ def push(
     return report
 
 
-def push_stands(repo_id: str, commit: str, *, api: HfApi | None = None) -> bool:
+def push_stands(repo_id: str, commit: str) -> bool:
     """Tell whether a branch, a tag or a pull request of a repo names a commit that was pushed."""
     with hub_errors(repo_id):
-        refs = (api or make_api()).list_repo_refs(
-            repo_id, repo_type=KIND, include_pull_requests=True
-        )
+        refs = make_api().list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True)
     named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
     return any(ref.target_commit == commit for ref in named)
 

@@ -302,16 +302,6 @@ def folder_of(options: ScratchOptions, owner: str, name: str) -> Path:
     return options.place(owner) / _slot_name(name) / "files"
 
 
-def has_room(options: ScratchOptions, owner: str, size_bytes: int) -> bool:
-    """Tell whether so many bytes have room now, beside what others reserved."""
-    root, limit = options.place(owner), options.limit_bytes
-    if limit is None or not root.is_dir():
-        return True
-    with storage_errors(root), _locked(root / "lock"):
-        reserved = sum(_read_number(slot / "reserved") for slot in _slots(root) if _is_held(slot))
-    return not reserved or reserved + size_bytes <= limit
-
-
 def usual_limit(options: ScratchOptions, owner: str) -> int:
     """Return four fifths of what a host has free for scratch, with what lies there already."""
     root = options.place(owner)

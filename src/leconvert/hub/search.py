@@ -47,7 +47,7 @@ def parse_group(text: str) -> HubGroup | None:
     return None
 
 
-def datasets_of(group: HubGroup, *, endpoint: str | None = None) -> list[str]:
+def datasets_of(group: HubGroup) -> list[str]:
     """Return the names of a group's dataset repositories: those that this token can see, sorted.
 
     Raises:
@@ -56,7 +56,7 @@ def datasets_of(group: HubGroup, *, endpoint: str | None = None) -> list[str]:
     """
     from huggingface_hub.errors import HfHubHTTPError
 
-    api = make_api(endpoint=endpoint)
+    api = make_api()
     with hub_errors(group.name):
         if not group.is_collection:
             return sorted({found.id for found in api.list_datasets(author=group.name)})

@@ -47,14 +47,13 @@ VERSION = 1
 Document = Mapping[str, Any]
 
 
-def begin_document(kind: str, *, now: datetime | None = None) -> dict[str, Any]:
+def begin_document(kind: str) -> dict[str, Any]:
     """Return the keys that every document begins with."""
-    started = now or datetime.now(UTC)
     return {
         "format": FORMAT,
         "version": VERSION,
         "kind": kind,
-        "started": started.isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

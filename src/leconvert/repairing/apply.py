@@ -63,7 +63,7 @@ from leconvert.repairing.order import find_order
 from leconvert.repairing.plan import RepairPlan, plan_repair
 from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.text import amount
-from leconvert.workdir.fs import LOCAL, FileSystem, can_clone, make_folders_below, sync_tree
+from leconvert.workdir.fs import can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.removal import remove_new_tree
 from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
@@ -142,7 +142,6 @@ def repair_dataset(
     dry_run: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
-    fs: FileSystem = LOCAL,
 ) -> RepairReport:
     """Make right what a check of a v3.0 dataset finds and what follows from its files alone.
 
@@ -154,7 +153,6 @@ def repair_dataset(
         dry_run: Only say what would be done.
         stop: When set, the repair ends with nothing changed.
         progress: Where it says how far it is.
-        fs: The file operations.
 
     Returns:
         What was changed. The plan of a dataset in which nothing can be mended is empty; then
@@ -182,9 +180,9 @@ def repair_dataset(
     )
     if not target.parent.is_dir():
         check_target(target, None)
-    with nullcontext() if dry_run else target_lock(target, run_id, fs=fs):
+    with nullcontext() if dry_run else target_lock(target, run_id):
         if not dry_run:
-            _end_interrupted(plan, run_id, fs)
+            _end_interrupted(plan, run_id)
         before = facts_of_tree(root)
         repair = _planned(root, retime, progress)
         report = RepairReport(root, target, plan.old, dry_run, repair)
@@ -199,7 +197,7 @@ def repair_dataset(
                 seconds = time.monotonic() - started
                 return replace(report, was_repaired=True, seconds=seconds)
         check_target(target, plan.old)
-        try_renames(target, fs=fs)
+        try_renames(target)
         _check_room(root, target)
 
         def unchanged(tree: Path) -> None:
@@ -211,18 +209,18 @@ def repair_dataset(
                     "to it.",
                 )
 
-        begin_tree(plan.staging, run_id, fs=fs)
+        begin_tree(plan.staging, run_id)
         writer = _TreeWriter(root, plan.staging, repair, stop, progress)
         try:
             writer.write(changes)
-            sync_tree(plan.staging, fs=fs)
+            sync_tree(plan.staging)
             _prove(root, plan.staging, repair, changes, stop, progress)
             unchanged(root)
         except BaseException:
             with suppress(Exception):
                 remove_new_tree(plan.staging, run_id)
             raise
-        swap_marked(plan, run_id, came_out=unchanged, fs=fs)
+        swap_marked(plan, run_id, came_out=unchanged)
     return replace(
         report,
         written_bytes=writer.written_bytes,
@@ -250,10 +248,10 @@ def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
     return plan_repair(ordered, retime=retime, order=order, stored=check.findings)
 
 
-def _end_interrupted(plan: SwapPlan, run_id: str, fs: FileSystem) -> None:
+def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
     """End or take back what an earlier repair of this target left."""
-    recover_marked(plan, run_id, fs=fs)
-    for owner, tree in staging_trees(plan.target, fs=fs):
+    recover_marked(plan, run_id)
+    for owner, tree in staging_trees(plan.target):
         if owner == run_id:
             remove_new_tree(tree, run_id)
 

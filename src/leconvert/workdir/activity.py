@@ -123,13 +123,13 @@ def _folder() -> str:
         return ""  # it was removed
 
 
-def read_invocations(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[Invocation]:
+def read_invocations(run: RunPaths, run_id: str) -> list[Invocation]:
     """Return how every process of a run was called, oldest first by their own clocks.
 
     Records that cannot be read, or that are not what they should be, are left out.
     """
     try:
-        names = fs.list_names(run.invocations_dir)
+        names = LOCAL.list_names(run.invocations_dir)
     except OSError:
         return []
     found = []
@@ -138,7 +138,7 @@ def read_invocations(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> l
             continue
         try:
             record = read_record(
-                run.invocations_dir / name, "invocation", version=_VERSION, run_id=run_id, fs=fs
+                run.invocations_dir / name, "invocation", version=_VERSION, run_id=run_id
             )
             found.append(_invocation(record))
         except (OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError):
@@ -228,21 +228,17 @@ def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[Job
 # missing or torn.
 
 
-def record_probe(
-    run: RunPaths, run_id: str, document: Mapping[str, Any], *, fs: FileSystem = LOCAL
-) -> None:
+def record_probe(run: RunPaths, run_id: str, document: Mapping[str, Any]) -> None:
     """Record the probe's document, or the error that says why there is none; never fails."""
     with suppress(OSError, StorageError, ValueError):
         record = encode_record("probe-of-run", _VERSION, run_id, {"probe": dict(document)})
-        replace_record(run.probe_result, record, fs=fs)
+        replace_record(run.probe_result, record)
 
 
-def read_probe(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> Mapping[str, Any] | None:
+def read_probe(run: RunPaths, run_id: str) -> Mapping[str, Any] | None:
     """Return the probe's document, or None where nothing was measured."""
     try:
-        record = read_record(
-            run.probe_result, "probe-of-run", version=_VERSION, run_id=run_id, fs=fs
-        )
+        record = read_record(run.probe_result, "probe-of-run", version=_VERSION, run_id=run_id)
     except (OSError, LeconvertError):
         return None
     document = record.get("probe")

@@ -338,7 +338,7 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
         ) from error
 
 
-def admit_host(run: RunPaths, run_id: str, planned: OneHost, *, fs: FileSystem = LOCAL) -> OneHost:
+def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
     """Refuse every host but the one that planned the run; note its present boot and mount.
 
     Returns:
@@ -360,13 +360,13 @@ def admit_host(run: RunPaths, run_id: str, planned: OneHost, *, fs: FileSystem =
         )
     now = replace(planned, host=replace(planned.host, boot=here.boot), device=_device(run.root))
     if now != planned:
-        _write(run, run_id, now, fs)
+        _write(run, run_id, now, LOCAL)
     return now
 
 
-def check_still_alone(run: RunPaths, run_id: str, mine: OneHost, *, fs: FileSystem = LOCAL) -> None:
+def check_still_alone(run: RunPaths, run_id: str, mine: OneHost) -> None:
     """Check that nobody came in through another boot or mount since this process did."""
-    now = read_one_host(run, run_id, fs=fs)
+    now = read_one_host(run, run_id)
     if now is not None and now != mine:
         raise OneHostOnlyError(
             f"Run {run_id} is used through another host or mount now, by one that calls itself "

@@ -386,7 +386,7 @@ def _content(path: Path, fs: FileSystem) -> bytes | None:
 # Makes the work dir's own folder so that it survives a power failure.
 
 
-def make_durably(folder: Path, *, fs: FileSystem = LOCAL) -> None:
+def make_durably(folder: Path) -> None:
     """Make a folder with those above it, and force the names of what was made to the disk.
 
     Records that are forced to the disk in a folder whose own name is not are lost with it; after a
@@ -398,10 +398,10 @@ def make_durably(folder: Path, *, fs: FileSystem = LOCAL) -> None:
         folder = folder.parent
     for made in reversed(missing):
         with storage_errors(made), suppress(FileExistsError):
-            fs.make_dir(made)
+            LOCAL.make_dir(made)
         # A folder that may be written but not read cannot be opened, and so not forced either.
         with storage_errors(made.parent), suppress(PermissionError):
-            fs.sync_dir(made.parent)
+            LOCAL.sync_dir(made.parent)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -206,7 +206,6 @@ def target_lock(
     target: Path,
     run_id: str,
     *,
-    worker: WorkerIdentity | None = None,
     wait: LockWait | None = None,
     fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
@@ -219,7 +218,7 @@ def target_lock(
     make_durably(path.parent)
     held = False
     try:
-        with hold_lock(path, "target", run_id=run_id, worker=worker, wait=wait, beats=True, fs=fs):
+        with hold_lock(path, "target", run_id=run_id, wait=wait, beats=True, fs=fs):
             held = True
             try:
                 yield

@@ -250,11 +250,11 @@ class WorkDir:
         self.run(run_id)
         write_durably(self.current, encode_record("current", _CURRENT_VERSION, run_id, {}), fs=fs)
 
-    def list_runs(self, *, fs: FileSystem = LOCAL) -> list[str]:
+    def list_runs(self) -> list[str]:
         """Return the ids of all runs, oldest first."""
         try:
             with storage_errors(self.runs_dir):
-                names = fs.list_names(self.runs_dir)
+                names = LOCAL.list_names(self.runs_dir)
         except FileNotFoundError:
             return []
         return [name for name in names if _RUN_ID.match(name)]

@@ -23,7 +23,6 @@ from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 from leconvert.worker_pool import WorkerOptions
 
 SPEC = DatasetSpec(episodes=2, frames=8, cameras=(CameraSpec(width=32, height=32),))
-GROWN = DatasetSpec(episodes=3, frames=8, cameras=(CameraSpec(width=32, height=32),))
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,6 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 Push = Callable[..., PushReport]
 Client = Callable[..., HfApi]
-V2_META = {"meta/episodes.jsonl", "meta/episodes_stats.jsonl", "meta/tasks.jsonl"}
 
 
 class Said(SilentProgress):

@@ -13,7 +13,6 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.media import UnsupportedClipError, boxes
 from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, children, read_moov, table_span
 
-Pread = Callable[[int, int, int], bytes]
 HEAD_BYTES, TAIL_BYTES = 4096, 65536
 DESCRIPTOR = 7
 
