@@ -28,8 +28,10 @@ __all__ = [
     "int64_array",
     "int64_values",
     "integers",
+    "is_binary",
     "is_list",
     "is_number",
+    "is_text",
     "list_length",
     "nested_floats",
     "repeated_int64",
@@ -72,6 +74,20 @@ def is_number(kind: pa.DataType) -> bool:
     """Whether values of a type are numbers or truth values, which statistics are computed of."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether values of a type are bytes of any length."""
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are texts."""
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 

@@ -27,7 +27,7 @@ from leconvert.formats.v3 import (
 from leconvert.model import DATA_STREAM, Finding, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.tables.lerobot_reader import NUMBER_DTYPES, dtype_name, read_by_lerobot
-from leconvert.tables.schemas import HUGGINGFACE_KEY
+from leconvert.tables.schemas import HUGGINGFACE_KEY, is_image_entry
 
 __all__ = ["DataFileReport", "check_data_file", "check_schema"]
 
@@ -66,7 +66,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
         if feature.dtype == "image":
             if reading.verdict != "exact":
                 yield wrong("data-types", f"The image {name!r} is stored as {kind}.")
-            elif not _says_image(entries.get(name)):
+            elif not is_image_entry(entries.get(name)):
                 yield wrong("image-metadata", f"The entry of {name!r} is {entries.get(name)!r}.")
         elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
             # Texts that happen to be numbers, and numbers as texts, are cast too; nobody means it.
@@ -100,10 +100,6 @@ def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
     except (KeyError, ValueError, TypeError, RecursionError):
         return {}
     return entries if isinstance(entries, dict) else {}
-
-
-def _says_image(entry: object) -> bool:
-    return isinstance(entry, Mapping) and entry.get("_type") == "Image"
 
 
 # ------------------------------------------------------------------------------------------------

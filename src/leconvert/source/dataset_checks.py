@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from leconvert import tables
-from leconvert.arrow import innermost_type, is_number
+from leconvert.arrow import innermost_type, is_binary, is_number, is_text
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import (
     DROP,
@@ -713,7 +713,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]
         if pa.types.is_struct(kind):
             place = kind.get_field_index("bytes")
             held = kind.field(place).type if place >= 0 else pa.null()
-        if not _is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
+        if not is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
             said = f"The images {shown(name)} are stored as {shown(str(kind))} and not as files: "
             said += "no statistics can be computed."
             yield Observation("uncomputable-stats", said, feature=name)
@@ -743,13 +743,7 @@ def _holds_paths(kind: pa.DataType) -> bool:
         kind = kind.storage_type
     if pa.types.is_struct(kind):
         return bool(kind.get_field_index("bytes") < 0 <= kind.get_field_index("path"))
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )
+    return is_text(kind)
 
 
 def _is_list_of_texts(names: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import innermost_type, is_list, is_number, list_length
+from leconvert.arrow import innermost_type, is_binary, is_list, is_number, is_text, list_length
 from leconvert.errors import UnreadableSourceError
 from leconvert.formats.v2 import EpisodeTable
 from leconvert.model import DATA_STREAM
@@ -60,9 +60,9 @@ def _shape(
     kind, held = _plain(field.type), innermost_type(field.type)
     # A file may hold many of the episodes.
     files = iter(dict.fromkeys(paths.absolute(DATA_STREAM, episodes)))
-    if pa.types.is_struct(kind) or _is_binary(kind):
+    if pa.types.is_struct(kind) or is_binary(kind):
         return _image_shape(next(_read(files, field.name))), ["height", "width", "channels"]
-    if not (is_number(held) or _is_text(kind)):
+    if not (is_number(held) or is_text(kind)):
         raise ValueError(f"LeRobot reads no {shown(str(kind))}")
     shapes = {_value_shape(values) for values in _read(files, field.name)}
     if len(shapes) > 1:
@@ -109,11 +109,3 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     return kind
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import int64_array, int64_values, is_list, list_length
+from leconvert.arrow import int64_array, int64_values, is_binary, is_list, list_length
 from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.model import IntArray
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
@@ -131,9 +131,7 @@ def holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column holds byte strings such as encoded images, at any depth."""
     if pa.types.is_nested(kind):
         return any(holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )
+    return is_binary(kind)
 
 
 def _writer_options(schema: pa.Schema) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from leconvert.arrow import is_list
+from leconvert.arrow import is_binary, is_list, is_text
 from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.tables.lerobot_reader import list_sizes
@@ -27,6 +27,7 @@ __all__ = [
     "feature_of_type",
     "holds_columns_of",
     "huggingface_metadata",
+    "is_image_entry",
     "output_schema",
     "serialize_schema",
 ]
@@ -76,7 +77,7 @@ def output_schema(
         if feature.get("dtype") == "image" and _can_be_image(field.type):
             fields.append(pa.field(field.name, IMAGE_TYPE))
             entries[field.name] = stored.get(field.name)
-            if not _is_image_entry(entries[field.name]):
+            if not is_image_entry(entries[field.name]):
                 entries[field.name] = dict(_IMAGE_FEATURE)
             continue
         fields.append(pa.field(field.name, field.type, field.nullable, _kept_metadata(field)))
@@ -102,7 +103,7 @@ def holds_columns_of(stored: pa.Schema, result: pa.Schema) -> bool:
     entries, wanted = _stored_entries(stored), _stored_entries(result)
     return all(
         stored.field(field.name).type.equals(field.type)
-        and _is_image_entry(entries.get(field.name)) == _is_image_entry(wanted.get(field.name))
+        and is_image_entry(entries.get(field.name)) == is_image_entry(wanted.get(field.name))
         for field in result
     )
 
@@ -188,7 +189,8 @@ def _kept_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
     return kept or None
 
 
-def _is_image_entry(entry: Any) -> bool:
+def is_image_entry(entry: object) -> bool:
+    """Whether an entry of the ``huggingface`` metadata says that a column holds images."""
     return isinstance(entry, Mapping) and entry.get("_type") == "Image"
 
 
@@ -307,7 +309,7 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         if len({_list_size(found), _list_size(wanted)} - {None}) > 1:
             return False
         return fits(found.value_type, wanted.value_type)
-    if wanted.equals(IMAGE_TYPE) and _is_binary(found):
+    if wanted.equals(IMAGE_TYPE) and is_binary(found):
         return True
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         inner = {found.field(i).name: found.field(i).type for i in range(found.num_fields)}
@@ -319,24 +321,12 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if pa.types.is_floating(found) and pa.types.is_floating(wanted):
         return bool(found.bit_width <= wanted.bit_width)
-    return (_is_binary(found) and _is_binary(wanted)) or (_is_text(found) and _is_text(wanted))
+    return (is_binary(found) and is_binary(wanted)) or (is_text(found) and is_text(wanted))
 
 
 def _list_size(kind: pa.DataType) -> int | None:
     """Return the length that all lists of a column have; None where it may be any."""
     return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
 
 
 def _as_image(array: pa.Array) -> pa.StructArray:
