@@ -696,22 +696,7 @@ def run_worker(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> WorkerSummary:
-    """Run one worker on a work dir until nothing is left for it.
-
-    Args:
-        work_dir: The folder that all hosts share.
-        leases: Lease time and attempts.
-        scratch: Where to keep what is fetched of a source on the Hub.
-        max_batches: Stop after so many batches.
-        max_idle_seconds: Stop after waiting so long for something to do.
-        allow_mixed_versions: Work although library versions differ from the planner's.
-        command: The command line that asks for it, as in `convert`.
-        stop: Set it from another thread to make the worker hand back and return.
-        progress: Where to report.
-
-    Raises:
-        LeconvertError: One of its subclasses.
-    """
+    """Run one worker on a work dir until nothing is left for it."""
     for name, limit in (("max_batches", max_batches), ("max_idle_seconds", max_idle_seconds)):
         if limit is not None and not limit >= 0:
             raise UsageError(f"{name} cannot be {limit}.")

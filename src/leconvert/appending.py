@@ -72,12 +72,7 @@ def former_episodes(target: Path) -> int:
 def layout_appended(
     scan: SourceScan, target: Path, options: LayoutOptions
 ) -> tuple[list[StreamLayout], int]:
-    """Return the output files of a source whose first episodes have theirs, and how many those are.
-
-    Raises:
-        TargetError: The target is not the result of the source's first episodes, as far as their
-            number, lengths, tasks and features tell; or there are no new ones.
-    """
+    """Return the output files of a source whose first episodes have theirs, and how many have."""
     former = v3.Dataset(target)
     kept = len(former.episodes)
     _check_former(scan, former, options)

@@ -188,11 +188,7 @@ def packages_of(
     extras: Sequence[str],
     version_of: Callable[[str], str | None],
 ) -> tuple[Package, ...]:
-    """Return the packages that requirements name: needed ones first, else in their order.
-
-    Args:
-        version_of: Returns a package's installed version, None if it is missing.
-    """
+    """Return the packages that requirements name: needed ones first, else in their order."""
     from packaging.requirements import Requirement
 
     wants: dict[str, str] = {}
@@ -321,14 +317,7 @@ def examine(
     version_of: Callable[[str], str | None] = package_version,
     imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
 ) -> Examination:
-    """Look at this machine, and at a folder's file system.
-
-    Args:
-        diagnose: Returns what torch and torchcodec can do, or None and why that is not known.
-        loads: Tells whether a shared library loads.
-        version_of: Returns a package's installed version, None if it is missing.
-        imports: Returns why modules do not load, by their names.
-    """
+    """Look at this machine, and at a folder's file system."""
     file_system = None
     if folder is not None:
         file_system = CheckReport(str(folder), mount_of(folder), tuple(probe_folder(folder)))

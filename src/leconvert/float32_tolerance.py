@@ -162,11 +162,7 @@ def _frames_sure_of_their_place(fps: Fraction, file_frames: int) -> int:
 def _blocks(
     episodes: IntArray, first: IntArray, length: IntArray
 ) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield every frame from ``first`` to ``length`` of each episode, a block at a time.
-
-    Yields:
-        The episode of each frame and the frame's number within it, both of shape (N,).
-    """
+    """Yield every frame from ``first`` to ``length`` of each episode, a block at a time."""
     ends = np.cumsum(length - first)
     begins = ends - (length - first)
     total = int(ends[-1]) if len(ends) else 0

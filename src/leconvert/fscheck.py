@@ -407,11 +407,7 @@ def checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Channel:
-    """Messages between ``leader`` and ``peer``, in order.
-
-    Args:
-        timeout_seconds: How long the other may be silent.
-    """
+    """Messages between ``leader`` and ``peer``, in order."""
 
     def __init__(
         self,
@@ -687,11 +683,7 @@ def follow(
     pause: Callable[[float], None] = time.sleep,
     fs: FileSystem = LOCAL,
 ) -> Mapping[str, Any]:
-    """Wait for a leader, do what it says, and return the outcome that it sends at the end.
-
-    Args:
-        on_ready: Called once a leader can find this peer.
-    """
+    """Wait for a leader, do what it says, and return the outcome that it sends at the end."""
     me = WorkerIdentity.of_this_process()
     place = session_dir(folder, me.token)
     with storage_errors(folder):

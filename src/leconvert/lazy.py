@@ -16,13 +16,7 @@ __all__ = ["lazy_names"]
 def lazy_names(
     package: str, names: Mapping[str, Sequence[str]], *, title: str
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that needs torch.
-
-    Args:
-        package: Its name.
-        names: What each of its modules offers.
-        title: What an error calls the package where torch is missing.
-    """
+    """Return the ``__getattr__`` of a package that needs torch."""
     module_of = {name: module for module, offered in names.items() for name in offered}
 
     def get(name: str) -> Any:

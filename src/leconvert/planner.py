@@ -731,14 +731,6 @@ def plan_repairs(
     It does what a user does who follows each message: with the first remedy of every error it looks
     again, until nothing is wrong. Then each repair that leaves something out, the costliest first,
     is taken back where the others turn out to be enough.
-
-    Args:
-        source: The dataset, of any version.
-        options: The repairs to try instead; no others are looked for.
-        progress: Where to report.
-
-    Raises:
-        FindingsError: An error has no remedy, or is none of what the options repair.
     """
     flags: dict[str, float] = {}  # and the share of the dataset that each leaves
     scan = scan_source(source, progress=progress)
@@ -1000,11 +992,7 @@ def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
 
 
 def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
-    """Say which files of the sources are not taken as they are, and why.
-
-    Args:
-        kept: Episodes at the beginning that are in the result already.
-    """
+    """Say which files of the sources are not taken as they are, and why."""
     sources = open_sources(scan.sources)
     found = []
     for stream in scan.streams:

@@ -269,11 +269,7 @@ _FRAMES = re.compile(r"\s*([0-9]{0,18})\s*:\s*([0-9]{0,18})\s*")
 
 
 def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameInterval, ...]:
-    """Return what ``--episode N --frames FROM:TO``, given any number of times, stand for.
-
-    Raises:
-        UsageError: They are not as many, or an interval is none.
-    """
+    """Return what ``--episode N --frames FROM:TO``, given any number of times, stand for."""
     if len(episodes) != len(frames) or not frames:
         raise UsageError(
             f"--episode is given {count(len(episodes), 'time')} and --frames "
@@ -315,9 +311,6 @@ def parse_parts(texts: Iterable[str]) -> dict[str, float | str]:
     Args:
         texts: Each one or several of these, with commas between; an item without a ``=`` goes on
             with the list of the part before it.
-
-    Raises:
-        UsageError: There is no part, or one is named twice, or has no name or no value.
     """
     parts: dict[str, str] = {}
     name = ""
@@ -351,10 +344,6 @@ def split_episodes(
         into: Name of each part, and its share of the episodes or a list such as ``0-99,120``.
         episode_index: Indices of all episodes, ascending, shape (E,).
         seed: Decides which episodes a share takes.
-
-    Raises:
-        UsageError: A name cannot be a folder's; shares and lists are mixed; shares do not add up to
-            1, or one of them takes no episode; lists share an episode, or leave one out.
     """
     for name in into:
         if not _PART_NAME.fullmatch(name):

@@ -491,11 +491,7 @@ def run_status(work_dir: Path) -> RunStatus:
 def watch_run(
     work_dir: Path, pause: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[RunStatus]:
-    """Look again and again, until the result is in place; a ``--restart`` is followed.
-
-    Args:
-        pause: Waits between two looks, and says whether to stop.
-    """
+    """Look again and again, until the result is in place; a ``--restart`` is followed."""
     observer: RunObserver | None = None
     while True:
         try:

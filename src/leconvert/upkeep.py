@@ -625,11 +625,6 @@ def undo_conversion(
     ``<target>_repaired``.
 
     Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
-
-    Raises:
-        TargetError: What lies there is not what a conversion in place left.
-        BusyError: A run of this dataset is under way.
-        VerificationError: The two do not hold the same.
     """
     if _places_of_repair(target) is not None:
         return _undo_repair(target, dry_run, stop, progress, fs)
@@ -798,11 +793,7 @@ class _UndoPlaces:
 
 
 def _places_of_undo(target: Path) -> _UndoPlaces:
-    """Return where source and result are; both at their last places where all is done.
-
-    Raises:
-        TargetError: A conversion in place left something else, or nothing.
-    """
+    """Return where source and result are; both at their last places where all is done."""
     old, found = old_dir(target), {}
     asides = {kind: result_aside(target, version) for kind, version in _ASIDE_OF.items()}
     for place in (target, old, *asides.values()):
@@ -875,11 +866,7 @@ def _compared(
     stop: threading.Event | None,
     progress: Progress,
 ) -> tuple[dict[str, FileFacts], VerificationReport]:
-    """Return the result's files and what was compared; raise unless the two hold the same.
-
-    Args:
-        datasets: The two as datasets.
-    """
+    """Return the result's files and what was compared; raise unless the two hold the same."""
     before = facts_of_tree(source), facts_of_tree(result)
     report = _of_appended(*datasets) or verify_pair(
         datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
@@ -1032,13 +1019,7 @@ def release_batches(
     pause: Callable[[float], None] = time.sleep,
     fs: FileSystem = LOCAL,
 ) -> ReleaseReport:
-    """Give batches back to whoever looks for work next.
-
-    Args:
-        on_watch: Told how many holders are watched, before it takes up to ``lease_seconds``.
-        clock: A monotonic clock in seconds.
-        pause: Waits so many seconds.
-    """
+    """Give batches back to whoever looks for work next."""
     if not batches and not failed and not stuck:
         raise UsageError("No batch is named.", next_step="Give batch numbers, --failed or --stuck.")
     unknown = sorted(b for b in batches if not 0 <= b < run.manifest.num_batches)

@@ -74,10 +74,6 @@ class ShardWriter:
 
     It guarantees that what it wrote is on disk when it returns, and that the source files were the
     planned ones before and after they were read.
-
-    Args:
-        run: The run.
-        inputs: Provides the files of a source that is not on this machine; None for one that is.
     """
 
     def __init__(self, run: OpenedRun, inputs: Inputs | None = None) -> None:
@@ -144,12 +140,7 @@ class ShardWriter:
         on_bytes: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
-        """Write one shard of the batch that is under way; return its record for ``done``.
-
-        Args:
-            on_bytes: Called with source bytes as they are dealt with.
-            should_stop: Asked now and then; True ends the work.
-        """
+        """Write one shard of the batch that is under way; return its record for ``done``."""
         part = self._parts[shard.stream]
         rows = slice(shard.first - part.first, shard.stop - part.first)
         scan, sources = part.scan.rows(rows), part.sources[rows]

@@ -134,11 +134,7 @@ def check_data_file(
     num_tasks: int | None,
     task_numbers: IntArray | None = None,
 ) -> DataFileReport:
-    """Check one data file; memory is bounded by a block of rows of five columns, and its footer.
-
-    Args:
-        task_numbers: What its rows call each task, ascending; by default its row.
-    """
+    """Check one data file; memory is bounded by a block of rows of five columns, and its footer."""
     report = DataFileReport()
     path = routed.path
     if not (root / path).exists():

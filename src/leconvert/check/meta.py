@@ -88,11 +88,7 @@ class Total:
 
 
 class EpisodeStats:
-    """Adds up the statistics of some features; a feature whose statistics are unusable is left out.
-
-    Args:
-        features: The features; others are passed over.
-    """
+    """Adds up the statistics of some features, without those whose statistics are unusable."""
 
     def __init__(self, features: Collection[str]) -> None:
         self._features = sorted(features)

@@ -240,11 +240,7 @@ def _public(value: object) -> object:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Returns:
-        The exit code.
-    """
+    """Run one command."""
     given = list(sys.argv[1:] if argv is None else argv)
     # What follows -- is not ours.
     ours = given.index("--") if "--" in given else len(given)

@@ -228,12 +228,7 @@ def add_retime(parser: argparse._ActionsContainer) -> None:
 
 
 def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) -> None:
-    """Add what the user allows a conversion to change; see docs/findings.md.
-
-    Args:
-        parser: Where to add them.
-        of_v3: Leave out what is for v2.x sources alone.
-    """
+    """Add what the user allows a conversion to change; see docs/findings.md."""
     when = "nothing is repaired unless one of these says so"
     if of_v3:
         when = "beyond what follows from the files, each only if it is given; with any but --retime"
@@ -388,11 +383,7 @@ def scratch_options(options: argparse.Namespace) -> ScratchOptions:
 
 
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
-    """Refuse a scratch folder where no worker fetches anything.
-
-    Args:
-        stream: Whether a dataset on the Hub would be fetched batch by batch.
-    """
+    """Refuse a scratch folder where no worker fetches anything."""
     flag = next(
         (
             flag
@@ -434,11 +425,7 @@ UNWATCHED_SECONDS = 120.0
 
 
 def add_lease_options(parser: argparse.ArgumentParser, *, trouble: bool) -> None:
-    """Add what governs leases.
-
-    Args:
-        trouble: Whether to add what governs workers that nobody watches.
-    """
+    """Add what governs leases."""
     group = _group(parser, "leases")
     group.add_argument(
         "--lease-seconds", type=some_seconds, metavar="S",
@@ -675,11 +662,7 @@ def plan_options(options: argparse.Namespace) -> PlanOptions:
 
 
 def add_proof_options(parser: argparse.ArgumentParser, *, may_delete: bool = True) -> None:
-    """Add what is proven before the swap, and what it may replace and remove.
-
-    Args:
-        may_delete: Whether the source can be removed after it.
-    """
+    """Add what is proven before the swap, and what it may replace and remove."""
     group = _group(parser, "proof and replacement")
     deleting = "; bytes with --delete-source" if may_delete else ""
     group.add_argument(
@@ -1096,12 +1079,7 @@ def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None
 
 
 def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = False) -> None:
-    """Add where to and how to push.
-
-    Args:
-        parser: Where to add them.
-        of_several: The result is made of several datasets, and goes where a name says or nowhere.
-    """
+    """Add where to and how to push."""
     group = _group(parser, "push", "see docs/hub.md")
     nowhere = "nothing is pushed" if of_several else "where the source came from"
     group.add_argument(

@@ -466,11 +466,6 @@ class Parser(argparse.ArgumentParser):
     It imports its command's module when it first parses, so that only the command that runs pays.
     An option is accepted by its whole name alone: an abbreviation would come to mean something else
     with the next option. Whatever is wrong with a command line is raised as `UsageError`.
-
-    Args:
-        module: The module whose ``add_arguments`` declares the options; None if they are declared
-            otherwise.
-        options: As for `argparse.ArgumentParser`.
     """
 
     def __init__(self, *, module: str | None = None, **options: Any) -> None:
@@ -487,13 +482,7 @@ class Parser(argparse.ArgumentParser):
         *,
         usual: str | None = None,
     ) -> None:
-        """Add commands below this one.
-
-        Args:
-            commands: Name and line of each, below a heading; the empty one is not shown.
-            module_of: Returns the module of a command.
-            usual: The command that is meant where the first word names none; None for no such.
-        """
+        """Add commands below this one."""
         self._usual_command = usual
         below = self.add_subparsers(
             dest=dest, metavar="COMMAND", title="commands", required=True, action=_Commands

@@ -191,12 +191,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
-    """Plan, and show what workers will find.
-
-    Args:
-        options: The command's options.
-        replaces: Whether a v3.0 dataset at the target may be replaced, which the packer is told.
-    """
+    """Plan, and show what workers will find."""
     take_arguments(options)
     from leconvert.planner import draft_plan, is_outline, open_or_plan, summarize
     from leconvert.workdir.activity import record_invocation

@@ -19,12 +19,7 @@ __all__ = ["BarProgress", "LineProgress", "progress_for"]
 
 
 class Clock:
-    """Ticks in a thread from `start` to `stop`.
-
-    Args:
-        every_seconds: How often.
-        tick: What to call; it must not fail.
-    """
+    """Ticks in a thread from `start` to `stop`."""
 
     def __init__(self, every_seconds: float, tick: Callable[[], None]) -> None:
         self._every_seconds = every_seconds

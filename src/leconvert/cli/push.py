@@ -150,15 +150,7 @@ class ResultPush:
 
 
 class ConvertPush(ResultPush):
-    """What ``convert`` knows about its push.
-
-    Args:
-        options: The command's options.
-        places: Where the source is, where it came from, and where the result will stand.
-
-    Raises:
-        UsageError: Options contradict each other.
-    """
+    """What ``convert`` knows about its push."""
 
     def __init__(self, options: argparse.Namespace, places: Places) -> None:
         self._places = places

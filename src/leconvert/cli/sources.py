@@ -110,15 +110,8 @@ def places(
 ) -> Places | str:
     """Return source, target and work dir, after the source was brought here if need be.
 
-    Args:
-        stream: Fetch no more than a plan needs of a dataset on the Hub.
-        migrate: Let the files of a dataset stay on the Hub where the layout and the push allow it.
-
     Returns:
         The places; or a line that says that the Hub has the dataset in this version already.
-
-    Raises:
-        HubAccessError: The result is to be pushed, and there is no token.
     """
     from leconvert.workdir.swap import work_dir_beside
 
@@ -205,11 +198,7 @@ def bring_from_hub(
     stop: threading.Event | None,
     progress: Progress,
 ) -> Places | str:
-    """Return the places of a dataset that ``--repo-id`` names, after it was brought here.
-
-    Returns:
-        The places; or a line that says that the Hub has the dataset in this version already.
-    """
+    """Return the places of a dataset that ``--repo-id`` names, after it was brought here."""
     from leconvert.hub import source as hub_source  # local datasets need no client of the Hub
 
     local = here.source
@@ -312,12 +301,7 @@ class NamedDataset:
 
 
 def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> list[NamedDataset]:
-    """Read several arguments DATASET as ``convert`` reads one; nothing is fetched yet.
-
-    Args:
-        given: The arguments.
-        unfetched: Refuse what would have to be fetched, for this reason.
-    """
+    """Read several arguments DATASET as ``convert`` reads one; nothing is fetched yet."""
     found = []
     for word in given:
         named = hub_dataset(word)

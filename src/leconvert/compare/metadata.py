@@ -501,12 +501,6 @@ def compare_stats(
 
     Statistics that the conversion computed are not compared here but with the rows that they are
     of; those of videos are taken as they stand.
-
-    Args:
-        path: The table that holds them.
-        found: The statistics that the result has of each episode, by column
-            ``stats/<feature>/<name>``.
-        data_files: Gives the result's data files, whose rows quantiles of columns are of.
     """
     try:
         yield from _compare_stats(result, path, expected, found, data_files)
@@ -583,14 +577,7 @@ def _compare_aggregate(
     data_files: Callable[[], Sequence[str]],
     bounds: Callable[[str, str], tuple[Any, Any] | None],
 ) -> Iterator[Difference]:
-    """Compare the statistics of all episodes.
-
-    Args:
-        expected: What those of episodes add up to.
-        features: Features of the result.
-        data_files: Gives the files whose rows quantiles of columns are of.
-        bounds: Gives what a quantile lies between that was computed from pictures; else None.
-    """
+    """Compare the statistics of all episodes."""
     found = _read_aggregate(result)
     if isinstance(found, Difference):
         yield found

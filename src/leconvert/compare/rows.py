@@ -560,9 +560,6 @@ class SourceRows:
     """Reads rows of source files; those of one file mostly in their order, in one pass over it.
 
     It holds the file that was read last and some of its rows.
-
-    Args:
-        columns: The columns to read; None for all.
     """
 
     def __init__(self, columns: list[str] | None = None) -> None:

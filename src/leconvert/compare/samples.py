@@ -41,11 +41,7 @@ def picture_features(compare: Comparer) -> list[str]:
 def compare_pictures(
     compare: Comparer, sampling: Sampling, advance: Callable[[int], None]
 ) -> Iterator[Difference]:
-    """Decode random frames on both sides and yield those whose pixels differ.
-
-    Args:
-        advance: Called with 1 for each.
-    """
+    """Decode random frames on both sides and yield those whose pixels differ."""
     features = picture_features(compare)
     wanted = sampling.frames(sampling.decode, compare.compared_lengths, features)
     source = SourcePictures(compare)
@@ -180,11 +176,7 @@ def check_lerobot() -> None:
 def compare_samples(
     compare: Comparer, sampling: Sampling, advance: Callable[[int], None]
 ) -> Iterator[Difference]:
-    """Load random samples through ``LeRobotDataset`` and yield what is not as in the source.
-
-    Args:
-        advance: Called with 1 for each.
-    """
+    """Load random samples through ``LeRobotDataset`` and yield what is not as in the source."""
     check_lerobot()
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 

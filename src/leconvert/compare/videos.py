@@ -338,9 +338,6 @@ def compare_header(
 
     Nothing is said of a file whose samples are not as they should be: that is for
     `leconvert.compare.videos` to say.
-
-    Args:
-        may_be_free: Allow boxes in it that hold nothing; all others must be the same.
     """
     begins: list[int] = []
     start = 0

@@ -208,11 +208,7 @@ class Fleet:
         self._failed = 0
 
     def see_nodes(self, nodes: Mapping[str, str]) -> list[int]:
-        """Take note of the nodes that live and can hold a worker, as host names by id.
-
-        Returns:
-            Places whose node is gone, and whose workers count as lost from now on.
-        """
+        """Take note of the nodes that live and can hold a worker, as host names by id."""
         self._nodes = dict(nodes)
         if nodes:
             self._nodes_seen_at = self._clock()
@@ -425,11 +421,7 @@ class Outcome:
 
 
 class RayCluster:
-    """A connection to a cluster, the driver of one Ray job.
-
-    Raises:
-        EngineError: Ray is missing, there is no cluster at the address, or it runs other versions.
-    """
+    """A connection to a cluster, the driver of one Ray job."""
 
     def __init__(self, options: RayOptions) -> None:
         # It asks once a host otherwise, and says so in every log.

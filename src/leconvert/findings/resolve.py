@@ -283,13 +283,7 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
 def check_renamed_features(
     renames: Mapping[str, str], known: Sequence[str], task_indices: Sequence[str]
 ) -> None:
-    """Refuse features that cannot have the name that they are to have.
-
-    Args:
-        renames: New name of each.
-        known: Features of the dataset.
-        task_indices: Columns that ``meta/modality.json`` says to hold task indices.
-    """
+    """Refuse features that cannot have the name that they are to have."""
     for old, new in renames.items():
         said = f"--rename-feature {shown(f'{old}={new}')}"
         if old not in known:
@@ -569,12 +563,6 @@ class _Remedies:
     """What each remedy of the errors would leave of a dataset.
 
     Errors of one code and one stream or feature are one matter: a flag repairs all of them.
-
-    Args:
-        facts: The source.
-        base: What is left of it if nothing more is left out.
-        kept: Whether each episode stays so far, shape (E,).
-        errors: All errors.
     """
 
     def __init__(

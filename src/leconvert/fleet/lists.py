@@ -233,17 +233,8 @@ def read_list(
 ) -> list[FleetDataset]:
     """Read a list of datasets; nothing is looked at but the names of folders.
 
-    Args:
-        path: The list.
-        output_dir: The folder of all results; None where all of them go to the Hub alone.
-        parse: Makes a line of its words.
-        say: Told of folders that a glob matches and that hold no dataset.
-
     Returns:
         The datasets, by their names.
-
-    Raises:
-        UsageError: A line is wrong, a dataset is not there, or two results would meet.
     """
     return fleet_datasets(_lines(path, parse), output_dir, path=path, say=say)
 
@@ -556,11 +547,7 @@ _RULE_KEYS = ("datasets", "findings", "flags")
 
 
 def read_policy(path: Path, parse: ParseFlags) -> Policy:
-    """Read a policy, a TOML file of ``[[rule]]`` tables.
-
-    Raises:
-        UsageError: It is no such file, or names a finding or a flag that there is not.
-    """
+    """Read a policy, a TOML file of ``[[rule]]`` tables."""
     try:
         with storage_errors(path):
             given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -674,11 +661,7 @@ def find_datasets(root: Path) -> list[Path]:
 def look_at_datasets(
     root: Path, datasets: Sequence[Path], *, scan: bool = True
 ) -> Iterator[FoundDataset]:
-    """Look at datasets below a folder, as ``check`` does, in their order.
-
-    Args:
-        scan: Open their files; False for what ``info.json`` and the names of files say.
-    """
+    """Look at datasets below a folder, as ``check`` does, in their order."""
     return parallel_map(_look_at, [(root, dataset, scan) for dataset in datasets])
 
 
@@ -718,9 +701,6 @@ def find_on_hub(group: HubGroup) -> Iterator[FoundDataset]:
     """Look at the datasets of a user, an organisation or a collection, sorted by their names.
 
     Their files are not fetched, so that nothing is said of what a scan would find.
-
-    Raises:
-        HubError: There is no such collection, or no answer.
     """
     names = datasets_of(group)
     with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="find") as pool:

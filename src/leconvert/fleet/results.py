@@ -151,12 +151,7 @@ class SourceState:
 
 
 def source_state(dataset: FleetDataset) -> SourceState:
-    """Look at a source, by a ``stat`` a file or by two requests.
-
-    Raises:
-        HubError: There is no such repo or revision, or no answer.
-        HubAccessError: The token does not allow it.
-    """
+    """Look at a source, by a ``stat`` a file or by two requests."""
     source = dataset.source
     if isinstance(source, Path):
         return SourceState(facts_of(source) if source.is_dir() else "")
@@ -305,11 +300,7 @@ class Host:
             yield AtHand(here, origin)
 
     def push(self, result: Path, dataset: FleetDataset, made: Made | None) -> PushReport:
-        """Push a result, over one that the fleet pushed earlier too; compares the commit with it.
-
-        Raises:
-            LeconvertError: As `leconvert.hub.push.push` does.
-        """
+        """Push a result, also over one that the fleet pushed; compares the commit with it."""
         return push(result, push_options(dataset, made), pause=partial(wait_for_hub, self.stop))
 
 

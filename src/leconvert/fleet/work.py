@@ -294,11 +294,6 @@ def plan_fleet(
     A fleet all of whose datasets are settled is begun anew: what is finished is found finished by
     its own conversion, and what was set aside is tried again. Of each dataset no more is read than
     ``info.json``, for a guess at how long it takes; of those on the Hub by a request each.
-
-    Raises:
-        UsageError: Places would mix, or the work dir is that of a conversion.
-        HubAccessError: Something shall be pushed, and there is no token.
-        BusyError: Another process plans in this work dir.
     """
     root = Path(work_dir).resolve()
     folder = WorkDir(root)
@@ -739,15 +734,7 @@ def is_finished(dataset: FleetDataset, repairs: RepairOptions) -> bool:
 def draft_dataset(
     dataset: FleetDataset, policy: Policy, folder: WorkDir, hand: AtHand | None = None
 ) -> tuple[RepairOptions, PlanSummary]:
-    """Return the repairs that a dataset gets, with what the policy allows, and what it comes to.
-
-    Args:
-        hand: Where its source and its result are; None for where the dataset says.
-
-    Raises:
-        FindingsError: Something is wrong that neither its options nor the policy are about.
-        UnfitFilesError: Likewise.
-    """
+    """Return the repairs that a dataset gets, with what the policy allows, and what it comes to."""
     options, repairs = dataset.options, policy.always(dataset)
     here = hand.dataset if hand is not None else dataset
     assert isinstance(here.source, Path)
@@ -829,18 +816,6 @@ class FleetWorker:
     """One worker of a fleet: takes datasets, the longest first, and joins others' conversions.
 
     It does not know other workers, and is not alone on a dataset; see the module's docstring.
-
-    Args:
-        fleet: The fleet.
-        leases: Lease time, and how long a failing disk is borne.
-        stop: Set from outside to make it hand back its dataset and return.
-        take: Converts a dataset that it holds.
-        others: The conversions that others hold.
-        pace: How fast the Hub may be asked; None where nothing asks it.
-        store: Its leases.
-        reporter: Writes what it is doing for ``status``, or None.
-        waiter: Waits for the event or so many seconds, and says whether the event is set.
-        clock: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -1141,20 +1116,7 @@ def work_on_fleet(
     allow_mixed_versions: bool = False,
     stop: threading.Event | None = None,
 ) -> FleetSummary:
-    """Run one worker on a fleet until nothing is left for it; on any host, beside any number.
-
-    Args:
-        work_dir: The fleet's work dir.
-        leases: Lease time, and how long a failing disk is borne.
-        scratch: Where datasets of the Hub are fetched to, and what all workers of this host may
-            keep there; without a limit four fifths of what is free.
-        max_idle_seconds: Stop after waiting so long for something to do.
-        allow_mixed_versions: Work although library versions differ from the planner's.
-        stop: Set it from another thread to make the worker hand back and return.
-
-    Raises:
-        LeconvertError: One of its subclasses. What is wrong with a dataset sets that aside.
-    """
+    """Run one worker on a fleet until nothing is left for it; on any host, beside any number."""
     folder = WorkDir(Path(work_dir).resolve())
     host = Host.of(folder, scratch, stop or threading.Event())
     with host.pace.followed():

@@ -119,9 +119,6 @@ def write_provenance(
 
     Of places it has names alone: equal sources give equal results wherever they lie, and a dataset
     that is published tells nothing of the machine.
-
-    Args:
-        url: That of the only source, where it is on the Hub.
     """
     told = [
         {
@@ -151,11 +148,7 @@ def write_provenance(
 
 
 def read_provenance(root: str | os.PathLike[str]) -> Provenance | None:
-    """Return what the dataset below ``root`` says; None where it has no such table.
-
-    Raises:
-        UnreadableSourceError: It cannot be read, or makes no sense.
-    """
+    """Return what the dataset below ``root`` says; None where it has no such table."""
     path = Path(root) / PROVENANCE_PATH
     if not is_there(path):
         return None

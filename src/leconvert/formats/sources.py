@@ -41,12 +41,7 @@ __all__ = [
 def open_dataset(
     root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
 ) -> Dataset:
-    """Return the dataset in a folder, to be read by its version.
-
-    Args:
-        repairs: Which decide how it is read: a v3.0 dataset by its rate alone, see `v2.Dataset`.
-        version: The version that a plan found; None to look.
-    """
+    """Return the dataset in a folder, to be read by its version."""
     is_v3 = is_converted(root) if version is None else version == v3.CODEBASE_VERSION
     dataset: Dataset = (
         v3.Dataset(root, assumed_fps=repairs.assumed_fps) if is_v3 else v2.Dataset(root, repairs)
@@ -60,10 +55,6 @@ class RenamedDataset:
     """A dataset some of whose features have other names, see `Dataset`.
 
     Its files stay where they are: paths and columns of tables have the old names.
-
-    Args:
-        stored: The dataset as it stands.
-        renames: New name of each feature that has one.
     """
 
     def __init__(self, stored: Dataset, renames: Mapping[str, str]) -> None:
@@ -347,11 +338,7 @@ class Sources(Sequence[SourceView]):
 
 
 def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources:
-    """Return the sources of a plan.
-
-    Args:
-        root: Where the only one lies now, if not where it was planned.
-    """
+    """Return the sources of a plan."""
     return Sources(
         SourceView(
             open_dataset(

@@ -41,12 +41,7 @@ class Target(Protocol):
         """Return ``info.json``, given the source's and the options of a manifest."""
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
-        """Write what is said of each episode, and its statistics; return the files, in order.
-
-        Args:
-            episodes: Gives the records in order, the same ones each time.
-            fps: The rate at which frames lie in video files.
-        """
+        """Write what is said of each episode, and its statistics; return the files, in order."""
 
     def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
         """Write the tasks; return the files."""
@@ -127,11 +122,7 @@ def v3_target(info: Mapping[str, Any]) -> Target:
 
 
 def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
-    """Return v3.0 as it is written around the files of a v2.x dataset, which stay as they are.
-
-    Raises:
-        UsageError: Readers of v3.0 would not find them.
-    """
+    """Return v3.0 as it is written around the files of a v2.x dataset, which stay as they are."""
     data, video = dataset.paths.v3_templates
     info = {"data_path": data, "video_path": video, "chunks_size": dataset.declared.chunks_size}
     names = v3.names_of(info)
@@ -155,14 +146,7 @@ def _untranslatable(dataset: v2.Dataset, what: str) -> UsageError:
 
 
 def target_of(to: str, layout: str, dataset: Dataset, num_episodes: int) -> Target:
-    """Return what a conversion of one dataset or several writes.
-
-    Args:
-        to: The version.
-        layout: The layout.
-        dataset: The first source.
-        num_episodes: Episodes of the result.
-    """
+    """Return what a conversion of one dataset or several writes."""
     if layout == OVERLAY and isinstance(dataset, v2.Dataset):
         return _overlay_target(dataset, num_episodes)
     return TARGETS[to]

@@ -1037,15 +1037,7 @@ class Episodes:
 
 
 class Dataset:
-    """A v2.x dataset, see `leconvert.formats.Dataset`.
-
-    Args:
-        root: Its folder, of which no more than ``meta`` need be there.
-        repairs: Which decide how it is read: its version, rate and declarations, where files lie.
-
-    Raises:
-        SourceError: From each part, where it is missing, damaged or makes no sense.
-    """
+    """A v2.x dataset, see `leconvert.formats.Dataset`."""
 
     def __init__(self, root: str | os.PathLike[str], repairs: Repairs = NO_REPAIRS) -> None:
         self.root = Path(root)
@@ -1255,9 +1247,6 @@ def write_episodes(
     episodes: Iterable[tuple[int, int, Mapping[str, Any], Mapping[str, Any] | None]],
 ) -> list[str]:
     """Write ``episodes.jsonl`` and ``episodes_stats.jsonl`` below ``root``, a line at a time.
-
-    Args:
-        episodes: Index, length, what is said of it and statistics of each episode, in order.
 
     Returns:
         The files written, relative to ``root``.

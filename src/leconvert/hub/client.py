@@ -36,11 +36,7 @@ def make_api(*, endpoint: str | None = None) -> HfApi:
 
 
 def check_token(repo_id: str, api: HfApi | None = None) -> None:
-    """Refuse to push where there is no token; whether it may write there, the Hub says later.
-
-    Raises:
-        HubAccessError: There is none.
-    """
+    """Refuse to push where there is no token; whether it may write there, the Hub says later."""
     from huggingface_hub import get_token
 
     token = None if api is None else api.token

@@ -108,12 +108,7 @@ _TIMEOUT = (20.0, 60.0, 60.0, 60.0)
 
 
 class TransientError(Exception):
-    """The store failed in a way that may be over in a moment.
-
-    Args:
-        cause: What the client raised.
-        wait_seconds: How long the store asks to wait; 0 where it does not say.
-    """
+    """The store failed in a way that may be over in a moment."""
 
     def __init__(self, cause: Exception, wait_seconds: float = 0.0) -> None:
         super().__init__(str(cause))
@@ -232,14 +227,7 @@ class _BrokenOffError(Exception):
 
 
 class Fetcher:
-    """Fetches files of one repo at one commit. Threads may share it.
-
-    Args:
-        repo: Where they are.
-        should_stop: Asked between chunks and while it waits.
-        pause: Waits so many seconds.
-        tries: How often in a row it is tried without a single byte arriving.
-    """
+    """Fetches files of one repo at one commit. Threads may share it."""
 
     def __init__(
         self,
@@ -320,12 +308,7 @@ class Fetcher:
         rest: Callable[[], tuple[int, int | None]],
         take: Callable[[Iterator[bytes]], None],
     ) -> None:
-        """Ask for the rest of a file until it is all there.
-
-        Args:
-            rest: Says what is still missing.
-            take: Called with the chunks that arrive of it.
-        """
+        """Ask for the rest of a file until it is all there."""
         failures = 0
         at = rest()[0]
         while True:
@@ -428,11 +411,7 @@ def write_listing(path: Path, table: pa.Table, whole: Iterable[str]) -> None:
 
 
 class Listing:
-    """A written listing.
-
-    Args:
-        path: The file.
-    """
+    """A written listing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

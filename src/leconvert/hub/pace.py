@@ -103,11 +103,7 @@ class Pace:
             yield
 
     def before(self) -> None:
-        """Wait until the Hub may be asked.
-
-        Raises:
-            InterruptedRunError: It was stopped meanwhile.
-        """
+        """Wait until the Hub may be asked."""
         while left := read_pause(self._path, self._clock()):
             wait_for_hub(self._stop, left, self._wait)
 

@@ -62,11 +62,7 @@ NOTHING = RepoState("", False, None, {}, {}, {}, None, None)  # a repo that does
 
 
 def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoState | None:
-    """Return what a repo holds; None where there is no such repo, as far as the token can see.
-
-    Args:
-        tag: The tag that is looked for.
-    """
+    """Return what a repo holds; None where there is no such repo, as far as the token can see."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
@@ -202,19 +198,7 @@ def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> Verifi
 
 
 class Replacement:
-    """A push that changes what a repo holds, before anything is written.
-
-    Args:
-        api: The client.
-        repo_id: The repo.
-        state: What it holds.
-        plan: What the push would change.
-        result: The result's folder.
-        info: Its info.json.
-        sizes: Its files.
-        known: Where it came from; None if that is not known.
-        progress: Where to report.
-    """
+    """A push that changes what a repo holds, before anything is written."""
 
     def __init__(
         self,

@@ -206,17 +206,7 @@ _pushing = partial(hub_errors, sends=True)
 
 
 class Uploader:
-    """Writes to one repo.
-
-    Args:
-        api: The client.
-        repo_id: The repo.
-        root: The result's folder.
-        digests: SHA-256 by path, of files that were read already; grows by what is uploaded, so
-            that nothing is read twice when a push looks again.
-        tag: Names the commit that holds the result.
-        threads: Large files that go up at a time.
-    """
+    """Writes to one repo."""
 
     def __init__(
         self,
@@ -296,11 +286,7 @@ class Uploader:
         base: str,
         message: str,
     ) -> str:
-        """Commit, if the revision is still where it was seen, and return the commit.
-
-        Args:
-            copies: Where in the commit ``base`` the Hub has the content of files to add.
-        """
+        """Commit, if the revision is still where it was seen, and return the commit."""
         from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
 
         operations: list[Any] = [*additions]

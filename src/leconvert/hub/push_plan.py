@@ -77,9 +77,6 @@ class Owned:
     templates of a v2.x dataset, and files by the templates of v3.0 for any of its cameras: v3.0's
     readers take every such file for a part of the dataset. Whatever else lies in the repo is not
     the dataset's, whatever folder it is in.
-
-    Args:
-        info: The repo's info.json.
     """
 
     def __init__(self, info: Mapping[str, Any]) -> None:
@@ -184,12 +181,7 @@ def plan_push(
     digests: Mapping[str, str] = {},
     base: Mapping[str, RemoteFile] | None = None,
 ) -> PushPlan:
-    """Compare a result with what a repo holds.
-
-    Args:
-        digests: SHA-256 of local files by path, as far as it is known.
-        base: What the Hub may copy from; None for ``remote``.
-    """
+    """Compare a result with what a repo holds."""
     local = {path: size for path, size in local.items() if path != CARD_PATH}
     add = tuple(sorted(path for path in local if path not in same))
     base = remote if base is None else base

@@ -258,10 +258,6 @@ def hold_folder(
 
     It is removed at the end. Where an error ends the block, what is in it stays for whoever holds
     that name next on this host, and is removed where its room is needed.
-
-    Raises:
-        BusyError: Another process of this host, or another thread, holds it.
-        UsageError: The limit has not so much room.
     """
     limit = options.limit_bytes
     if limit is not None and size_bytes > limit:

@@ -48,12 +48,7 @@ def parse_group(text: str) -> HubGroup | None:
 
 
 def datasets_of(group: HubGroup) -> list[str]:
-    """Return the names of a group's dataset repositories: those that this token can see, sorted.
-
-    Raises:
-        HubError: There is no such collection, or no answer.
-        HubAccessError: The token does not allow it.
-    """
+    """Return the names of a group's dataset repositories: those that this token can see, sorted."""
     from huggingface_hub.errors import HfHubHTTPError
 
     api = make_api()
@@ -108,11 +103,7 @@ class HubGlance:
 def glance_at(
     repo_id: str, revision: str | None = None, *, endpoint: str | None = None
 ) -> HubGlance:
-    """Look at a dataset; what is wrong with it is told, not raised.
-
-    Raises:
-        HubUnavailableError: No answer.
-    """
+    """Look at a dataset; what is wrong with it is told, not raised."""
     try:
         if revision is None and (done := find_converted(repo_id, endpoint=endpoint)) is not None:
             found = done
@@ -139,11 +130,7 @@ def glance_at(
 
 
 def read_info(repo: HubRepo) -> dict[str, Any]:
-    """Return ``meta/info.json`` by one request; an empty mapping where that is no JSON object.
-
-    Raises:
-        HubError: There is no such file, or no answer.
-    """
+    """Return ``meta/info.json`` by one request; an empty mapping where that is no JSON object."""
     try:
         with repo.open(INFO_PATH) as body:
             content = b"".join(body.chunks)

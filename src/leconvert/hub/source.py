@@ -42,18 +42,7 @@ class Resolved:
 def resolve_revision(
     repo_id: str, revision: str | None = None, *, to: str = "v3.0", endpoint: str | None = None
 ) -> Resolved:
-    """Find the commit that a revision names.
-
-    Args:
-        repo_id: ``ORG/NAME``.
-        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
-        to: The version to write; for v2.1 the newest ``v3.x`` tag comes before any ``v2.x``.
-        endpoint: The Hub's address; None for the one that is configured.
-
-    Raises:
-        HubError: There is no such repo or revision, or no answer.
-        HubAccessError: The token is missing or does not allow it.
-    """
+    """Find the commit that a revision names."""
     api = make_api(endpoint=endpoint)
     if revision is None:
         with hub_errors(repo_id):
@@ -71,17 +60,7 @@ def resolve_revision(
 def find_converted(
     repo_id: str, to: str = "v3.0", *, endpoint: str | None = None
 ) -> Resolved | None:
-    """Return the newest tag whose ``info.json`` says what it says; None where there is none.
-
-    Args:
-        repo_id: ``ORG/NAME``.
-        to: What the tag begins with: ``v2.1``, or, for v3.0, ``v3.``.
-        endpoint: The Hub's address; None for the one that is configured.
-
-    Raises:
-        HubError: There is no such repo, or no answer.
-        HubAccessError: The token is missing or does not allow it.
-    """
+    """Return the newest tag whose ``info.json`` says what it says; None where there is none."""
     with hub_errors(repo_id):
         refs = make_api(endpoint=endpoint).list_repo_refs(repo_id, repo_type="dataset")
     wanted = to if to == "v2.1" else "v3."
@@ -133,10 +112,6 @@ def check_convertible(
     Args:
         also_v3: Take v3.0 datasets, too, as long as they are fetched whole.
         is_whole: Whether all of it is fetched.
-
-    Raises:
-        SourceError: It is no dataset, or of another version.
-        HubError: No answer.
     """
     repo, revision = found.repo, found.revision
     version = read_version(repo, fetcher)

@@ -91,13 +91,7 @@ _TRAILER_BYTES = 8
 
 
 class SparseCopy:
-    """The local file; not for several threads.
-
-    Args:
-        file: The remote file.
-        fetcher: Reads ranges of it.
-        descriptor: The local file, open for writing, empty.
-    """
+    """The local file; not for several threads."""
 
     def __init__(self, file: RemoteFile, fetcher: Fetcher, descriptor: int) -> None:
         self._file = file

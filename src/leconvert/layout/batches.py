@@ -35,15 +35,7 @@ def cut_batches(
     *,
     first: int = 0,
 ) -> list[Batch]:
-    """Cut the work into batches, the most expensive first.
-
-    Args:
-        streams: The slices.
-        layouts: The output files.
-        episodes_per_batch: Episodes a batch, None for a batch an output file.
-        fit: Which slices of a stream are files that are kept, in layouts with a file an episode.
-        first: Position with which the work begins; in each stream a file begins there.
-    """
+    """Cut the work into batches, the most expensive first."""
     totals = _Totals(streams)
     if episodes_per_batch is None:
         groups = _by_output_file(totals, layouts, fit, first)

@@ -73,11 +73,7 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
 
 
 def check_layout_options(options: LayoutOptions) -> None:
-    """Refuse values that nobody can mean, before anything is read.
-
-    Raises:
-        UsageError: A value is out of range, or two do not go together.
-    """
+    """Refuse values that nobody can mean, before anything is read."""
     if options.to not in TARGET_VERSIONS:
         raise UsageError(f"--to takes {' or '.join(TARGET_VERSIONS)}, not {options.to!r}.")
     is_v21 = options.to == _ONE_FILE_AN_EPISODE

@@ -57,10 +57,6 @@ class Board:
 
     Low numbers come first (the planner puts the expensive batches there). Workers spread over a
     sixteenth of what is open, each from a place that its token decides, so that they seldom meet.
-
-    Args:
-        store: The worker's leases.
-        num_batches: Batches of the run, N; they are numbered from 0 to N-1.
     """
 
     def __init__(self, store: LeaseStore, num_batches: int) -> None:

@@ -305,9 +305,6 @@ class AttemptTimes:
 
     Hosts' wall clocks disagree and jump. So points are only good for showing, and a duration is
     never computed from two of them.
-
-    Args:
-        monotonic: A monotonic clock in seconds.
     """
 
     def __init__(

@@ -95,9 +95,6 @@ class WorkerReporter:
     """Keeps a worker's record up to date, at most once a second.
 
     Failing to write it never stops the worker.
-
-    Args:
-        peak_memory: Returns the most memory that this process has had.
     """
 
     def __init__(

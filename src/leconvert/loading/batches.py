@@ -105,15 +105,6 @@ class BatchMaker:
 
     Images are written as (height, width, channels), as decoders give them, and handed out as
     (channels, height, width) without a copy.
-
-    Args:
-        meta: The dataset.
-        sample: What a sample looks like.
-        pool: Rows.
-        reader: Frames.
-        device: Where frames are decoded, and stay.
-        memory: Where batches are written.
-        counters: Told of frames and times.
     """
 
     def __init__(

@@ -100,13 +100,7 @@ class ByteCache:
         self._opening = threading.Lock()
 
     def key(self, name: str, size_bytes: int, mark: str) -> str:
-        """Return the key of a file's blocks.
-
-        Args:
-            name: The file's URL.
-            size_bytes: Its size.
-            mark: What else the store says that changes with its content; may be empty.
-        """
+        """Return the key of a file's blocks."""
         words = (self._boot, name, str(size_bytes), mark or f"job {self._job}", str(BLOCK_BYTES))
         return hashlib.blake2b("\0".join(words).encode(), digest_size=16).hexdigest()
 

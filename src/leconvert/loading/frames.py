@@ -66,15 +66,6 @@ class FrameReader:
     one of the half that was not used for longest is closed: a shuffled order asks for the files of
     the pool in turn, and would always miss the one that was not used for longest. But for `need`
     and `need_frames` it is for one thread.
-
-    Args:
-        meta: The dataset.
-        files: Where its videos are.
-        backend: What decodes.
-        device: Where.
-        cache_size: Decoders kept open.
-        threads: Files that are decoded at a time; 0 for none but the caller's.
-        counters: Told of hits, misses and evictions.
     """
 
     def __init__(
@@ -292,12 +283,6 @@ class EpisodePool:
     A batch waits for its rows and for the bytes of its own frames alone. With threads these are
     fetched side by side, and the rest of the episodes, and those that come next, while others are
     decoded. That changes when bytes arrive, never which sample is next.
-
-    Args:
-        rows: Reads rows.
-        frames: Decodes frames; told what will be asked for.
-        fetch_workers: Threads that fetch whole episodes; 0 for none, and no fetching ahead.
-        counters: Told of episodes and bytes.
     """
 
     def __init__(

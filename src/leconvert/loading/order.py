@@ -174,9 +174,6 @@ class EpisodeOrder(Order):
         seed: Selects the order.
         shuffle: False gives episodes and frames as they come.
         pool_size: Episodes that the order mixes; its slots.
-
-    Raises:
-        UsageError: ``pool_size`` is below 1, or the seed is negative.
     """
 
     def __init__(
@@ -433,11 +430,7 @@ def order_batches(
     coming: Callable[[list[int]], None],
     ahead: int,
 ) -> Iterator[OrderBlock]:
-    """Yield the frames of each batch; batches go on over the ends of blocks.
-
-    Args:
-        coming: Told before each batch which episodes appear for the first time from there on.
-    """
+    """Yield the frames of each batch; batches go on over the ends of blocks."""
     rest: OrderBlock | None = None
     for block in blocks:
         joined = block if rest is None else _joined(rest, block)

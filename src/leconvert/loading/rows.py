@@ -124,12 +124,7 @@ class _DataFile:
 
 
 class RowReader:
-    """Reads the rows of episodes. But for `need` it is for one thread.
-
-    Args:
-        meta: The dataset.
-        files: Where its data files are.
-    """
+    """Reads the rows of episodes. But for `need` it is for one thread."""
 
     def __init__(self, meta: DatasetMeta, files: Files) -> None:
         self._meta = meta

@@ -167,11 +167,7 @@ class SharedBatch:
 
 
 class SharedBufferPool:
-    """The memory of the workers of a loader, as the training process sees it.
-
-    Args:
-        num_workers: How many there are.
-    """
+    """The memory of the workers of a loader, as the training process sees it."""
 
     _numbers: ClassVar = count()
     _known: ClassVar[WeakValueDictionary[int, SharedBufferPool]] = WeakValueDictionary()
@@ -218,13 +214,7 @@ class SharedBufferPool:
 
 
 class SharedBufferWriter:
-    """A worker's side of a pool: memory for one batch after the other.
-
-    Args:
-        number: Of the pool.
-        states: The worker's row of ``SharedBufferPool.states``.
-        worker: Its number.
-    """
+    """A worker's side of a pool: memory for one batch after the other."""
 
     def __init__(self, number: int, states: torch.Tensor, worker: int) -> None:
         self._number = number
@@ -401,11 +391,7 @@ class WorkerCounters:
 
 
 class Counters:
-    """The rows of all workers. It can be sent to them by fork or by torch's pickling.
-
-    Args:
-        num_cameras: Cameras of the dataset.
-    """
+    """The rows of all workers. It can be sent to them by fork or by torch's pickling."""
 
     def __init__(self, num_cameras: int) -> None:
         self._rows = shared_numbers(MOST_WORKERS, len(_NAMES))

@@ -22,10 +22,6 @@ class UnsupportedClipError(UnreadableSourceError):
 
     A remux into a plain MP4 (:func:`leconvert.media.remux_clip`) may help; that it will is not
     promised.
-
-    Args:
-        reason: Why, in a few words that fit into a table ("fragmented MP4").
-        path: The clip.
     """
 
     def __init__(

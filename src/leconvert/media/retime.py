@@ -101,9 +101,6 @@ def retiming(path: str | os.PathLike[str], fps: Fraction) -> Patch | None:
 
     Returns:
         The patch, or None where no index of the same size can say these times.
-
-    Raises:
-        UnreadableSourceError: The file is missing, damaged or of an unusual kind.
     """
     name = os.fspath(path)
     try:

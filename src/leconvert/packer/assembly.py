@@ -57,11 +57,7 @@ StatsFiles = Mapping[str, Sequence[tuple[int, Path]]]
 
 
 def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]:
-    """Write tasks, episodes, statistics, info and what was repaired.
-
-    Returns:
-        What was written, relative to the tree.
-    """
+    """Write tasks, episodes, statistics, info and what was repaired."""
     manifest = run.manifest
     sources = open_sources(manifest.sources)
     target = _target_of(run, sources)

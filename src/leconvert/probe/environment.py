@@ -212,11 +212,7 @@ def find_ffmpeg(
     environment: Mapping[str, str] = os.environ,
     versions: Collection[int] | None = None,
 ) -> FoundFfmpeg | None:
-    """Return the FFmpeg whose libraries this process can load by their plain names.
-
-    Args:
-        load: How a shared library is loaded; raises ``OSError`` where there is none.
-    """
+    """Return the FFmpeg whose libraries this process can load by their plain names."""
     if versions is None:
         versions = versions_for_torchcodec()
     for major, libavutil in _LIBAVUTIL_OF_FFMPEG.items():
@@ -251,9 +247,6 @@ def link_plain_names(libraries: Path, links: Path) -> list[Path]:
     """Link FFmpeg's libraries to their plain names; links that are there are renewed.
 
     Several processes may do so at once: each link is replaced in one step.
-
-    Returns:
-        The links, sorted.
     """
     links.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = []
@@ -324,10 +317,6 @@ def start_again_with_ffmpeg(
     """Replace this process by itself with FFmpeg in reach, if that is needed and possible.
 
     Returns where FFmpeg is found already or cannot be; decoding then falls back to PyAV.
-
-    Args:
-        find: Tells whether FFmpeg is in reach.
-        execute: Replaces the process.
     """
     if not sys.platform.startswith("linux") or find() is not None:
         return

@@ -64,11 +64,7 @@ class _CountingCache(VideoDecoderCache):  # type: ignore[misc]
 
 
 class _TaggedCollate:
-    """torch's collate function; the batch then says which worker made it.
-
-    Args:
-        unreadable: Counts, by worker, the pictures that stand in for frames that did not decode.
-    """
+    """torch's collate function; the batch then says which worker made it."""
 
     def __init__(self, unreadable: torch.Tensor) -> None:
         self._unreadable = unreadable

@@ -39,11 +39,6 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
         arguments: LeRobot's.
         also: Datasets to mix with LeRobot's, each with its share of the samples, between 0 and 1;
             LeRobot's has the rest.
-
-    Raises:
-        InstallationError: LeRobot, or what its training needs, is not installed.
-        SourceError: The datasets cannot be mixed.
-        UsageError: An argument asks for what a stream does not do.
     """
     if any(share <= 0 for _, share in also) or sum(share for _, share in also) >= 1:
         raise UsageError(

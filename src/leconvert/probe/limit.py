@@ -153,12 +153,7 @@ def timed_decoding(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Stretch:
-    """Make calls until the time is over; whole calls count.
-
-    Args:
-        calls: How many frames a call gives, and the call; endless.
-        clock: Seconds, ascending.
-    """
+    """Make calls until the time is over; whole calls count."""
     began = now = clock()
     frames = 0
     for count, call in calls:

@@ -131,12 +131,6 @@ def measure[Batch](
 ) -> Measured:
     """Draw batches and time them.
 
-    Args:
-        open_epoch: Returns the batches of an epoch, by its number from 0.
-        facts_of: What to keep of a batch; it is dropped before the next one is asked for.
-        clock: Seconds, ascending.
-        on_batch: Told the samples of each batch that counts, and the seconds that counted so far.
-
     Returns:
         What was measured; with no facts at all if the loader gave fewer batches than the warm-up
         took, which only happens when an epoch is empty.
@@ -250,11 +244,7 @@ class SinglePass:
 def timed_calls(
     owner: Any, method: str, *, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Stopwatch]:
-    """Time every call of a method while the block runs, and put it back.
-
-    Args:
-        clock: Seconds, ascending.
-    """
+    """Time every call of a method while the block runs, and put it back."""
     watch = Stopwatch()
     original = getattr(owner, method)
 

@@ -98,11 +98,7 @@ def csv_text(documents: Sequence[Document]) -> str:
 
 
 def write_document(document: Document, out_dir: Path, stem: str) -> Path:
-    """Write ``STEM.json`` and ``STEM.csv``; a number is added where the name is taken.
-
-    Returns:
-        The path of the JSON file.
-    """
+    """Write ``STEM.json`` and ``STEM.csv``; a number is added where the name is taken."""
     with storage_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         path = _claimed(out_dir, stem)
@@ -365,11 +361,7 @@ def require_matplotlib() -> None:
 
 
 def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:
-    """Draw all pictures.
-
-    Returns:
-        Their paths, in the order of `PLOTS`.
-    """
+    """Draw all pictures."""
     require_matplotlib()
     figures = {
         "throughput": _bars(

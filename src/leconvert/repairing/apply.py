@@ -143,27 +143,7 @@ def repair_dataset(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> RepairReport:
-    """Make right what a check of a v3.0 dataset finds and what follows from its files alone.
-
-    Args:
-        root: The dataset.
-        output: Where the repaired dataset goes, which must not exist, or be that already; by
-            default it takes the dataset's place, and the dataset is kept as ``<root>_old``.
-        retime: Set timestamps of rows to ``frame_index / fps`` where they are something else.
-        dry_run: Only say what would be done.
-        stop: When set, the repair ends with nothing changed.
-        progress: Where it says how far it is.
-
-    Returns:
-        What was changed. The plan of a dataset in which nothing can be mended is empty; then
-        nothing is written.
-
-    Raises:
-        SourceError: It is no v3.0 dataset.
-        TargetError: The output exists, or ``<root>_old`` does.
-        VerificationError: The repaired dataset differs in more than was planned.
-        BusyError: Another process repairs or converts the dataset.
-    """
+    """Make right what a check of a v3.0 dataset finds and what follows from its files alone."""
     started = time.monotonic()
     if output is not None and output == root:
         raise source_as_output(root)

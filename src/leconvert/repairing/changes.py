@@ -119,11 +119,7 @@ def write_changes(root: Path, changes: Changes) -> None:
 
 
 def read_changes(root: Path) -> Changes | None:
-    """Return what the last repair of a dataset changed, None where it was never repaired.
-
-    Raises:
-        UnreadableSourceError: The record is damaged, or of a later version.
-    """
+    """Return what the last repair of a dataset changed, None where it was never repaired."""
     return v3.read_meta_record(
         root / REPAIRED_PATH,
         _FORMAT,

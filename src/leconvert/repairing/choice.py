@@ -31,12 +31,7 @@ def follows_from_files(options: RepairOptions) -> bool:
 
 
 def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRepairs:
-    """Find the repairs that make a dataset right, of several the ones that lose least.
-
-    Raises:
-        FindingsError: An error has no remedy.
-        SourceError: The tables that say where episodes lie cannot be used.
-    """
+    """Find the repairs that make a dataset right, of several the ones that lose least."""
     if not is_converted(root):
         return plan_repairs(root, progress=progress)
     for options in (RepairOptions(), _RETIME):
@@ -61,10 +56,6 @@ def plan_anew(
     """Plan the conversion of a v3.0 dataset that makes it right, with some repairs or the best.
 
     Columns that only count are counted anew wherever `repair_dataset` would count them.
-
-    Raises:
-        SourceError: Rows of tables have to be put in order before; a conversion takes them as they
-            stand.
     """
     plan = repair_dataset(root, dry_run=True, progress=progress).plan
     if plan.puts_in_order:

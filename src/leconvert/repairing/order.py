@@ -31,16 +31,7 @@ _ANY_NUMBER = 1 << 31
 def find_order(
     check: DatasetCheck, raw: Mapping[str, Any], progress: Progress = NO_PROGRESS
 ) -> tuple[NewOrder, DatasetCheck]:
-    """Find the order in which tables belong, and check the dataset as if they stood in it.
-
-    Args:
-        check: What a check of the dataset as it is stored found.
-        raw: Its ``info.json``.
-        progress: Where it says how far it is.
-
-    Returns:
-        The order, empty where the stored one is right or no other is certain, and the check.
-    """
+    """Find the order in which tables belong, and check the dataset as if they stood in it."""
     order = AS_STORED
     for code, told in (("episode-order", _order_of_episodes), ("tasks-order", _order_of_tasks)):
         if not any(finding.code == code for finding in check.findings):

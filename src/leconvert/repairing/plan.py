@@ -111,12 +111,7 @@ class DataRepair:
     task_numbers: IntArray | None = None
 
     def values(self, fps: Fraction, stored: Path) -> dict[str, npt.NDArray[Any]]:
-        """Return the new values of each column, arrays of shape (rows,).
-
-        Args:
-            fps: Frames a second.
-            stored: The file as it is.
-        """
+        """Return the new values of each column, arrays of shape (rows,)."""
         frame = np.arange(self.length.sum())
         frame -= np.repeat(np.cumsum(self.length) - self.length, self.length)
         values: dict[str, npt.NDArray[Any]] = {

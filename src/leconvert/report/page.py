@@ -716,11 +716,7 @@ def write_tables(
     tables: Sequence[PageTable],
     pictures: Sequence[tuple[str, str]] = (),
 ) -> int:
-    """Write a page of facts and tables, replacing what is there; return its size in bytes.
-
-    Args:
-        pictures: Name of each picture, and the PNG file's bytes in base 64.
-    """
+    """Write a page of facts and tables, replacing what is there; return its size in bytes."""
     text = (
         _templates()
         .get_template("tables.html")

@@ -237,11 +237,7 @@ def seconds_of(value: object) -> float | None:
 def read_attempts(
     run: OpenedRun, workers: Mapping[str, WorkerRecord], shift: Callable[[str], float]
 ) -> AttemptsFound:
-    """Read who tried which batch when.
-
-    Args:
-        shift: Seconds to add to a host's times.
-    """
+    """Read who tried which batch when."""
     found = AttemptsFound(
         done=list_batches(run.paths.done_dir), failed=list_batches(run.paths.failed_dir)
     )

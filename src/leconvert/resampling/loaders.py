@@ -216,11 +216,7 @@ def paths_of(mode: str, task: Task, num_workers: int) -> list[str]:
 def open_loader(
     path: str, task: Task, *, batch_size: int, num_workers: int, seed: int, device: str = "cpu"
 ) -> Loader:
-    """Return a loader of resampled, padded batches: features and `LENGTHS`.
-
-    Args:
-        device: Where ``table`` has its set and leaves its batches; the others' are on the host.
-    """
+    """Return a loader of resampled, padded batches: features and `LENGTHS`."""
     order = _Order(len(task.source), batch_size, seed)
     if path == "table":
         return _Table(task, find_device(device), order)

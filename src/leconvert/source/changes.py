@@ -129,13 +129,7 @@ def survey_folder(
     misplaced: Callable[[str], tuple[str, int] | None] = lambda _: None,
     num_known: int | None = None,
 ) -> SourceFiles:
-    """Walk through a source's folder, as `files_below` does.
-
-    Args:
-        slice_of: Says what a path stands for, as `SourcePaths.slice_of`.
-        has_episode: Whether there is an episode of an index.
-        misplaced: Says what a stray may be, as `SourcePaths.misplaced`.
-    """
+    """Walk through a source's folder, as `files_below` does."""
     survey = SourceFiles()
     extra: list[str] = []
     links = Links(root, with_parts=True)
@@ -189,11 +183,7 @@ def files_along(sources: Sequence[Source]) -> dict[str, Source]:
 
 
 def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -> tuple[str, ...]:
-    """Return what `SourceFiles.extra_files` would be, without a look below ``data`` and ``videos``.
-
-    Args:
-        slice_of: Says what a path stands for, as `SourcePaths.slice_of`.
-    """
+    """Return `SourceFiles.extra_files`, without a look below ``data`` and ``videos``."""
     links = Links(root, with_parts=True)
     return tuple(
         sorted(
@@ -362,11 +352,7 @@ def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
 
 
 def check_tables_unchanged(run: OpenedRun, root: Path | None = None) -> None:
-    """Compare the tables under ``meta/`` with the plan by content, other files by name.
-
-    Args:
-        root: See `check_source_unchanged`.
-    """
+    """Compare the tables under ``meta/`` with the plan by content, other files by name."""
     with _sources_at(run, root) as (planned, sources):
         _check_tables(planned, sources)
 

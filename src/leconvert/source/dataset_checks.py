@@ -620,11 +620,7 @@ def _said_of_wrapped(name: str) -> str:
 
 
 def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, dict[str, Any]]:
-    """Return features whose declaration is to change, so that LeRobot reads what is stored.
-
-    Returns:
-        Feature to its new declaration.
-    """
+    """Return features whose declaration is to change, so that LeRobot reads what is stored."""
     assert columns.schema is not None
     changes: dict[str, dict[str, Any]] = {}
     for name in columns.schema.names:

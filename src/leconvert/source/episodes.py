@@ -637,12 +637,7 @@ class ScannedSource:
 
 
 class ScanAccumulator:
-    """Takes blocks in order; some 100 bytes an episode and stream are kept of them.
-
-    Args:
-        streams: The streams of each block.
-        episode_index: Indices of the episodes of all blocks.
-    """
+    """Takes blocks in order; some 100 bytes an episode and stream are kept of them."""
 
     def __init__(self, streams: Sequence[str], episode_index: IntArray) -> None:
         self._streams = streams

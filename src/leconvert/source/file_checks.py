@@ -75,12 +75,7 @@ class _Declared:
 
 
 class ClipCheck:
-    """Checks the clips of one camera; what equal configurations have in common is checked once.
-
-    Args:
-        feature: Its declaration.
-        fps: Frames a second of the dataset, at which the result shows each clip.
-    """
+    """Checks the clips of one camera; what equal configurations have in common is checked once."""
 
     def __init__(self, feature: Mapping[str, Any], fps: Fraction) -> None:
         self._feature = feature
@@ -344,14 +339,7 @@ class RowFacts:
 
 
 class TableCheck:
-    """Checks tables of one dataset.
-
-    Args:
-        fps: Frames a second.
-        features: Declared features, without those that are left out.
-        has_cameras: Whether timestamps are used to find video frames.
-        checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
-    """
+    """Checks tables of one dataset."""
 
     def __init__(
         self,
@@ -588,12 +576,7 @@ _MAX_DEPTH = 8
 
 
 class StatsCheck:
-    """Checks the statistics of episodes.
-
-    Args:
-        features: Declared features, without those that are left out or have no data.
-        path: The table that holds them, relative to the source.
-    """
+    """Checks the statistics of episodes."""
 
     def __init__(self, features: Mapping[str, Mapping[str, Any]], path: str = STATS_PATH) -> None:
         self._path = path

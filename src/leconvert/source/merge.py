@@ -49,15 +49,6 @@ def join_scans(
     """Return the scan of several sources one behind the other, of scans of one each.
 
     Their episodes are numbered through, and tasks of the same text become one.
-
-    Args:
-        scans: One or more; of one it is the scan itself.
-        list_entry: See `leconvert.tables.output_schema`.
-        accept: Codes of findings that shall not stop the conversion.
-
-    Raises:
-        SourceError: The sources differ in what a dataset has once; ``details`` is a table of all
-            differences.
     """
     if len(scans) == 1:
         return scans[0]

@@ -48,10 +48,6 @@ def trimmed_slices(
         intervals: The first frame that stays of an episode, and the one after the last, by its
             index.
         to: The version that is to be written.
-
-    Raises:
-        UsageError: v2.1 is to be written, whose clips cannot hold what a cut between keyframes
-            needs beside the frames.
     """
     found, remarks = [], []
     clips: dict[int, list[_Clip]] = {}

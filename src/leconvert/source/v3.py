@@ -330,12 +330,7 @@ def _check_stats(
 
 
 class V3Paths:
-    """Relative and absolute paths of the files that episodes lie in.
-
-    Args:
-        root: The dataset folder.
-        routes: Its files and their episodes.
-    """
+    """Relative and absolute paths of the files that episodes lie in."""
 
     are_usual = False
 
@@ -411,19 +406,7 @@ class FileLook:
 
 
 class FileScanner(Scanner):
-    """Looks at one file after another.
-
-    Args:
-        root: The dataset folder.
-        routes: Its files and their episodes.
-        table: What ``meta/episodes`` says.
-        ranges: The rows of each episode.
-        declared: What ``info.json`` says.
-        features: Declared features, without those that are left out.
-        num_tasks: Rows of the table of tasks, None where it cannot be used.
-        fleeting_inodes: Devices whose files have no lasting inode numbers.
-        is_for_v21: Whether v2.1 is to be written, as LeRobot 0.3.3 reads it.
-    """
+    """Looks at one file after another."""
 
     def __init__(
         self,

@@ -316,9 +316,6 @@ class QuantileCheck:
 
     A value v is at rank r, counted from 0, if at most r values are below it and more than r are not
     above it.
-
-    Args:
-        quantiles: The values, by `QUANTILES`.
     """
 
     def __init__(self, quantiles: Mapping[str, Any]) -> None:

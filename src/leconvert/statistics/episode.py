@@ -64,9 +64,6 @@ def table_stats(
 
     Numbers are taken whole; images are sampled, and only sampled ones are decoded.
 
-    Args:
-        levels: Gets `ImageStats.levels` of each feature of images.
-
     Returns:
         Feature to statistics, in the order of ``features``.
     """
@@ -139,12 +136,7 @@ def clip_stats(
 def columns_with_quantiles(
     stats: Mapping[str, Mapping[str, Any]], features: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Return the columns of numbers among the features whose statistics have quantiles.
-
-    Args:
-        stats: Statistics by feature.
-        features: As ``info.json`` declares them.
-    """
+    """Return the columns of numbers among the features whose statistics have quantiles."""
     others = ("image", "video", *_WITHOUT_STATS)
     return [
         name
@@ -162,15 +154,8 @@ def dataset_quantiles(
 
     The tables are read several times; memory is that of a few rows and of 32 MiB a column.
 
-    Args:
-        paths: The tables.
-        shapes: The columns, and the shape of the statistics of each.
-
     Returns:
         Column to quantiles; nothing of columns that no such statistics are of.
-
-    Raises:
-        UnreadableSourceError: A table cannot be read, or lacks a column.
     """
     searches = {name: QuantileSearch(shape) for name, shape in shapes.items()}
     found: dict[str, dict[str, Any]] = {}
@@ -187,10 +172,6 @@ def wrong_quantiles(
     paths: Sequence[str], stats: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, list[str]]:
     """Tell which quantiles of columns are not those of all rows of some tables, in one pass.
-
-    Args:
-        paths: The tables.
-        stats: The columns and their statistics.
 
     Returns:
         Column to the names of quantiles; nothing of columns that no such statistics are of.

@@ -178,10 +178,6 @@ def replace_columns(
         columns: Values of whole columns, arrays of shape (rows,), by the name of the column.
         row_groups: Rows of each row group that is written; by default those that are there.
         rows: Rows that are written in place of its own, as many.
-
-    Raises:
-        UnreadableSourceError: The table cannot be read.
-        StorageError: The new one cannot be written.
     """
     try:
         with pq.ParquetFile(source) as file:
@@ -555,11 +551,7 @@ def join_tables(
 
 
 def read_rows(path: str | os.PathLike[str], schema: pa.Schema) -> pa.Table:
-    """Return the rows of one episode's file as `join_tables` would write them.
-
-    Raises:
-        UnreadableSourceError: The file cannot be read, or has other columns.
-    """
+    """Return the rows of one episode's file as `join_tables` would write them."""
     name = os.fspath(path)
     try:
         with pq.ParquetFile(name) as file:
@@ -570,11 +562,7 @@ def read_rows(path: str | os.PathLike[str], schema: pa.Schema) -> pa.Table:
 
 
 def read_columns(path: str | os.PathLike[str], names: Collection[str]) -> Iterator[pa.Table]:
-    """Yield some columns of a file, some rows at a time.
-
-    Raises:
-        UnreadableSourceError: The file cannot be read, or lacks one of them.
-    """
+    """Yield some columns of a file, some rows at a time."""
     name = os.fspath(path)
     try:
         with pq.ParquetFile(name) as file:

@@ -233,11 +233,7 @@ class CopyPlan:
 
 
 class FooterWriter:
-    """Writes the footer of a file with a given schema, and the row groups in it.
-
-    Args:
-        schema: The Arrow schema of the file.
-    """
+    """Writes the footer of a file with a given schema, and the row groups in it."""
 
     def __init__(self, schema: pa.Schema) -> None:
         # What the schema is in parquet's terms is best asked from Arrow.
@@ -306,9 +302,6 @@ class TableCopier:
 
     The decision depends on the source file and the schema alone, so that it is the same whichever
     worker makes it, and the same again for a part file that holds the copy.
-
-    Args:
-        schema: The Arrow schema of the result.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -684,11 +677,7 @@ def _schema_and_writer(schema_raw: bytes, tail: bytes) -> tuple[pa.Schema, Foote
 
 
 class ExpectedCopies:
-    """Says again what :func:`~leconvert.tables.join.join_tables` decided of a source.
-
-    Args:
-        schema: The schema of the joined file.
-    """
+    """Says again what :func:`~leconvert.tables.join.join_tables` decided of a source."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._copier = TableCopier(schema)

@@ -149,12 +149,6 @@ class NoiseField:
     Guarantees the same pixels for the same seed and frame, and that an encoder's motion search
     does not find the previous frame in the next. It does not guarantee fresh noise: offsets repeat
     after many frames.
-
-    Args:
-        seed: Selects the noise.
-        height: Rows of the frames.
-        width: Columns of the frames.
-        amplitude: How far it goes from mid-grey, up to 127.
     """
 
     def __init__(self, seed: int, height: int, width: int, amplitude: int) -> None:

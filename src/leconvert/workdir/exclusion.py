@@ -71,11 +71,6 @@ class OneHostFileSystem(FileSystem):
     Not guaranteed: anything between hosts. By ``lock`` a process that is stopped (``SIGSTOP``)
     between its look and its rename makes the others wait; they give up after ``wait_seconds`` with
     an error that says so, and when it goes on it is still the only one.
-
-    Args:
-        exclusion: How names are made exclusive, without links.
-        lock: The lock file of the run, on its own file system; used by ``lock`` alone.
-        wait_seconds: How long to wait for it.
     """
 
     def __init__(
@@ -339,11 +334,7 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
 
 
 def admit_host(run: RunPaths, run_id: str, planned: OneHost) -> OneHost:
-    """Refuse every host but the one that planned the run; note its present boot and mount.
-
-    Returns:
-        The record as it is now.
-    """
+    """Refuse every host but the one that planned the run; note its present boot and mount."""
     here = HostIdentity.of_this_host()
     if not here.is_same_host(planned.host):
         raise OneHostOnlyError(

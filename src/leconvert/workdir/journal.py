@@ -68,9 +68,6 @@ class Journal:
     Guaranteed: each generation has one packer, and what ``write`` wrote is on the disk. Not
     guaranteed: that the packer of an older generation knows that it was superseded; ``write`` says
     so when it sees it.
-
-    Args:
-        now: The wall clock, with its zone; records carry it for people to look at.
     """
 
     def __init__(

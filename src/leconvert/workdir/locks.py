@@ -77,10 +77,6 @@ class PeriodicTask:
 
     The first call comes after one interval. Leaving the block waits for a call that is under way.
     Not guaranteed: that calls are on time. A frozen process makes none.
-
-    Args:
-        call: What to do; returns whether to go on. What it raises ends the thread.
-        interval_seconds: Time from the end of one call to the next.
     """
 
     def __init__(

@@ -357,12 +357,7 @@ def _write_batches(
 
 
 class BatchFile:
-    """The batches of a plan, read one at a time by offset.
-
-    Args:
-        run: The run's paths.
-        streams: The manifest's streams, which shards name by number.
-    """
+    """The batches of a plan, read one at a time by offset."""
 
     def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
         self._path = run.batches
@@ -429,10 +424,6 @@ class ScanTable:
 
     Where files hold few episodes, one row group serves many shards: the last one that was read of
     each set of columns is kept. Threads may share it, as nobody changes the table.
-
-    Args:
-        run: The run's paths.
-        streams: The manifest's streams, in the scan's order.
     """
 
     def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
@@ -660,12 +651,7 @@ def work_dirs_of(dataset: Path) -> list[Path]:
 
 
 def find_work_dir(path: Path) -> Path:
-    """Return the work dir that a path names: itself, or the one of the dataset's run.
-
-    Raises:
-        WorkDirError: It is neither a work dir, nor a dataset that has a run beside it.
-        UsageError: The dataset has several runs.
-    """
+    """Return the work dir that a path names: itself, or the one of the dataset's run."""
     if WorkDir(path).current_run_id() is not None:
         return path
     found = work_dirs_of(path)

@@ -70,17 +70,7 @@ def _index_and_frames(path: Path) -> tuple[media.ClipIndex | None, int]:
 
 
 class Dataset:
-    """A v3.0 dataset, see `leconvert.formats.Dataset`.
-
-    Args:
-        root: Its folder, of which no more than ``meta`` need be there.
-        info: Its ``info.json``, where it was read already.
-        name: What to call it towards the user, if not by its folder.
-        assumed_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
-
-    Raises:
-        UnreadableSourceError: From each part, where it is missing, damaged or makes no sense.
-    """
+    """A v3.0 dataset, see `leconvert.formats.Dataset`."""
 
     def __init__(
         self,

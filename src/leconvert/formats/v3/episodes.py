@@ -129,11 +129,7 @@ class EpisodesReader:
                         yield pa.Table.from_batches([batch])
 
     def rows(self, first: int, stop: int, wanted: Callable[[str], bool]) -> Iterator[pa.Table]:
-        """Yield rows ``first`` to ``stop``, in one table or several.
-
-        Args:
-            wanted: As for `blocks`.
-        """
+        """Yield rows ``first`` to ``stop``, in one table or several."""
         group = bisect_right(self._ends, first)
         last = bisect_right(self._ends, stop - 1)
         begin = self._ends[group - 1] if group else 0
@@ -287,12 +283,6 @@ def read_episode_table(
     add_stats: Callable[[pa.Table], object] | None = None,
 ) -> tuple[EpisodeTable | None, list[Finding]]:
     """Read all files in text order, as loaders do.
-
-    Args:
-        reader: The table's files.
-        streams: Streams whose places are wanted.
-        task_rows: The row of each task's text, to read which tasks the episodes list.
-        add_stats: Takes each block's statistics.
 
     Returns:
         The table, None where nothing can be read by it, and what is wrong with it.

@@ -111,11 +111,7 @@ def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | Non
 
 
 def read_task_numbers(root: Path) -> list[object]:
-    """Return ``task_index`` of each row as it is stored.
-
-    Raises:
-        UnreadableSourceError: The table cannot be read.
-    """
+    """Return ``task_index`` of each row as it is stored."""
     numbers: list[object] = _read_table(root / TASKS_PATH).column("task_index").to_pylist()
     return numbers
 
@@ -231,11 +227,7 @@ def read_meta_record[Record](
     *,
     next_step: str,
 ) -> Record | None:
-    """Return what a versioned record says, None where there is no such file.
-
-    Raises:
-        UnreadableSourceError: It is damaged, or of a later version.
-    """
+    """Return what a versioned record says, None where there is no such file."""
     try:
         record = read_json_object(path)
         if record["format"] != format_name or record["version"] not in versions:
