@@ -74,7 +74,6 @@ class Measured:
     epochs: int  # passes over the data that were begun
     facts: tuple[BatchFacts, ...]  # of every batch that counts, in order of arrival
     waits_s: tuple[float, ...]  # the wait for each of them, in seconds
-    first_batch: BatchFacts | None  # of the first batch; None if there was none.
 
     @property
     def samples(self) -> int:
@@ -141,7 +140,6 @@ def measure[Batch](
     drawn_in_epoch = drawn = 0
     facts: list[BatchFacts] = []
     waits: list[float] = []
-    first: BatchFacts | None = None
     first_latency = 0.0
     window_began = arrived = asked = started
     while True:
@@ -158,8 +156,8 @@ def measure[Batch](
         del batch
         drawn += 1
         drawn_in_epoch += 1
-        if first is None:
-            first, first_latency = fact, arrived - started
+        if drawn == 1:
+            first_latency = arrived - started
         if drawn <= plan.warmup_batches:
             window_began = arrived
         else:
@@ -179,7 +177,6 @@ def measure[Batch](
         epochs=epochs,
         facts=tuple(facts),
         waits_s=tuple(waits),
-        first_batch=first,
     )
 
 

@@ -85,7 +85,7 @@ def test_without_warm_up_the_first_batch_counts_with_its_latency() -> None:
 def test_an_empty_loader_gives_nothing_and_ends() -> None:
     measured, opened = run([], TimingPlan(3, 60.0))
 
-    assert (measured.samples, measured.samples_per_s, measured.first_batch) == (0, 0.0, None)
+    assert (measured.samples, measured.samples_per_s) == (0, 0.0)
     assert opened == [0]
 
 
@@ -93,7 +93,6 @@ def test_a_loader_that_runs_dry_in_the_warm_up_gives_nothing() -> None:
     measured, opened = run([1.0], TimingPlan(3, 60.0), epochs=2)
 
     assert measured.samples == 0
-    assert measured.first_batch is not None
     assert opened == [0, 1, 2]
 
 
@@ -115,7 +114,7 @@ def test_progress_hears_of_every_batch_that_counts() -> None:
 
 def test_shares_of_workers_and_randomness_come_from_the_batches() -> None:
     facts = (BatchFacts(4, 4, 0, 8), BatchFacts(4, 2, 2, 7), BatchFacts(2, 1, 0, 4))
-    measured = Measured(0.1, 1.0, 1.0, 1, facts, (0.4, 0.8, 0.2), facts[0])
+    measured = Measured(0.1, 1.0, 1.0, 1, facts, (0.4, 0.8, 0.2))
 
     assert measured.of_workers(3) == ([6, 0, 4], [12, 0, 7])
     assert measured.frames_per_s == 19.0
