@@ -68,10 +68,11 @@ from leconvert.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.source import scan_source
 from leconvert.text import count
 from leconvert.workdir.activity import record_invocation, record_probe
+from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.records import WorkDir, is_default_work_dir
+from leconvert.workdir.records import RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.storage_errors import any_storage_errors
@@ -1098,7 +1099,7 @@ class Submission:
         finished: Whether the result is in place already; then nothing is submitted.
         workers: Workers that were asked for.
         worker_job: The scheduler's id for them; None if there are none, or for a dry run.
-        packer_job: The packer's id; likewise.
+        packer_job: The packer's id; likewise, and of a fleet, whose workers pack.
         logs: The folder of the logs.
         script: A shell script that submits the same.
     """
@@ -1154,21 +1155,13 @@ def submit_run(
         engine = SlurmEngine()
     root = Path(work_dir).resolve()
     if WorkDir(root).is_fleet():
-        job = shlex.quote(f"leconvert work {shlex.quote(str(root))}")
         raise UsageError(
-            f"{root} is the work dir of a fleet, whose workers also plan and pack: there is no "
-            "packer to submit.",
+            f"{root} is the work dir of a fleet.",
             path=str(root),
-            next_step=f"`sbatch --wrap {job}` submits a worker that joins it; the fleet's own "
-            "command with --engine slurm starts workers, and stays.",
+            next_step="leconvert.fleet.submit submits it.",
         )
     run = open_run(root, allow_mixed_versions=True, only_look=True)
-    if run.one_host is not None:
-        raise OneHostOnlyError(
-            f"Only {run.one_host.host.name} may work on {root}, so it cannot be submitted.",
-            path=str(root),
-            next_step="Plan again in a work dir on a file system with hard links.",
-        )
+    check_may_submit(root, run.one_host)
     run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
     if _is_finished(run):
         return Submission(run_id, True, 0, None, None, logs, "")
@@ -1185,11 +1178,26 @@ def submit_run(
             *mixed,
         ],
     )
-    script = engine.script(handover, run.paths)
-    if dry_run:
-        return Submission(run_id, False, workers, None, None, logs, script)
-    worker_job, packer_job = engine.submit(handover, run.paths)
-    return Submission(run_id, False, workers, worker_job, packer_job, logs, script)
+    return hand_over(engine, handover, run.paths, run_id, dry_run=dry_run)
+
+
+def check_may_submit(root: Path, one_host: OneHost | None) -> None:
+    """Refuse to submit what one host alone may work on."""
+    if one_host is not None:
+        raise OneHostOnlyError(
+            f"Only {one_host.host.name} may work on {root}, so it cannot be submitted.",
+            path=str(root),
+            next_step="Plan again in a work dir on a file system with hard links.",
+        )
+
+
+def hand_over(
+    engine: Submitter, handover: JobRequest, paths: RunPaths, run_id: str, *, dry_run: bool
+) -> Submission:
+    """Submit what there is to be started, or only say what that would be."""
+    logs, script = str(paths.logs_dir), engine.script(handover, paths)
+    jobs = (None, None) if dry_run else engine.submit(handover, paths)
+    return Submission(run_id, False, handover.workers, *jobs, logs, script)
 
 
 def _is_finished(run: OpenedRun) -> bool:

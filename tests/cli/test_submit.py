@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 from leconvert.api import convert
@@ -89,3 +90,42 @@ def test_ray_has_no_queue_to_submit_to(leconvert: Leconvert, planned: OpenedRun)
     assert refused.returncode == 2
     assert "so there is nothing to submit to" in refused.stderr
     assert "`leconvert convert --engine ray`, which stays" in refused.stderr
+
+
+def test_of_a_fleet_workers_alone_are_submitted(
+    leconvert: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    """They plan and pack, too; there can be more of them than datasets."""
+    (tmp_path / "list.txt").write_text(f"{small_source} --name small\n")
+    work = tmp_path / "work"
+    words = ("fleet", tmp_path / "list.txt", "-o", tmp_path / "out", "--work-dir", work)
+    planned = leconvert(*words, "--plan-only", "-q")
+    assert planned.returncode == 0, planned.stderr
+    assert not (tmp_path / "out").exists()
+
+    shown = leconvert("submit", work, "--dry-run", env=with_sbatch(tmp_path))
+    assert shown.returncode == 0, shown.stderr
+    (start,) = (line for line in shown.stdout.splitlines() if line.startswith("exec "))
+    assert start.startswith(f"exec leconvert work {work} ")
+    assert not (tmp_path / "bin/calls").exists()
+    sent = leconvert("submit", work, "--json", "--nodes", "3", env=with_sbatch(tmp_path))
+    assert sent.returncode == 0, sent.stderr
+    told = json.loads(sent.stdout)
+    assert (told["workers"], told["worker_job"], told["packer_job"]) == (12, "1", None)
+    (call,) = (tmp_path / "bin/calls").read_text().splitlines()
+    assert "--array=0-11" in call.split()
+
+    for more, said in (
+        (("--verify", "bytes"), "stands in the fleet's list"),
+        (("--engine", "ray"), "Give the fleet's own command again with --engine ray"),
+    ):
+        refused = leconvert("submit", work, *more, env=with_sbatch(tmp_path))
+        assert refused.returncode == 2
+        assert said in " ".join(refused.stderr.split())
+
+    # What a job runs, here; then nothing is left to submit.
+    assert leconvert(*shlex.split(start)[2:]).returncode == 0
+    assert (tmp_path / "out/small/meta/info.json").is_file()
+    sent = leconvert("submit", work, env=with_sbatch(tmp_path))
+    assert "nothing needs to be done" in sent.stdout
+    assert leconvert(*words, "-q").returncode == 0

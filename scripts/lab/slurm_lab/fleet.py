@@ -29,7 +29,10 @@ _SETTLED = {DatasetState.CONVERTED, DatasetState.FINISHED, DatasetState.SET_ASID
 
 
 def fleet(ground: Ground) -> Iterator[Row]:
-    """A node loses its power; the controller, and then the command itself, are killed."""
+    """A node loses its power; the controller, and then the command itself, are killed.
+
+    What is left then is submitted, with nobody who watches.
+    """
     expected = _make_datasets(ground)
     listed = ground.folder / "fleet.txt"
     listed.write_text(
@@ -56,6 +59,12 @@ def fleet(ground: Ground) -> Iterator[Row]:
             command.kill()
             command.wait()
     left = _settled(_status(ground))
+    submitted = [
+        *(sys.executable, "-m", "leconvert", "submit", "fleet-work", "--lease-seconds", "4"),
+        *engine_options(slow_program(ground, _BATCH_SECONDS), nodes=3),
+    ]
+    subprocess.run(submitted, cwd=ground.folder, env=ground.cluster.environment, check=True)
+    _wait_for_settled(ground, _DATASETS)
     again = subprocess.run(
         words, cwd=ground.folder, env=ground.cluster.environment, capture_output=True, text=True,
         check=False,
@@ -79,7 +88,7 @@ def fleet(ground: Ground) -> Iterator[Row]:
         "fleet",
         f"{_DATASETS} datasets, {_WORKERS} workers on 3 nodes; n1 loses its power, the controller "
         f"is killed and restarted, then `leconvert fleet` itself is killed with {left} datasets "
-        "done and started again",
+        "done, and `leconvert submit` submits workers for the others",
         f"all {_DATASETS} results byte-identical to single conversions; {workers} workers came in "
         f"all, {len(writers)} of them wrote the {len(batches)} batches of the largest dataset",
     )

@@ -87,6 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true",
         help="scan all datasets, show what the fleet comes to, and write nothing",
     )  # fmt: skip
+    parser.add_argument(
+        "--plan-only", action="store_true",
+        help="write the fleet into its work dir and start no worker; `leconvert submit` and "
+        "`leconvert work` do",
+    )  # fmt: skip
     add_quiet(parser)
     add_json(parser)
 
@@ -127,6 +132,10 @@ def run(options: argparse.Namespace) -> int:
             f"{shlex.quote(str(work_dir))}; join from any host with: leconvert work "
             f"{shlex.quote(str(work_dir))}"
         )
+        if options.plan_only:
+            if options.json:
+                print(json.dumps(FleetObserver(fleet).look().as_record(), indent=2))
+            return 0
         failures = convert_fleet(
             fleet,
             workers=workers,

@@ -26,6 +26,7 @@ from leconvert.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
+    from leconvert.api import Submission
     from leconvert.engines import Submitter
 
 __all__ = ["add_arguments", "run"]
@@ -33,7 +34,9 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    parser.add_argument(
+        "work_dir", type=Path, metavar="WORK_DIR", help="the shared folder of a run or of a fleet"
+    )
     parser.add_argument(
         "--engine", choices=EngineNames(("ray", "slurm")), default="slurm", metavar="NAME",
         help="who starts workers: slurm, or what a package adds (default: slurm); ray has no "
@@ -54,34 +57,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Submit workers and a packer, and say which jobs they are."""
+    """Submit workers and a packer, of a fleet workers alone, and say which jobs they are."""
+    from leconvert.workdir.records import WorkDir
+
+    is_fleet = WorkDir(options.work_dir.resolve()).is_fleet()
+    engine = _engine(options, is_fleet=is_fleet)
+    submitted = _submit_fleet(options, engine) if is_fleet else _submit_run(options, engine)
+    if options.json:
+        print(json.dumps(submitted.as_record(), indent=2))
+    elif submitted.finished:
+        done = "Every dataset is converted or set aside" if is_fleet else "The result is in place"
+        print(f"{done}; nothing needs to be done.")
+    elif options.dry_run:
+        print(submitted.script, end="")
+    else:
+        if submitted.worker_job is not None:
+            print(f"workers  {submitted.workers} as job {submitted.worker_job}")
+        if submitted.packer_job is not None:
+            print(f"packer   job {submitted.packer_job}, when they have ended")
+        print(f"logs     {submitted.logs}")
+        print(f"Watch it with: leconvert status {shlex.quote(str(options.work_dir))} --watch")
+    return 0
+
+
+def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
     from leconvert.api import submit_run
 
-    submitted = submit_run(
+    return submit_run(
         options.work_dir,
-        _engine(options),
+        engine,
         leases=lease_options(options),
         proof=proof_options(options),
         scratch=scratch_options(options),
         allow_mixed_versions=options.allow_mixed_versions,
         dry_run=options.dry_run,
     )
-    if options.json:
-        print(json.dumps(submitted.as_record(), indent=2))
-    elif submitted.finished:
-        print("The result is in place; nothing needs to be done.")
-    elif options.dry_run:
-        print(submitted.script, end="")
-    else:
-        if submitted.worker_job is not None:
-            print(f"workers  {submitted.workers} as job {submitted.worker_job}")
-        print(f"packer   job {submitted.packer_job}, when they have ended")
-        print(f"logs     {submitted.logs}")
-        print(f"Watch it with: leconvert status {shlex.quote(str(options.work_dir))} --watch")
-    return 0
 
 
-def _engine(options: argparse.Namespace) -> Submitter:
+def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
+    from leconvert.fleet import submit
+
+    proof = proof_options(options)
+    if proof != type(proof)(max_wait_seconds=proof.max_wait_seconds):
+        raise UsageError(
+            "What is proven of each dataset, and what may be replaced, stands in the fleet's list.",
+            next_step="Give --verify and --force-conversion to `leconvert fleet`.",
+        )
+    return submit(
+        options.work_dir,
+        engine,
+        leases=lease_options(options),
+        scratch=scratch_options(options),
+        allow_mixed_versions=options.allow_mixed_versions,
+        dry_run=options.dry_run,
+    )
+
+
+def _engine(options: argparse.Namespace, *, is_fleet: bool) -> Submitter:
     check_whose_options(options)
     if options.engine == "slurm":
         from leconvert.engines import SlurmEngine
@@ -90,7 +122,9 @@ def _engine(options: argparse.Namespace) -> Submitter:
     if options.engine == "ray":
         raise UsageError(
             "Ray ends the workers of whoever leaves, so there is nothing to submit to.",
-            next_step="Use `leconvert convert --engine ray`, which stays; with the run's own "
+            next_step="Give the fleet's own command again with --engine ray, which stays."
+            if is_fleet
+            else "Use `leconvert convert --engine ray`, which stays; with the run's own "
             "--root, --output and --work-dir it goes on with the run.",
         )
     return make_submitter(options.engine, parse_engine_options(options.engine_option))

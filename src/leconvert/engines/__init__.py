@@ -102,12 +102,13 @@ class JobRequest:
         workers: How many workers; 0 where every batch is done.
         work_arguments: What follows ``leconvert work``: the work dir and options.
         pack_arguments: What follows ``leconvert pack``, likewise. The packer begins when every
-            worker has ended, however that was; with ``--no-wait`` it says what is missing.
+            worker has ended, however that was; with ``--no-wait`` it says what is missing. None
+            for no packer: the workers of a fleet pack.
     """
 
     workers: int
     work_arguments: Sequence[str]
-    pack_arguments: Sequence[str]
+    pack_arguments: Sequence[str] | None
 
 
 class Submitter(Protocol):
@@ -117,8 +118,8 @@ class Submitter(Protocol):
     def workers(self) -> int:
         """How many it starts, if there are so many batches."""
 
-    def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str]:
-        """Submit workers and packer; return the id of the workers, None without any, and its own.
+    def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str | None]:
+        """Submit workers and packer; return the id of the workers and its own, None without any.
 
         Raises:
             EngineError: They cannot be submitted.

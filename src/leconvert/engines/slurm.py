@@ -526,7 +526,7 @@ class SlurmEngine:
             pause.wait(1.0)  # the scheduler has no way to wake us
         self._expected = 0
 
-    def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str]:
+    def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str | None]:
         """Submit workers and a packer after them; see `leconvert.engines.Submitter`.
 
         `leconvert status` shows the jobs. Submitting again joins the same run: more workers share
@@ -538,12 +538,11 @@ class SlurmEngine:
         """
         paths.logs_dir.mkdir(parents=True, exist_ok=True)
         job_ids = submit(self._jobs_of(handover, paths))
-        packer = (job_ids[-1], "packer", 1)
-        if not handover.workers:
-            _note(paths, [packer])
-            return None, job_ids[-1]
-        _note(paths, [(job_ids[0], "workers", handover.workers), packer])
-        return job_ids[0], job_ids[-1]
+        workers = job_ids[0] if handover.workers else None
+        packer = job_ids[-1] if handover.pack_arguments is not None else None
+        submitted = ((workers, "workers", handover.workers), (packer, "packer", 1))
+        _note(paths, [(job, role, tasks) for job, role, tasks in submitted if job is not None])
+        return workers, packer
 
     def script(self, handover: JobRequest, paths: RunPaths) -> str:
         """Return a shell script that submits the very same."""
@@ -556,8 +555,10 @@ class SlurmEngine:
             jobs.append(
                 worker_job(options, handover.workers, handover.work_arguments, log_dir=log_dir)
             )
-        after = 0 if jobs else None
-        return [*jobs, packer_job(options, handover.pack_arguments, log_dir=log_dir, after=after)]
+        if handover.pack_arguments is not None:
+            after = 0 if jobs else None
+            jobs.append(packer_job(options, handover.pack_arguments, log_dir=log_dir, after=after))
+        return jobs
 
 
 def _note(paths: RunPaths, submitted: Sequence[tuple[str, str, int]]) -> None:

@@ -6,8 +6,8 @@
     print(done.counts, [one.message for one in done.set_aside])
 
 `run` converts what is named, and `status` looks, also while workers of other hosts are at it;
-`work_on_fleet` joins. They are made of `read_list` and `fleet_datasets`, which say which datasets
-there are, `plan_fleet` and `convert_fleet`.
+`work_on_fleet` joins, and `submit` lets jobs of a scheduler join. They are made of `read_list` and
+`fleet_datasets`, which say which datasets there are, `plan_fleet` and `convert_fleet`.
 """
 
 import os
@@ -49,6 +49,7 @@ from leconvert.fleet.work import (
     convert_fleet,
     open_fleet,
     plan_fleet,
+    submit,
     work_on_fleet,
 )
 from leconvert.hub.push import PushOptions
@@ -88,6 +89,7 @@ __all__ = [
     "read_policy",
     "run",
     "status",
+    "submit",
     "work_on_fleet",
     "write_fleet_report",
 ]

@@ -42,8 +42,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from leconvert.api import ConversionReport, convert, is_result, run_worker
-from leconvert.engines import Engine
+from leconvert.api import (
+    ConversionReport,
+    Submission,
+    check_may_submit,
+    convert,
+    hand_over,
+    is_result,
+    run_worker,
+)
+from leconvert.engines import Engine, JobRequest, Submitter
 from leconvert.engines.local import LocalEngine
 from leconvert.errors import (
     BusyError,
@@ -113,6 +121,7 @@ __all__ = [
     "is_finished",
     "open_fleet",
     "plan_fleet",
+    "submit",
     "work_on_fleet",
 ]
 
@@ -1157,6 +1166,55 @@ def _work(
         reporter=reporter,
     )
     return worker.run(max_idle_seconds=max_idle_seconds)
+
+
+@any_storage_errors()
+def submit(
+    work_dir: str | os.PathLike[str],
+    engine: Submitter | None = None,
+    *,
+    leases: LeaseOptions = LeaseOptions(trouble_seconds=120.0),
+    scratch: ScratchOptions = ScratchOptions(),
+    allow_mixed_versions: bool = False,
+    dry_run: bool = False,
+) -> Submission:
+    """Submit workers for what is left of a fleet; no packer, since they also pack.
+
+    The same call again submits more workers, which join these.
+
+    Args:
+        work_dir: The fleet's work dir; every node must see it, the sources and the folder of the
+            results under the same paths.
+        engine: Who starts them, and how; None for SLURM with its defaults.
+        leases: Lease time and attempts, the same for all workers of a fleet.
+        scratch: Where datasets of the Hub are fetched to.
+        allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
+        dry_run: Submit nothing.
+
+    Returns:
+        What was asked for, or would be; nothing where every dataset is converted or set aside.
+
+    Raises:
+        EngineError: There is no scheduler here, or it refused a job.
+        OneHostOnlyError: One host alone may work on the fleet.
+        WorkDirError: There is no fleet, or its records cannot be used.
+    """
+    if engine is None:
+        from leconvert.engines import SlurmEngine
+
+        engine = SlurmEngine()
+    root = Path(work_dir).resolve()
+    fleet = open_fleet(root, allow_mixed_versions=True, only_look=True)
+    check_may_submit(root, fleet.one_host)
+    board = fleet.board(leases)
+    board.refresh()
+    if board.all_settled():
+        return Submission(fleet.run_id, True, 0, None, None, str(fleet.paths.logs_dir), "")
+    mixed = ["--allow-mixed-versions"] * allow_mixed_versions
+    # Of a large dataset each takes batches: there can be more workers than datasets.
+    arguments = [str(root), *leases.as_arguments(), *scratch.arguments(), *mixed]
+    handover = JobRequest(engine.workers, work_arguments=arguments, pack_arguments=None)
+    return hand_over(engine, handover, fleet.paths, fleet.run_id, dry_run=dry_run)
 
 
 # ------------------------------------------------------------------------------------------------
