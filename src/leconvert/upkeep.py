@@ -42,13 +42,15 @@ from leconvert.errors import (
     VerificationError,
     WorkDirError,
 )
-from leconvert.formats.v3 import Dataset, read_repairs
+from leconvert.formats.v3 import REPAIRS_PATH, STATS_PATH, TASKS_PATH, Dataset, read_repairs
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
 from leconvert.leasing.leases import Observed
 from leconvert.leasing.state import Outcome, Wait, derive_state
 from leconvert.packer import facts_of_tree, remove_compared, rest_of_removal
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.selection import EpisodeRanges
 from leconvert.source import FileFacts
 from leconvert.text import first_few
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
@@ -488,7 +490,8 @@ def clean_kept_source(
 ) -> CleanReport:
     """Remove ``<target>_old`` if the dataset at the target provably holds everything in it.
 
-    After an overlay in place it is the ``meta/`` that was replaced.
+    It is the source of a conversion in place, or a result whose source has grown since. After an
+    overlay in place it is the ``meta/`` that was replaced.
 
     The proof is made here and now: every coded packet and every row are compared, and every other
     file must be in the result with the same bytes.
@@ -529,7 +532,8 @@ def _second_doubt(
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
         if what_is_lost(target, source) is None:
             return None
-        return reason_to_keep(target, source, read_repairs(target))
+        is_former = is_converted(source) and is_converted(target)
+        return reason_to_keep(target, source, NO_REPAIRS if is_former else read_repairs(target))
 
 
 def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | None:
@@ -538,12 +542,12 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
         versions = codebase_version(target), codebase_version(source)
         # What it was before episodes were appended is a part of the result.
-        lost = what_is_lost(target, source) if is_converted(source) else None
-        if is_converted(source) and lost is None:
+        if is_converted(source) and what_is_lost(target, source) is None:
             return None
+        if is_converted(source) and is_converted(target):
+            return _former_doubt(target, source, progress)
         if versions[0] != "v3.0" or versions[1] != "v2.1":
             found = f"{versions[1]} and {versions[0]} are here"
-            found += f", and {lost}" if lost else ""
             return f"only a v2.1 source of a v3.0 result can be proven; {found}"
         try:
             report = verify_pair(target, source, depth="bytes", progress=progress)
@@ -552,6 +556,40 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
         if not report.ok:
             return f"the result differs from it: {report.differences[0]}"
         return reason_to_keep(target, source, read_repairs(target))
+
+
+# What a former result says of itself and its repairs, and what is computed from its episodes.
+_OF_FORMER_EPISODES = frozenset({REPAIRS_PATH, STATS_PATH})
+
+
+def _former_doubt(new: Path, old: Path, progress: Progress) -> str | None:
+    """Say what of a v3.0 dataset may not be in another one; None where that has all of it.
+
+    That is so where a source has grown and was converted anew: the other one begins with the same
+    episodes, in files of other limits. They are compared as if the old one were made of these. The
+    statistics of all episodes are others then.
+    """
+    try:
+        before, after = Dataset(old), Dataset(new)
+        kept, now = len(before.episodes), len(after.episodes)
+        if kept > now:
+            return f"it has {kept:,} episodes, and the result {now:,}"
+        if list(before.task_table) != list(after.task_table)[: len(before.task_table)]:
+            return "its tasks are others"
+        selected = None if kept == now else EpisodeRanges(((0, kept - 1),))
+        made = Repairs(selected_episodes=selected)
+        report = verify_pair(old, new, depth="bytes", repairs=made, progress=progress)
+        frames = int(before.episodes.length.sum())
+    except (LeconvertError, OSError) as error:
+        return f"the two could not be compared: {error}"
+    derived = _OF_FORMER_EPISODES if kept < now else ()
+    found = [each for each in report.differences if each.path not in derived]
+    found = [each for each in found if kept == now or each.path != TASKS_PATH]
+    if found:
+        return f"it differs from the episodes of the result: {found[0]}"
+    if (report.episodes, report.rows) != (kept, frames):
+        return f"only {report.episodes:,} of its {kept:,} episodes could be compared"
+    return reason_to_keep(new, old, NO_REPAIRS)
 
 
 # ------------------------------------------------------------------------------------------------

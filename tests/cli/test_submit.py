@@ -103,12 +103,13 @@ def test_of_a_fleet_workers_alone_are_submitted(
     assert planned.returncode == 0, planned.stderr
     assert not (tmp_path / "out").exists()
 
-    shown = leconvert("submit", work, "--dry-run", env=with_sbatch(tmp_path))
+    env = with_sbatch(tmp_path)
+    shown = leconvert("submit", work, "--dry-run", env=env)
     assert shown.returncode == 0, shown.stderr
     (start,) = (line for line in shown.stdout.splitlines() if line.startswith("exec "))
     assert start.startswith(f"exec leconvert work {work} ")
     assert not (tmp_path / "bin/calls").exists()
-    sent = leconvert("submit", work, "--json", "--nodes", "3", env=with_sbatch(tmp_path))
+    sent = leconvert("submit", work, "--json", "--nodes", "3", env=env)
     assert sent.returncode == 0, sent.stderr
     told = json.loads(sent.stdout)
     assert (told["workers"], told["worker_job"], told["packer_job"]) == (12, "1", None)
@@ -119,13 +120,13 @@ def test_of_a_fleet_workers_alone_are_submitted(
         (("--verify", "bytes"), "stands in the fleet's list"),
         (("--engine", "ray"), "Give the fleet's own command again with --engine ray"),
     ):
-        refused = leconvert("submit", work, *more, env=with_sbatch(tmp_path))
+        refused = leconvert("submit", work, *more, env=env)
         assert refused.returncode == 2
         assert said in " ".join(refused.stderr.split())
 
     # What a job runs, here; then nothing is left to submit.
     assert leconvert(*shlex.split(start)[2:]).returncode == 0
     assert (tmp_path / "out/small/meta/info.json").is_file()
-    sent = leconvert("submit", work, env=with_sbatch(tmp_path))
+    sent = leconvert("submit", work, env=env)
     assert "nothing needs to be done" in sent.stdout
     assert leconvert(*words, "-q").returncode == 0

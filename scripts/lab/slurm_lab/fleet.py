@@ -90,7 +90,7 @@ def fleet(ground: Ground) -> Iterator[Row]:
         f"is killed and restarted, then `leconvert fleet` itself is killed with {left} datasets "
         "done, and `leconvert submit` submits workers for the others",
         f"all {_DATASETS} results byte-identical to single conversions; {workers} workers came in "
-        f"all, {len(writers)} of them wrote the {len(batches)} batches of the largest dataset",
+        f"all, and wrote the {len(batches)} batches of the largest dataset in {len(writers)} turns",
     )
 
 

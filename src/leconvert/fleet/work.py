@@ -30,6 +30,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import threading
 import time
 import traceback
@@ -63,6 +64,7 @@ from leconvert.errors import (
     PlanMismatchError,
     SourceChangedError,
     StorageError,
+    TargetError,
     UnfitFilesError,
     UsageError,
     WorkDirError,
@@ -102,13 +104,14 @@ from leconvert.packer import swap_has_begun
 from leconvert.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import RepairOptions, Repairs
+from leconvert.upkeep import clean_kept_source
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
-from leconvert.workdir.fs import LOCAL, FileSystem, make_durably, write_durably
+from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
 from leconvert.workdir.locks import Backoff, planner_lock
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.storage_errors import any_storage_errors, lacks_permission, storage_errors
-from leconvert.workdir.swap import info_path, is_converted
+from leconvert.workdir.swap import info_path, is_converted, old_dir
 from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
@@ -569,6 +572,8 @@ def convert_dataset(
             return Converted(True, None, ())
         raise already_on_hub(dataset)
     if changed and not dataset.options.layout.append:
+        if dataset.target is not None:
+            _make_way(dataset.target)
         proof = replace(dataset.options.proof, force_conversion=True)
         dataset = replace(dataset, options=replace(dataset.options, proof=proof))
     fetches = _planned_moves(host.folder(dataset)) if dataset.migrates else None
@@ -598,6 +603,25 @@ def convert_dataset(
         done = replace(done, was_finished=False)
     write_made(folder, _made(dataset, state, asked, done))
     return done
+
+
+def _make_way(target: Path) -> None:
+    """Remove the result before the one at a target, if that is proven to have all of it.
+
+    Raises:
+        TargetError: It has not; nothing was removed.
+    """
+    kept = clean_kept_source(target).kept
+    old = old_dir(target)
+    if kept and is_there(old):
+        words = shlex.quote(str(old)), shlex.quote(f"{old}.{datetime.now(UTC):%Y%m%d-%H%M%S}")
+        raise TargetError(
+            f"{old} exists already, and what {target} is now would be kept there: "
+            f"{kept[0].reason}.",
+            path=str(old),
+            next_step=f"`mv {' '.join(words)}` keeps it; remove it if you do not need it. Then "
+            "run the same command again.",
+        )
 
 
 class _NeedsRoomError(Exception):
