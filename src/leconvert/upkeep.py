@@ -42,6 +42,7 @@ from leconvert.errors import (
     VerificationError,
     WorkDirError,
 )
+from leconvert.formats.v2 import INFO_PATH
 from leconvert.formats.v3 import REPAIRS_PATH, STATS_PATH, TASKS_PATH, Dataset, read_repairs
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
 from leconvert.leasing.leases import Observed
@@ -560,6 +561,7 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
 
 # What a former result says of itself and its repairs, and what is computed from its episodes.
 _OF_FORMER_EPISODES = frozenset({REPAIRS_PATH, STATS_PATH})
+_OF_FORMER_TASKS = frozenset({(TASKS_PATH, "tasks"), (INFO_PATH, "total_tasks")})
 
 
 def _former_doubt(new: Path, old: Path, progress: Progress) -> str | None:
@@ -582,9 +584,12 @@ def _former_doubt(new: Path, old: Path, progress: Progress) -> str | None:
         frames = int(before.episodes.length.sum())
     except (LeconvertError, OSError) as error:
         return f"the two could not be compared: {error}"
-    derived = _OF_FORMER_EPISODES if kept < now else ()
-    found = [each for each in report.differences if each.path not in derived]
-    found = [each for each in found if kept == now or each.path != TASKS_PATH]
+    found = [
+        each
+        for each in report.differences
+        if kept == now
+        or not (each.path in _OF_FORMER_EPISODES or (each.path, each.what) in _OF_FORMER_TASKS)
+    ]
     if found:
         return f"it differs from the episodes of the result: {found[0]}"
     if (report.episodes, report.rows) != (kept, frames):

@@ -197,7 +197,7 @@ def test_clean_removes_the_former_state_if_nothing_is_lost_with_it(result: Path)
     old = result.with_name("out_old")
     (old / "notes.txt").write_text("mine")
     (row,) = clean_kept_source(result).kept
-    assert "notes.txt is not the same" in row.reason
+    assert "notes.txt" in row.reason
     (old / "notes.txt").unlink()
     assert clean_kept_source(result).kept == ()
     assert not old.exists()

@@ -18,11 +18,17 @@ from leconvert.worker_pool import WorkerOptions
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """One dataset as it grows from two episodes to five."""
+    """One dataset as it grows from two episodes to five, each with a task of its own."""
     folder, camera = tmp_path_factory.mktemp("stages"), CameraSpec(width=32, height=32)
     return [
         make_dataset(
-            folder / str(number), DatasetSpec(episodes=number, frames=6, cameras=(camera,))
+            folder / str(number),
+            DatasetSpec(
+                episodes=number,
+                frames=6,
+                cameras=(camera,),
+                tasks=[f"Pick up cube {place}." for place in range(number)],
+            ),
         )
         for number in (2, 3, 4, 5)
     ]
