@@ -151,7 +151,8 @@ class ShardWriter:
             told += size_bytes
             on_bytes(size_bytes)
 
-        path = folder / shard.name
+        name = shard.name
+        path = f"{folder}/{name}"
         if shard.keep:
             write = self._keep_table if shard.stream == DATA_STREAM else self._keep_video
         else:
@@ -163,7 +164,7 @@ class ShardWriter:
                 written = write(
                     shard, path, sources, files, scan, part.episodes[rows], tell, should_stop
                 )
-            record = {"path": shard.name, **written}
+            record = {"path": name, **written}
         except UnreadableSourceError:
             self._check_unchanged()  # a file replaced under us is not a broken file
             raise
@@ -183,7 +184,7 @@ class ShardWriter:
     def _write_table(
         self,
         shard: Shard,
-        path: Path,
+        path: str,
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
@@ -241,20 +242,20 @@ class ShardWriter:
         self,
         source: str,
         files: Files,
-        path: Path,
+        path: str,
         on_bytes: Callable[[int], None] | None,
         should_stop: Callable[[], bool],
     ) -> media.CopiedFile:
         """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
         if not self._is_migration:
             return media.copy_file(files(0), path, on_bytes=on_bytes, should_stop=should_stop)
-        link_into_tree(Path(source), path)
-        return media.CopiedFile(path.stat().st_size, copied_bytes=0, cloned_bytes=0)
+        link_into_tree(source, path)
+        return media.CopiedFile(Path(path).stat().st_size, copied_bytes=0, cloned_bytes=0)
 
     def _keep_table(
         self,
         shard: Shard,
-        path: Path,
+        path: str,
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
@@ -307,7 +308,7 @@ class ShardWriter:
     def _write_video(
         self,
         shard: Shard,
-        path: Path,
+        path: str,
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
@@ -331,7 +332,6 @@ class ShardWriter:
             path,
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
-            scratch_dir=path.parent,
             coded=files,
             last_index=self._last_index,
             # To decode takes a hundred times as long as to copy: a clip's bytes count when it is.
@@ -341,8 +341,8 @@ class ShardWriter:
         expected = int(scan.frames.sum())
         if joined.samples != expected:
             raise UnreadableSourceError(
-                f"{path.name} got {joined.samples} frames, the scan counted {expected}.",
-                path=str(path),
+                f"{shard.name} got {joined.samples} frames, the scan counted {expected}.",
+                path=path,
             )
         with self._stats_file(path, decodes) as stats:
             if decodes:
@@ -362,7 +362,7 @@ class ShardWriter:
     def _keep_video(
         self,
         shard: Shard,
-        path: Path,
+        path: str,
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
@@ -374,7 +374,7 @@ class ShardWriter:
         camera = str(camera_of(shard.stream))
         decodes = camera in self._run.manifest.computed_stats
         copied = self._keep(sources[0], files, path, None if decodes else tell, should_stop)
-        index = media.read_clip_index(str(path))
+        index = media.read_clip_index(path)
         order = index.reordering(0, index.num_samples)
         with self._stats_file(path, decodes) as stats:
             if decodes:
@@ -434,8 +434,8 @@ class ShardWriter:
             place = stop
 
     @contextmanager
-    def _stats_file(self, shard_path: Path, is_wanted: bool) -> Iterator[_StatsFile]:
-        stats = _StatsFile(shard_path.with_name(shard_path.name + _STATS_SUFFIX), is_wanted)
+    def _stats_file(self, shard_path: str, is_wanted: bool) -> Iterator[_StatsFile]:
+        stats = _StatsFile(shard_path + _STATS_SUFFIX, is_wanted)
         with stats.open():
             yield stats
 
@@ -499,7 +499,7 @@ def _nothing(_: int) -> None:
 class _StatsFile:
     """Statistics of a shard's episodes, a JSON line each, in the order of the shard."""
 
-    def __init__(self, path: Path, is_wanted: bool) -> None:
+    def __init__(self, path: str, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
         self._path = path
         self._digest = hashlib.sha256()
@@ -512,7 +512,7 @@ class _StatsFile:
         if not self.is_wanted:
             yield
             return
-        with self._path.open("xb") as file:
+        with Path(self._path).open("xb") as file:
             self._write = file.write
             yield
         sync_file(self._path)
@@ -538,7 +538,7 @@ class _StatsFile:
             return {}
         return {
             "stats": {
-                "path": self._path.name,
+                "path": Path(self._path).name,
                 "size_bytes": self._size_bytes,
                 "sha256": self._digest.hexdigest(),
             }

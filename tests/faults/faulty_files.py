@@ -97,9 +97,9 @@ class FaultyFileSystem(FileSystem):
         write = super().write_new
         self._do("write_new", lambda: write(path, data, sync=real), path)
 
-    def sync_file(self, path: Path) -> None:
+    def sync_file(self, path: str | Path) -> None:
         sync = super().sync_file
-        self._do("sync_file", lambda: sync(path) if self._really_sync else None, path)
+        self._do("sync_file", lambda: sync(path) if self._really_sync else None, Path(path))
 
     def sync_dir(self, path: Path) -> None:
         sync = super().sync_dir

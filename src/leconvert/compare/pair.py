@@ -425,8 +425,8 @@ def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
     sizes: dict[str, int] = {}
     seconds = []
     for piece in pieces:
-        path = compare.path_of(piece.stream, piece.first)
-        if compare.read_bytes and path not in sizes:
+        path = compare.path_of(piece.stream, piece.first) if compare.read_bytes else ""
+        if path and path not in sizes:
             sizes[path] = 0
             with suppress(OSError):
                 sizes[path] = (compare.result / path).stat().st_size

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import groupby, zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -153,10 +154,11 @@ class _Places(NamedTuple):
     frame_ticks: int
     rate: Fraction
 
-    @classmethod
-    def at(cls, fps: Fraction) -> _Places:
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def at(fps: Fraction) -> _Places:
         timescale, frame_ticks = media.frame_ticks(fps)
-        return cls(timescale, frame_ticks, Fraction(timescale, frame_ticks))
+        return _Places(timescale, frame_ticks, Fraction(timescale, frame_ticks))
 
 
 type _Lead = npt.NDArray[np.int32] | None
@@ -294,6 +296,9 @@ def _stray_bytes(
 
 def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
     """Yield begin and end of what lies between samples, and behind the last."""
+    if isinstance(index.places, int):
+        yield index.places + index.num_bytes, index.file_size_bytes
+        return
     begins, sizes = index.offsets, index.sizes
     if np.any(begins[1:] < begins[:-1]):
         order = np.argsort(begins, kind="stable")
@@ -379,7 +384,7 @@ def compare_header(
             str(index.file_size_bytes),
             stream=stream,
         )
-    with open(index.path, "rb") as file:  # noqa: PTH123 - for every file
+    with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every file
         found = file.read(begins[0] if may_be_free else len(expected.content))
         if may_be_free and _without_room(found) == _without_room(expected.content):
             return

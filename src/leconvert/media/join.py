@@ -347,9 +347,9 @@ def join_clips(
         raise UsageError("There are no clips to join.", path=os.fspath(destination))
     if block_align < 0:
         raise UsageError(f"A block alignment of {block_align} bytes is impossible.")
-    target = Path(destination)
+    target = os.fspath(destination)
     with ExitStack() as cleanup:
-        scratch = _Scratch(Path(scratch_dir or target.parent), fps, cleanup)
+        scratch = _Scratch(scratch_dir, target, fps, cleanup)
         episodes, digests, samples, first = _read_episodes(
             clips, scratch, LastIndex() if last_index is None else last_index
         )
@@ -364,7 +364,7 @@ def join_clips(
         try:
             mover = RangeMover(
                 descriptor,
-                str(target),
+                target,
                 block_align=block_align,
                 on_bytes=on_bytes,
                 should_stop=should_stop,
@@ -384,7 +384,7 @@ def join_clips(
                         arrived += length
         except BaseException:
             with suppress(OSError):
-                target.unlink()
+                Path(target).unlink()
             raise
         finally:
             os.close(descriptor)
@@ -401,9 +401,16 @@ def join_clips(
 class _Scratch:
     """Remuxes clips that need it into a folder that goes when the join ends."""
 
-    def __init__(self, parent: Path, fps: Fraction, cleanup: ExitStack) -> None:
+    def __init__(
+        self,
+        parent: str | os.PathLike[str] | None,
+        target: str,
+        fps: Fraction,
+        cleanup: ExitStack,
+    ) -> None:
         self._num_remuxed = 0
         self._parent = parent
+        self._target = target
         self._fps = fps
         self._cleanup = cleanup
         self._folder: Path | None = None
@@ -412,16 +419,15 @@ class _Scratch:
         from leconvert.media.pyav import remux_clip
 
         if self._folder is None:
+            parent = Path(self._parent or Path(self._target).parent)
             try:
                 self._folder = Path(
-                    self._cleanup.enter_context(
-                        TemporaryDirectory(prefix=".remux-", dir=self._parent)
-                    )
+                    self._cleanup.enter_context(TemporaryDirectory(prefix=".remux-", dir=parent))
                 )
             except OSError as error:
                 raise StorageError(
-                    f"{self._parent} cannot hold a remuxed clip: {error.strerror or error}.",
-                    path=str(self._parent),
+                    f"{parent} cannot hold a remuxed clip: {error.strerror or error}.",
+                    path=str(parent),
                     next_step="Make room or check the disk, then run the same command again.",
                 ) from error
         plain = self._folder / f"{self._num_remuxed:06d}.mp4"
@@ -547,17 +553,17 @@ class _OpenedSource:
             os.close(self.descriptor)
 
 
-def create_file(target: Path) -> int:
+def create_file(target: str) -> int:
     """Create a file that must not exist, and return its descriptor."""
     try:
         return os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.EEXIST:
             raise TargetError(
-                f"{target} exists already and is not overwritten.", path=str(target)
+                f"{target} exists already and is not overwritten.", path=target
             ) from error
         raise StorageError(
             f"{target} cannot be created: {error.strerror or error}.",
-            path=str(target),
+            path=target,
             next_step="Check the folder and its permissions, then run the same command again.",
         ) from error

@@ -273,7 +273,7 @@ def _set_rows(content: bytearray, span: Span, rows: IntArray) -> None:
 
 def copy_file(
     source: str | os.PathLike[str],
-    target: Path,
+    target: str | os.PathLike[str],
     *,
     patch: Patch | None = None,
     on_bytes: Callable[[int], None] | None = None,
@@ -298,18 +298,18 @@ def copy_file(
         StorageError: The target cannot be written.
         InterruptedRunError: ``should_stop`` said so.
     """
-    name = os.fspath(source)
+    name, new_name = os.fspath(source), os.fspath(target)
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise unreadable(name, error) from error
     try:
         size_bytes = os.fstat(descriptor).st_size
-        destination = create_file(target)
+        destination = create_file(new_name)
         try:
             mover = RangeMover(
                 destination,
-                str(target),
+                new_name,
                 block_align=_BLOCK_BYTES,
                 on_bytes=on_bytes,
                 should_stop=should_stop,
@@ -325,7 +325,7 @@ def copy_file(
                     )
                 mover.write(patch.new, patch.offset)
         except BaseException:
-            target.unlink(missing_ok=True)
+            Path(new_name).unlink(missing_ok=True)
             raise
         finally:
             os.close(destination)

@@ -151,14 +151,15 @@ def facts_of_tree(tree: Path) -> dict[str, FileFacts]:
         # A folder that a failing disk does not list is not an empty one.
         raise_storage_trouble(error, tree)
 
+    top = f"{tree}/"
     with storage_errors(tree):
         for folder, subfolders, names in os.walk(tree, onerror=on_error):
             subfolders.sort()
             for name in names:
-                path = os.path.join(folder, name)  # noqa: PTH118 - for every file of a dataset
+                path = f"{folder}/{name}"
                 if name != TREE_RECORD:
                     try:
-                        found[os.path.relpath(path, tree)] = FileFacts.of(path, fleeting)
+                        found[path.removeprefix(top)] = FileFacts.of(path, fleeting)
                     except OSError as error:  # no regular file: the comparison says so
                         raise_storage_trouble(error, path)
     return found

@@ -295,10 +295,12 @@ def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
                 )
             )
             forget_old_names(file[0] for file in planned)
-            if pool is None:
+            if len(files) <= _FILES_AT_A_TIME:
+                found = _changes(planned)
+            elif pool is None:
                 with Latency() as latency:
                     found = _changes(planned)
-                if latency.dominates and len(files) > block.stop:
+                if latency.dominates:
                     pool = open_pool.enter_context(ThreadPoolExecutor(THREADS_THAT_WAIT))
             else:
                 parts = itertools.batched(planned, _FILES_A_THREAD)

@@ -628,7 +628,7 @@ class StatsCheck:
                     len(low) == len(high) == len(mean) == len(std) > 0
                     and _is_count(counts)
                     and (not size or len(low) == size)
-                    and all(map(_is_of_numbers, (low, high, mean, std)))
+                    and _is_of_numbers([*low, *high, *mean, *std])
                 )
             except (KeyError, TypeError):
                 sound = False

@@ -520,22 +520,22 @@ def join_tables(
         should_stop: Asked before each episode; True ends the work.
     No partial file is left behind by any of these.
     """
-    target = Path(destination)
+    target = os.fspath(destination)
     try:
         descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError as error:
         raise TargetError(
             f"The data file {target} exists already and is never replaced.",
-            path=str(target),
+            path=target,
             next_step="Remove it, or write elsewhere.",
         ) from error
     try:
-        with _Join(descriptor, target, schema, on_table, last_table) as join:
+        with _Join(descriptor, schema, on_table, last_table) as join:
             for place, episode in enumerate(episodes):
                 if should_stop is not None and should_stop():
                     raise InterruptedRunError(
                         f"Stopped while writing {target}.",
-                        path=str(target),
+                        path=target,
                         next_step="Run the same command again; it goes on from here.",
                     )
                 join.add(episode, None if stored is None else partial(stored, place))
@@ -544,7 +544,7 @@ def join_tables(
             return join.finish()
     except BaseException:
         # Half a file is of no use to anyone, and its name must be free for the next try.
-        target.unlink(missing_ok=True)
+        Path(target).unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)
@@ -582,12 +582,10 @@ class _Join:
     def __init__(
         self,
         descriptor: int,
-        target: Path,
         schema: pa.Schema,
         on_table: Callable[[pa.Table], None] | None,
         last: LastTable | None,
     ) -> None:
-        self._target = target
         self._schema = schema
         self._on_table = on_table
         self._last = last

@@ -824,11 +824,8 @@ class DataFile:
             arrays of one shape.
         """
         found: dict[str, tuple[int, ...] | str] = {}
-        for name, kind in zip(schema.names, schema.types, strict=True):
-            sizes = list_sizes(kind)
-            if not sizes or pa.types.is_struct(innermost_type(kind)):
-                continue
-            if None in sizes or self.null_count(name) != 0:
+        for name, is_open in _lists_of(schema):
+            if is_open or self.null_count(name) != 0:
                 lengths = self._common_lengths(name)
                 if lengths is not None:
                     found[name] = lengths
@@ -937,6 +934,22 @@ class DataFile:
             reader.close()
 
 
+def _lists_of(schema: pa.Schema) -> list[tuple[str, bool]]:
+    """Return the columns of lists of values, and whether their types leave a length open."""
+    known = _LISTS.get(id(schema))
+    if known is not None and known[0] is schema:
+        return known[1]
+    found = [
+        (name, None in sizes)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if (sizes := list_sizes(kind)) and not pa.types.is_struct(innermost_type(kind))
+    ]
+    if len(_LISTS) >= _KEPT_LAYOUTS:
+        _LISTS.clear()
+    _LISTS[id(schema)] = schema, found
+    return found
+
+
 def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
     """Return the lengths of lists, or why they have none in common; None without any list."""
     kind, chunks = column.type, column.chunks
@@ -1029,6 +1042,8 @@ _SNAPPY_DECODER = pa.Codec("snappy")
 _PLANS: dict[tuple[tuple[ChunkShape, ...], tuple[str | None, ...]], _Plan] = {}
 _COLUMNS: dict[FileSchema, _Columns] = {}
 _NO_COLUMNS = _Columns({}, ())
+# By the identity of the schema, which is held: to hash one takes as long as to look at it.
+_LISTS: dict[int, tuple[pa.Schema, list[tuple[str, bool]]]] = {}
 
 
 def _columns_of(schema: FileSchema) -> _Columns:

@@ -89,7 +89,7 @@ class FileSystem:
         finally:
             os.close(descriptor)
 
-    def sync_file(self, path: Path) -> None:
+    def sync_file(self, path: str | Path) -> None:
         """Force a file's content to the disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -243,7 +243,7 @@ class OutcomeUnknownError(StorageError):
     """A publishing call failed and the folder could not be read back: it may have happened."""
 
 
-def sync_file(path: Path, *, fs: FileSystem = LOCAL) -> None:
+def sync_file(path: str | Path, *, fs: FileSystem = LOCAL) -> None:
     """Force a finished file to the disk."""
     with storage_errors(path):
         fs.sync_file(path)
