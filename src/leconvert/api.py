@@ -32,7 +32,6 @@ from leconvert.errors import (
 )
 from leconvert.formats import open_dataset, read_provenance
 from leconvert.formats.v3 import read_repairs
-from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.layout import layout_streams
 from leconvert.leasing import read_workers
@@ -62,7 +61,6 @@ from leconvert.planner import (
     planned_name,
 )
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairing import RepairReport, repair_dataset
 from leconvert.repairs import RepairOptions
 from leconvert.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.source import scan_source
@@ -88,7 +86,9 @@ from leconvert.worker import WorkerSummary
 from leconvert.worker_pool import LeaseOptions, WorkerOptions, WorkerPool, work_and_pack
 
 if TYPE_CHECKING:
+    from leconvert.hub.provenance import HubOrigin
     from leconvert.hub.push import PushOptions, PushReport
+    from leconvert.repairing import RepairReport
 
 __all__ = [
     "ConversionReport",
@@ -490,6 +490,8 @@ def _convert(
                     progress=progress,
                 )
                 seconds |= spent
+            from leconvert.hub.provenance import note_result
+
             wanted = for_push or push is not None
             on_hub = _on_hub(run)
             note_result(run, packed.kept, for_push=wanted, digests=dict(on_hub), progress=progress)
@@ -543,6 +545,8 @@ def repair(
         VerificationError: The repaired dataset differs in more than was planned; nothing was moved.
         BusyError: Another process repairs or converts the dataset.
     """
+    from leconvert.repairing import repair_dataset  # nobody else pays for its imports
+
     return repair_dataset(
         Path(root).resolve(),
         output=None if output is None else Path(output).resolve(),

@@ -9,9 +9,8 @@ with their fields.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
     "EXIT_CODES",
@@ -42,8 +41,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ExitCode:
+class ExitCode(NamedTuple):
     """What a command ends with.
 
     Attributes:

@@ -14,9 +14,9 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(
-    package: str, names: Mapping[str, Sequence[str]], *, title: str
+    package: str, names: Mapping[str, Sequence[str]], *, title: str | None = None
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that needs torch."""
+    """Return the ``__getattr__`` of a package; one that needs torch has a title for the error."""
     module_of = {name: module for module, offered in names.items() for name in offered}
 
     def get(name: str) -> Any:
@@ -26,7 +26,7 @@ def lazy_names(
         try:
             module = import_module(f"{package}.{module_of[name]}")
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if title is None or error.name != "torch":
                 raise
             raise InstallationError(
                 f"{title} needs torch, which is not installed.",

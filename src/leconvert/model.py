@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import IntFlag
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -421,8 +421,7 @@ class LayoutOptions:
         return record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StreamLayout:
+class StreamLayout(NamedTuple):
     """The output files of one stream: file *f* holds positions ``starts[f]`` to ``starts[f+1]``.
 
     Attributes:
@@ -450,8 +449,7 @@ class StreamLayout:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFile:
+class OutputFile(NamedTuple):
     """One file of a stream: episodes ``first`` up to but not including ``stop``."""
 
     stream: str
@@ -460,8 +458,7 @@ class OutputFile:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(NamedTuple):
     """What a worker writes: an output file or, with ``whole`` false, a part of one.
 
     Attributes:
@@ -491,8 +488,7 @@ class Shard:
         return f"{stream}.file-{self.number:06d}{part}.{_suffix(self.stream)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The unit that a worker leases.
 
     Attributes:

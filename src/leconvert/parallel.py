@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 __all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "spread_for"]
 
@@ -92,8 +92,7 @@ _PIECES_AHEAD = 4
 _SECONDS_MEASURED = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """How a job is spread.
 
     Attributes:

@@ -12,7 +12,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from leconvert.errors import (
 )
 from leconvert.formats import TARGETS, open_dataset, open_sources, target_of
 from leconvert.formats.v2 import load_info, read_info
-from leconvert.hub.provenance import HubOrigin, write_origin
 from leconvert.layout import (
     MISFIT_SAID,
     check_layout_options,
@@ -74,6 +73,9 @@ from leconvert.workdir.run import (
 )
 from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import META, check_places, is_converted, overlaid_meta, try_renames
+
+if TYPE_CHECKING:
+    from leconvert.hub.provenance import HubOrigin
 
 __all__ = [
     "MovedBytes",
@@ -124,8 +126,7 @@ __all__ = [
 _BLOCKS_A_CLIP = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """What one file system has and is asked for.
 
     Attributes:
@@ -144,8 +145,7 @@ class Room:
         return self.free_bytes is None or self.free_bytes >= self.bytes_needed
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceNeeded:
+class SpaceNeeded(NamedTuple):
     """What a conversion takes beside its source.
 
     Attributes:
@@ -490,8 +490,7 @@ class PlanOptions:
     allow_mixed_versions: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Draft:
+class Draft(NamedTuple):
     """A plan before it is written.
 
     Attributes:
@@ -1163,6 +1162,8 @@ def _write(
     with storage_errors(folder.root):
         write_plan(folder.run(run_id), manifest, scan, draft.batches, one_host=one_host)
         if arrival is not None:
+            from leconvert.hub.provenance import write_origin
+
             write_origin(folder.run(run_id).root, arrival.origin, run_id=run_id)
         folder.set_current(run_id)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from bisect import bisect_right
@@ -257,6 +256,8 @@ def _of_tasks(wanted: Sequence[str], tasks: Iterable[Sequence[str]]) -> BoolArra
         found.append(any(text in wanted for text in texts))
     for text in wanted:
         if text not in known:
+            import difflib
+
             near = difflib.get_close_matches(text, known, _LISTED, cutoff=0) or sorted(known)
             raise UsageError(
                 f"--exclude-task: no episode lists the task {shown(text)}.",

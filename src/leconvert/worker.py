@@ -452,8 +452,7 @@ class ShardWriter:
         return np.concatenate(([0], np.cumsum(length)[:-1]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _Part(NamedTuple):
     """What the shards of a batch take from one stream: neighbouring episodes, from ``first`` on.
 
     Attributes:

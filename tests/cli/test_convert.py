@@ -25,11 +25,10 @@ def test_help_is_quick_and_loads_no_heavy_library() -> None:
     ).stdout.split()
     assert "leconvert.cli.main" in loaded
     assert not {"numpy", "pyarrow", "av", "torch", "lerobot", "huggingface_hub"} & set(loaded)
+    assert len([name for name in loaded if name.startswith("leconvert.")]) < 20
 
 
-def test_a_conversion_loads_neither_pandas_nor_a_video_library(
-    small_source: Path, tmp_path: Path
-) -> None:
+def test_a_conversion_loads_no_more_than_it_needs(small_source: Path, tmp_path: Path) -> None:
     code = (
         "import sys, leconvert\n"
         f"leconvert.convert({str(small_source)!r}, output={str(tmp_path / 'out')!r})\n"
@@ -39,7 +38,15 @@ def test_a_conversion_loads_neither_pandas_nor_a_video_library(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert "pyarrow" in loaded
-    assert not {"pandas", "av", "torch", "lerobot", "datasets", "huggingface_hub"} & set(loaded)
+    heavy = {"pandas", "av", "torch", "lerobot", "datasets", "huggingface_hub"}
+    assert sorted(heavy & set(loaded)) == []
+    # Each of ours takes milliseconds of a conversion that takes a third of a second.
+    ours = [name for name in loaded if name.startswith("leconvert.")]
+    assert len(ours) <= 110
+    others = ("check", "repairing", "report", "probe", "fleet", "upkeep", "hub.push", "media.pyav",
+              "media.retime", "stores")  # fmt: skip
+    assert not [name for name in ours if name.startswith(tuple(f"leconvert.{x}" for x in others))]
+    assert not {"difflib", "getpass", "importlib.metadata"} & set(loaded)
 
 
 def test_a_conversion_beside_the_source_leaves_it_alone(

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import HfApi, snapshot_download
 
-from leconvert import api as conversion
 from leconvert.api import convert
 from leconvert.cli.main import main
 from leconvert.errors import HubAccessError, StorageError, UsageError
@@ -507,7 +506,7 @@ def test_a_conversion_that_ends_before_its_record_is_written_is_pushed_by_the_sa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(conversion, "note_result", end)
+        patch.setattr(provenance, "note_result", end)
         assert main(command) == 130
     assert "v3.0" not in repo.tags
     assert main(command) == 0

@@ -71,11 +71,21 @@ def assert_frames_are_the_sources(out: Path, sources: list[Path], scratch: Path)
     assert (len(merged), merged.num_episodes) == (number, episode)
 
 
-@pytest.mark.parametrize("layout", ["reference", "streaming"])
+VERSIONS = [("v2.1", "v2.1"), ("v2.1", "v3.0"), ("v2.0", "v3.0"), ("v3.0", "v2.0", "v2.1")]
+
+
 @pytest.mark.parametrize(
-    "versions",
-    [("v2.1", "v2.1"), ("v2.1", "v3.0"), ("v2.0", "v3.0"), ("v3.0", "v2.0", "v2.1")],
-    ids="+".join,
+    ("versions", "layout"),
+    [
+        *((versions, "reference") for versions in VERSIONS),
+        *(
+            pytest.param(
+                versions, "streaming", marks=pytest.mark.slow if versions != VERSIONS[-1] else ()
+            )
+            for versions in VERSIONS
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
 def test_each_frame_of_a_merge_loads_as_that_of_its_source(
     tmp_path: Path, versions: tuple[str, ...], layout: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import os
 import re
@@ -392,6 +391,8 @@ def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str
 
 def nearest(word: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
     """Return ``; did you mean NAME?`` for the known name that is most alike, or an empty string."""
+    import difflib  # only a mistake needs it
+
     found = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     # What was cut short is nearer than difflib thinks.
     found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:1]
@@ -448,6 +449,8 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
         return f"; did you mean {option}?", f"{option} {does}."
     if name in ("--yes", "-y"):
         return "", "Nothing is ever asked, so that there is nothing to confirm."
+    import difflib
+
     misspelled = difflib.get_close_matches(name, _SAFEGUARDS, n=1, cutoff=0.85)
     offered = [option for option in known if option not in _SAFEGUARDS or option in misspelled]
     return nearest(name, offered, cutoff=0.8), None

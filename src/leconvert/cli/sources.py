@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from leconvert.cli.options import (
     hub_dataset,
@@ -268,8 +268,7 @@ def bring_from_hub(
 # Several sources, each a folder here or a name on the Hub, that stay whatever becomes of them.
 
 
-@dataclass(frozen=True, slots=True)
-class NamedDataset:
+class NamedDataset(NamedTuple):
     """A dataset that a command reads whole.
 
     Attributes:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -672,8 +672,7 @@ def _plain(value: Any) -> Any:
 # Where ``meta/episodes`` of a result says that each episode lies, as plain arrays.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Routes:
+class Routes(NamedTuple):
     """The columns that lead to files, by stream; arrays of shape (E,).
 
     Attributes:

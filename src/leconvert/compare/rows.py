@@ -8,10 +8,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -386,8 +385,7 @@ def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
 # One data file of a result against the parquet files that it was joined from.
 
 
-@dataclass(frozen=True, slots=True)
-class RowSpan:
+class RowSpan(NamedTuple):
     """One episode's rows.
 
     Attributes:
@@ -409,8 +407,7 @@ class RowSpan:
     row_group: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowRules:
+class RowRules(NamedTuple):
     """What rows must be, beside copies.
 
     Attributes:

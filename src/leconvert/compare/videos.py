@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import groupby, zip_longest
@@ -27,8 +26,7 @@ __all__ = ["SourceClips", "Span", "check_video", "compare_clips", "compare_heade
 _SAMPLES_AT_A_TIME = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """What ``meta/episodes`` says of one episode in one video file.
 
     Attributes:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from leconvert.errors import UsageError
 from leconvert.model import Finding
@@ -33,8 +33,7 @@ DROP = "--on-bad-episode drop"
 TASKS_FROM_EPISODES = "--tasks-from episodes"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind of finding.
 
     Attributes:

@@ -11,10 +11,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +51,7 @@ _SCHEMA = pa.schema(
 _ROWS_AT_A_TIME = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRecord:
+class SourceRecord(NamedTuple):
     """One source as a result names it.
 
     Attributes:
@@ -69,8 +67,7 @@ class SourceRecord:
     repairs: Repairs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Provenance:
+class Provenance(NamedTuple):
     """From where the episodes of a result are; arrays have shape (E,).
 
     Attributes:

@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -810,8 +810,7 @@ NO_TASK = -1
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TaskTable:
+class TaskTable(NamedTuple):
     """The tasks of a source.
 
     Attributes:

@@ -20,7 +20,6 @@ from typing import Any
 from leconvert.dataset_files import files_below, kept_dataset, published_files
 from leconvert.errors import StorageError, WorkDirError
 from leconvert.formats.v3 import read_repairs
-from leconvert.hub.push_plan import CARD_PATH, Owned, hash_files
 from leconvert.model import Finding, LayoutOptions
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import Repairs
@@ -166,6 +165,8 @@ class Provenance:
 
         A file that somebody put beside the dataset's own is none of them.
         """
+        from leconvert.hub.push_plan import Owned
+
         owned = Owned(info)
         return sorted(
             [
@@ -181,6 +182,8 @@ def content_of(
     root: Path, digests: dict[str, str] | None = None, progress: Progress = NO_PROGRESS
 ) -> dict[str, FileContent]:
     """Return size and SHA-256 of every file of a result but its card, which pushes change."""
+    from leconvert.hub.push_plan import CARD_PATH, hash_files  # a local conversion needs neither
+
     sizes = {p: size for p, size in published_files(root).sizes.items() if p != CARD_PATH}
     digests = {} if digests is None else digests
     hash_files(root, sizes, digests, progress)

@@ -16,7 +16,6 @@ The folder must be local: exclusion is by ``flock``.
 from __future__ import annotations
 
 import fcntl
-import getpass
 import hashlib
 import os
 import shutil
@@ -79,6 +78,8 @@ class ScratchOptions:
 
 def default_scratch_dir() -> Path:
     """Return this user's folder for fetched files, ``leconvert-scratch-<user>`` in ``TMPDIR``."""
+    import getpass  # few need it
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers

@@ -8,7 +8,7 @@ now and then while it waits. A stale view costs a failed claim, nothing else.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from leconvert.leasing.leases import Lease, LeaseStore, list_batches
 from leconvert.leasing.state import BatchState, LeaseLog, Outcome, Wait, derive_state
@@ -20,8 +20,7 @@ _LONGEST_IDLE_SECONDS = 2.0
 _IDLE_SHARE = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Batches by state."""
 
     pending: int
@@ -30,8 +29,7 @@ class Counts:
     failed: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchStatus:
+class BatchStatus(NamedTuple):
     """One batch as ``status`` shows it."""
 
     batch_id: int  # the batch

@@ -14,10 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from leconvert.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.leasing.state import (
@@ -548,8 +547,7 @@ class Lease:
 # Claims batches, and watches the claims of others.
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(NamedTuple):
     """What one look at a batch's lease log showed."""
 
     log: LeaseLog  # the claims

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class BatchState(StrEnum):
@@ -31,16 +32,14 @@ class Outcome(StrEnum):
     VOID = "void"
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(NamedTuple):
     """One claim: its number, and how it ended, or None while nothing says so."""
 
     number: int
     outcome: Outcome | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLog:
+class LeaseLog(NamedTuple):
     """All claims of a batch, ascending."""
 
     generations: tuple[Generation, ...] = ()  # the claims
@@ -70,8 +69,7 @@ class LeaseLog:
         return [entry for entry in self.generations if entry.number > self.reset_after]
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseObservation:
+class LeaseObservation(NamedTuple):
     """The heartbeat that an observer saw last."""
 
     generation: int  # the claim that it belongs to
@@ -94,8 +92,7 @@ def observe(
     return LeaseObservation(generation, nonce, read_finished)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """When a lease expires and when a batch is given up."""
 
     lease_seconds: float = 60.0  # a heartbeat that does not change for so long has stopped

@@ -1,19 +1,24 @@
 """MP4 clips: read their index, join them exactly, decode them. Nothing else here imports PyAV."""
 
+from typing import TYPE_CHECKING
+
+from leconvert.lazy import lazy_names
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import have_same_index, read_clip_index, read_clip_indexes
 from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
-from leconvert.media.pyav import (
-    CodedPacket,
-    coded_packets,
-    count_tracks_and_frames,
-    decode_image,
-    decode_shown,
-    remux_clip,
-)
-from leconvert.media.retime import CopiedFile, Patch, copy_file, retiming
+
+if TYPE_CHECKING:
+    from leconvert.media.pyav import (
+        CodedPacket,
+        coded_packets,
+        count_tracks_and_frames,
+        decode_image,
+        decode_shown,
+        remux_clip,
+    )
+    from leconvert.media.retime import CopiedFile, Patch, copy_file, retiming
 
 __all__ = [
     "ClipIndex",
@@ -43,3 +48,19 @@ __all__ = [
     "retiming",
     "samples_sha256",
 ]
+
+# Most conversions need neither.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "pyav": (
+            "CodedPacket",
+            "coded_packets",
+            "count_tracks_and_frames",
+            "decode_image",
+            "decode_shown",
+            "remux_clip",
+        ),
+        "retime": ("CopiedFile", "Patch", "copy_file", "retiming"),
+    },
+)

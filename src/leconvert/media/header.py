@@ -6,11 +6,11 @@ the frame rate and the order of presentation; no source time reaches the output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import groupby
 from struct import Struct, pack
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -122,8 +122,7 @@ class FileSamples:
         return _full(b"stsc", 0, 0, pack(">I", len(rows)), *rows)
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
+class FileHeader(NamedTuple):
     """The first bytes of a joined file, and where each episode's samples go.
 
     Attributes:

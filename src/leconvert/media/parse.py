@@ -7,7 +7,6 @@ other to this module.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
@@ -239,8 +238,7 @@ _OUTSIDE_THE_MEDIA = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SampleTables:
+class SampleTables(NamedTuple):
     """The samples of a track in decode order, before any edit; arrays have shape (S,), S > 0.
 
     Attributes:

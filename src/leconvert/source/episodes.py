@@ -613,8 +613,7 @@ class EpisodePaths(Protocol):
         """Return the slice that a file may be of that does not lie where it should."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScannedSource:
+class ScannedSource(NamedTuple):
     """A source of any version, read and looked at; what it means is decided afterwards.
 
     Attributes:

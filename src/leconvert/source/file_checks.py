@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -66,8 +65,7 @@ class ClipFacts(NamedTuple):
         return 3 if has_colour else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(NamedTuple):
     """What is declared of a camera; None and () where nothing, or nothing usable, is."""
 
     rate: float | None
@@ -322,8 +320,7 @@ NO_INDEX = NOT_KNOWN + 1
 _VISUAL_DTYPES = frozenset({"video", "image"})
 
 
-@dataclass(frozen=True, slots=True)
-class RowFacts:
+class RowFacts(NamedTuple):
     """What a table's rows say about their place in the dataset.
 
     Attributes:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from leconvert import tables
+from leconvert import media, tables
 from leconvert.errors import UnreadableSourceError
-from leconvert.media import decode_image, decode_shown
 from leconvert.statistics.columns import (
     QUANTILES,
     ImageStats,
@@ -119,7 +118,7 @@ def clip_stats(
             next_step="Drop the episode (--on-bad-episode drop).",
         )
     samples = [[first + rank for rank in sample_indices(length)] for first, length in episodes]
-    pictures = decode_shown(path, itertools.chain.from_iterable(samples), is_depth=is_depth)
+    pictures = media.decode_shown(path, itertools.chain.from_iterable(samples), is_depth=is_depth)
     for wanted in samples:
         stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
         for _, picture in itertools.islice(pictures, len(wanted)):
@@ -203,7 +202,7 @@ def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) ->
     for row in sample_indices(len(column)):
         try:
             data = _image_file(column.slice(row, 1).chunk(0))
-            stats.add(decode_image(memoryview(data), is_depth=is_depth))
+            stats.add(media.decode_image(memoryview(data), is_depth=is_depth))
         except ValueError as error:
             raise ValueError(f"row {row}: {error}") from error
         except UnreadableSourceError as error:

@@ -10,11 +10,10 @@ import io
 import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -284,8 +283,7 @@ def frame_times(length: int, fps: Fraction, kind: pa.DataType) -> pa.Array:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RowRepair:
+class RowRepair(NamedTuple):
     """What becomes of the rows of one episode.
 
     Attributes:
@@ -411,8 +409,7 @@ _IMAGE_READ_BUFFER_BYTES = 64 * 1024
 _ROWS_PER_BATCH = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RowRange:
+class RowRange(NamedTuple):
     """The rows of one episode: a whole file, or some rows of one that holds several episodes.
 
     Attributes:
@@ -463,8 +460,7 @@ class LastTable:
         self._name, self._source = name, source
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedTable:
+class JoinedTable(NamedTuple):
     """What a written data file is like.
 
     Attributes:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -218,8 +218,7 @@ _I64_AFTER_NEXT = bytes((2 << 4 | I64,))
 _LIST_FIRST = bytes((1 << 4 | LIST,))
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPlan:
+class CopyPlan(NamedTuple):
     """How one row group is copied.
 
     Attributes:
@@ -1004,8 +1003,7 @@ def _extremes(
     return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(NamedTuple):
     """Where the extremes of all columns stand in entries of some shapes, and how to read them.
 
     Attributes:

@@ -469,8 +469,7 @@ _ARROW_SCHEMA_KEY = b"ARROW:schema"
 _KNOWN_WRITERS = (b"parquet-cpp-arrow version ", b"leconvert version ")
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One leaf column of a schema: names from the column down, type, and highest levels.
 
     Attributes:
@@ -510,8 +509,7 @@ class FileSchema:
     structure: tuple[tuple[object, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FileTail:
+class FileTail(NamedTuple):
     """What stands behind the row groups.
 
     Attributes:
@@ -589,8 +587,7 @@ def parse_schema(footer: bytes) -> FileSchema:
     return FileSchema(footer[: reader.position], tuple(leaves), ((root_children,), *structure))
 
 
-@dataclass(frozen=True, slots=True)
-class _Element:
+class _Element(NamedTuple):
     name: bytes
     physical_type: int | None
     converted_type: int | None
@@ -696,8 +693,7 @@ class RowGroupEntry(NamedTuple):
     chunks: tuple[ChunkEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FileFooter:
+class FileFooter(NamedTuple):
     """A parquet footer.
 
     Attributes:
@@ -721,8 +717,7 @@ class FooterOutline(NamedTuple):
     places: list[int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _GroupShape:
+class _GroupShape(NamedTuple):
     """What row groups of one kind have in common: one expression finds all their numbers.
 
     Attributes:

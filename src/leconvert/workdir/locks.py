@@ -29,9 +29,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from leconvert.errors import BusyError, InterruptedRunError, StorageError, WorkDirError
 from leconvert.workdir.fs import LOCAL, FileSystem, make_durably, replace_record
@@ -120,8 +119,7 @@ _REMOVALS = 2  # one error of the disk leaves no lock beside a dataset
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
-@dataclass(frozen=True, slots=True)
-class LockWait:
+class LockWait(NamedTuple):
     """How to wait for a lock whose holder gives no sign of life.
 
     Attributes:

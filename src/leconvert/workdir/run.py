@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cache, cached_property
-from importlib.metadata import version
+from importlib.util import find_spec
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -191,13 +191,24 @@ def tool_versions() -> dict[str, str]:
     """Return the versions of whatever decides the bytes that are written."""
     return {
         "leconvert": __version__,
-        **{name: _installed(name) for name in ("av", "numpy", "pyarrow")},
+        "av": _installed("av"),
+        "numpy": np.__version__,
+        "pyarrow": pa.__version__,
     }
 
 
 @cache
 def _installed(name: str) -> str:
-    # What is loaded stays as it is; parsing a package's whole description takes milliseconds.
+    # The folder beside a wheel's package is named after its version; to parse the description in
+    # it, and to import what parses it, takes longer than many a conversion plans.
+    found = find_spec(name)
+    if found is not None and found.origin is not None:
+        beside = Path(found.origin).parent.parent
+        folders = [path.name for path in beside.glob(f"{name}-*.dist-info")]
+        if len(folders) == 1:
+            return folders[0].removeprefix(f"{name}-").removesuffix(".dist-info")
+    from importlib.metadata import version
+
     return version(name)
 
 

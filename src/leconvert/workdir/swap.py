@@ -32,10 +32,10 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from glob import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from leconvert.errors import (
     BusyError,
@@ -595,8 +595,7 @@ class SwapOutcome(StrEnum):
     COMPLETED = "completed"
 
 
-@dataclass(frozen=True, slots=True)
-class SwapPlan:
+class SwapPlan(NamedTuple):
     """What goes where; all three are siblings.
 
     Attributes:

@@ -90,7 +90,7 @@ def test_only_sampled_images_are_decoded(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not is_depth
         return picture
 
-    monkeypatch.setattr(episode, "decode_image", decode)
+    monkeypatch.setattr(episode.media, "decode_image", decode)
     cells = [{"bytes": str(i).encode(), "path": None} for i in range(1000)]
     whole = pa.array(cells, IMAGE_TYPE)
     table = pa.table({"observation.images.wrist": pa.chunked_array([whole[:300], whole[300:]])})

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -200,8 +200,7 @@ def stats_of_rows(rows: pa.Table) -> Iterator[dict[str, dict[str, Any]]]:
 _UNKNOWN_TASK = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StreamPlaces:
+class StreamPlaces(NamedTuple):
     """Where one stream's part of each episode is, arrays of shape (E,).
 
     Attributes:

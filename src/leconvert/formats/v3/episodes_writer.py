@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -276,8 +275,7 @@ _BLOCK_ROWS = 125
 _FILE_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
-@dataclass(frozen=True, slots=True)
-class VideoSpan:
+class VideoSpan(NamedTuple):
     """Where one camera's frames of an episode are.
 
     Attributes:
@@ -293,8 +291,7 @@ class VideoSpan:
     to_frame: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeRecord:
+class EpisodeRecord(NamedTuple):
     """All that ``meta/episodes`` says about one episode.
 
     Attributes:

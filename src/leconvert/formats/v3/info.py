@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from string import Formatter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,8 +81,7 @@ def episodes_path(number: int) -> str:
     return f"{EPISODES_DIR}/chunk-{chunk:03d}/file-{file:03d}.parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class FileNames:
+class FileNames(NamedTuple):
     """What the files of a dataset's streams are called, by their numbers from 0 on.
 
     Attributes:
@@ -200,8 +199,7 @@ _OTHER_DTYPES = ("string", "language", *_VISUAL)
 _NUMBER_FORMAT = re.compile(r"(0?\d)?d?")
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(NamedTuple):
     """A declared feature.
 
     Attributes:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,7 @@ __all__ = [
 # Which rows of the dataset, and which files, are an episode's.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
+class Ranges(NamedTuple):
     """The rows of each episode in the whole dataset, arrays of shape (E,)."""
 
     start: IntArray
@@ -273,8 +272,7 @@ class _Wrong:
     episodes: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class OtherTasks:
+class OtherTasks(NamedTuple):
     """What the rows of an episode and ``meta/episodes`` call its tasks, where that differs."""
 
     of_rows: frozenset[int]
