@@ -12,7 +12,7 @@ from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert import media
 
-__all__ = ["MUTATIONS"]
+__all__ = ["MUTATIONS", "exchange"]
 
 _FPS = Fraction(30)
 _LENGTHS = (6, 4, 4, 1)  # of the episodes in the first file
@@ -142,7 +142,7 @@ def _join(*ranges: tuple[int, int]) -> Damage:
     return damage
 
 
-def _exchange(one: str, other: str) -> Damage:
+def exchange(one: str, other: str) -> Damage:
     def damage(root: Path) -> None:
         (root / one).rename(root / "kept")
         (root / other).rename(root / one)
@@ -253,9 +253,9 @@ MUTATIONS = [
              _join((0, 6), (6, 4), (6, 4), (14, 1)), TOP, "packet sizes", episode=2),
     Mutation("two episodes of equal length are exchanged", STRUCTURE,
              _join((0, 6), (10, 4), (6, 4), (14, 1)), TOP, "packet sizes", episode=1),
-    Mutation("the files of two cameras are exchanged", STRUCTURE, _exchange(TOP, WRIST), WRIST,
+    Mutation("the files of two cameras are exchanged", STRUCTURE, exchange(TOP, WRIST), WRIST,
              "packet sizes", episode=0),
-    Mutation("two files of one camera are exchanged", STRUCTURE, _exchange(TOP, SPARE_TOP),
+    Mutation("two files of one camera are exchanged", STRUCTURE, exchange(TOP, SPARE_TOP),
              SPARE_TOP, "number of frames", "9", "15"),
     # Times.
     Mutation("one frame is shown a tick late (`ctts`)", STRUCTURE, _tables(late_frame), TOP,

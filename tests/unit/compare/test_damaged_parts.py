@@ -34,14 +34,6 @@ ROWS = "data/chunk-000/episode_000001.parquet"
 TOP_STREAM = "videos/observation.images.top"
 
 
-@pytest.fixture(scope="module")
-def converted(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good result; do not change it."""
-    out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(small_source, output=out)
-    return out
-
-
 @pytest.fixture
 def result(converted: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(converted, tmp_path / "out"))

@@ -19,14 +19,6 @@ EPISODES, STATS, TASKS = "meta/episodes.jsonl", "meta/episodes_stats.jsonl", "me
 Damage = Callable[[Path], object]
 
 
-@pytest.fixture(scope="module")
-def converted(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good result; do not change it."""
-    out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(small_source, output=out)
-    return out
-
-
 def edit_line(path: str, **changes: Any) -> Damage:
     """Change keys of the second line of a table; None removes one."""
 

@@ -23,13 +23,6 @@ from leconvert.workdir.storage_errors import raise_storage_trouble
 Deny = Callable[[Path], None]
 
 
-@pytest.fixture(scope="module")
-def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(small_source, output=out)
-    return out
-
-
 @pytest.fixture(params=[errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE])
 def deny(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Deny:
     """Let every way of opening one file fail."""
@@ -50,20 +43,20 @@ def deny(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Den
     return never_open
 
 
-def refusal(result: Path, source: Path, **options: Any) -> StorageError:
+def refusal(converted: Path, source: Path, **options: Any) -> StorageError:
     with pytest.raises(StorageError) as told:
-        verify_pair(result, source, spread=Spread(), **options)
+        verify_pair(converted, source, spread=Spread(), **options)
     return told.value
 
 
 @pytest.mark.parametrize("name", [TOP, DATA, INFO_PATH, STATS_PATH, REPAIRS_PATH])
 def test_a_file_that_may_not_be_read_is_a_matter_of_storage_and_named(
-    result: Path, small_source: Path, name: str, deny: Deny
+    converted: Path, small_source: Path, name: str, deny: Deny
 ) -> None:
-    deny(result / name)
-    error = refusal(result, small_source)
-    assert (error.exit_code, error.path) == (11, str(result / name))
-    assert str(result / name) in error.message
+    deny(converted / name)
+    error = refusal(converted, small_source)
+    assert (error.exit_code, error.path) == (11, str(converted / name))
+    assert str(converted / name) in error.message
 
 
 def test_a_file_that_came_along_and_may_not_be_read_is_no_difference_either(
@@ -90,38 +83,38 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
 
 @pytest.mark.parametrize("name", [TOP, DATA])
 def test_an_error_amid_packets_or_rows_names_the_file_of_the_result(
-    result: Path, small_source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    converted: Path, small_source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compare = pair.Comparer._compare_table if name == DATA else pair.Comparer._compare_video
 
     def late(self: Any, *args: Any, **options: Any) -> Any:
-        failing_reads(monkeypatch, result / name)
+        failing_reads(monkeypatch, converted / name)
         return compare(self, *args, **options)
 
     monkeypatch.setattr(pair.Comparer, compare.__name__, late)
-    error = refusal(result, small_source, depth="bytes")
-    assert error.path == str(result / name)
+    error = refusal(converted, small_source, depth="bytes")
+    assert error.path == str(converted / name)
     assert "input/output error" in error.message
 
 
 def test_an_error_amid_the_packets_of_a_clip_names_the_clip(
-    result: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
+    converted: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clip = small_source / f"videos/chunk-000/{CAMERA}/episode_000000.mp4"
     failing_reads(monkeypatch, clip)
-    assert refusal(result, small_source, depth="bytes").path == str(clip)
+    assert refusal(converted, small_source, depth="bytes").path == str(clip)
 
 
 def test_pictures_that_may_not_be_read_are_a_matter_of_storage(
-    result: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
+    converted: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decoded(path: Path, *_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(samples, "_decoded_at", decoded)
-    error = refusal(result, small_source, sampling=Sampling(decode=1))
+    error = refusal(converted, small_source, sampling=Sampling(decode=1))
     assert error.path is not None
-    assert Path(error.path).is_relative_to(result / "videos")
+    assert Path(error.path).is_relative_to(converted / "videos")
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EINVAL, errno.EISDIR, None])

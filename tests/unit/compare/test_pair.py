@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from mutations_of_videos import exchange
 
-import leconvert
 from leconvert import media
 from leconvert.compare import verify_pair
 from leconvert.compare.rows import same_values
@@ -29,14 +29,6 @@ WRIST = "videos/observation.images.wrist/chunk-000/file-000.mp4"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 
 Damage = Callable[[Path], None]
-
-
-@pytest.fixture(scope="session")
-def converted(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good result; do not change it."""
-    out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(small_source, output=out)
-    return out
 
 
 @pytest.mark.parametrize("depth", ["structure", "bytes"])
@@ -179,15 +171,6 @@ def edit_box(path: str, box: bytes, place: int) -> Damage:
         content = bytearray((root / path).read_bytes())
         content[content.index(box) + 4 + place] ^= 1
         (root / path).write_bytes(content)
-
-    return damage
-
-
-def exchange(one: str, other: str) -> Damage:
-    def damage(root: Path) -> None:
-        (root / one).rename(root / "kept")
-        (root / other).rename(root / one)
-        (root / "kept").rename(root / other)
 
     return damage
 

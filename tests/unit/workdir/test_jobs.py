@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.errors import StorageError
 from leconvert.workdir.activity import JobRecord, read_jobs, write_job
-from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.records import RunPaths
 
 LATE = JobRecord("slurm-2", "slurm", "42", "workers", 6, "2026-01-02T04:00:00+00:00")
 EARLY = JobRecord("slurm-9", "slurm", "41", "packer", 1, "2026-01-02T03:00:00+00:00")
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunPaths:
-    paths = WorkDir(tmp_path / "work").run("r1")
-    paths.ensure()
-    return paths
 
 
 def test_submissions_are_read_as_they_were_written_oldest_first(run: RunPaths) -> None:

@@ -7,21 +7,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from leconvert.errors import BusyError, InterruptedRunError
 from leconvert.workdir import locks
 from leconvert.workdir.locks import BEAT_SECONDS, LockWait, PeriodicTask, packer_lock, read_packer
-from leconvert.workdir.records import RunPaths, WorkDir
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunPaths:
-    paths = WorkDir(tmp_path / "work").run("r1")
-    paths.ensure()
-    return paths
+from leconvert.workdir.records import RunPaths
 
 
 @pytest.fixture

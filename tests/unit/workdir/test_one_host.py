@@ -26,7 +26,7 @@ from leconvert.workdir.exclusion import (
 )
 from leconvert.workdir.fs import LOCAL
 from leconvert.workdir.identity import HostIdentity
-from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import OpenedRun, check_current, open_run
 
 
@@ -36,13 +36,6 @@ def this_host(monkeypatch: pytest.MonkeyPatch) -> list[HostIdentity]:
     now = [HERE]
     monkeypatch.setattr(HostIdentity, "of_this_host", classmethod(lambda _cls: now[-1]))
     return now
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunPaths:
-    paths = WorkDir(tmp_path / "work").run("r1")
-    paths.ensure()
-    return paths
 
 
 @pytest.fixture
