@@ -54,11 +54,11 @@ def numbers_of(scan: SourceScan) -> list[list[int]]:
 
 
 def test_processes_see_what_one_thread_sees(
-    small_source: Path, started: list[subprocess.Popen[bytes]]
+    source_copy: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    (small_source / "README.md").touch()
-    alone = scan_source(small_source, spread=Spread())
-    shared = scan_source(small_source, spread=Spread(processes=2))
+    (source_copy / "README.md").touch()
+    alone = scan_source(source_copy, spread=Spread())
+    shared = scan_source(source_copy, spread=Spread(processes=2))
     assert numbers_of(shared) == numbers_of(alone)
     assert shared.findings == alone.findings
     assert len(started) == 2

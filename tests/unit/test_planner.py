@@ -179,13 +179,13 @@ def test_a_run_of_another_layout_is_not_joined_and_the_options_that_differ_are_n
 
 @pytest.mark.parametrize("episodes_per_batch", [None, 2])
 def test_a_file_that_cannot_be_kept_is_told_with_the_reason(
-    small_source: Path, tmp_path: Path, episodes_per_batch: int | None
+    source_copy: Path, tmp_path: Path, episodes_per_batch: int | None
 ) -> None:
-    edit_table(small_source, 1, lambda table: table.drop_columns(["index"]).append_column(
+    edit_table(source_copy, 1, lambda table: table.drop_columns(["index"]).append_column(
         "index", table["index"].cast("int32")
     ))  # fmt: skip
     options = LayoutOptions(layout="episode-files", episodes_per_batch=episodes_per_batch)
-    draft = draft_plan(small_source, tmp_path / "out", tmp_path / "work", options)
+    draft = draft_plan(source_copy, tmp_path / "out", tmp_path / "work", options)
     [finding] = [each for each in draft.summary.findings if each.code == "rewritten-file"]
     assert (finding.code, finding.severity) == ("rewritten-file", "info")
     assert finding.path == "data/chunk-000/episode_000001.parquet"
