@@ -126,7 +126,8 @@ __all__ = [
 _BLOCKS_A_CLIP = 3
 
 
-class Room(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Room:
     """What one file system has and is asked for.
 
     Attributes:
@@ -145,7 +146,8 @@ class Room(NamedTuple):
         return self.free_bytes is None or self.free_bytes >= self.bytes_needed
 
 
-class SpaceNeeded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SpaceNeeded:
     """What a conversion takes beside its source.
 
     Attributes:

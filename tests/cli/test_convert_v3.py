@@ -62,4 +62,6 @@ def test_a_plan_of_it_can_be_looked_at(dataset: Path, capsys: pytest.CaptureFixt
     assert main(["convert", str(dataset), "--layout", "streaming", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["episodes"] == 5
+    assert plan["space"]["cloned"] is False
+    assert [room["bytes_needed"] > 0 for room in plan["space"]["rooms"]] == [True]
     assert sorted(path.name for path in dataset.parent.iterdir()) == ["v30"]

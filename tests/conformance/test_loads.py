@@ -12,12 +12,12 @@ import pytest
 from lerobot.datasets import LeRobotDataset
 
 import leconvert
+from leconvert import media
 from leconvert.check import check_dataset
 from leconvert.compare import verify_pair
 from leconvert.errors import FindingsError
 from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
-from leconvert.statistics import episode as statistics
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,
@@ -225,14 +225,14 @@ def test_pictures_are_decoded_only_where_their_statistics_are_missing(
 
     edit_lines(source, "episodes_stats", break_some)
     decoded: list[str] = []
-    real = statistics.decode_shown
+    real = media.decode_shown
 
     def counted(path: str, frames: Any, **options: Any) -> Any:
         for number, picture in real(path, frames, **options):
             decoded.append(str(path))
             yield number, picture
 
-    monkeypatch.setattr(statistics, "decode_shown", counted)
+    monkeypatch.setattr(media, "decode_shown", counted)
     report = leconvert.convert(
         source,
         output=tmp_path / "out",

@@ -625,7 +625,7 @@ class StatsCheck:
                     len(low) == len(high) == len(mean) == len(std) > 0
                     and _is_count(counts)
                     and (not size or len(low) == size)
-                    and _is_of_numbers([*low, *high, *mean, *std])
+                    and all(map(_is_of_numbers, (low, high, mean, std)))
                 )
             except (KeyError, TypeError):
                 sound = False
@@ -733,7 +733,7 @@ def _is_of_channels(value: Any) -> bool:
     """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
     try:
         sum([number for ((number,),) in value])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return (
             len(value) in (1, 3)
             and len(value[-1]) == 1 == len(value[-1][0])
@@ -772,4 +772,6 @@ def _is_of_numbers(value: object, depth: int = 0) -> bool:
         sum(items)  # knows numbers from anything else, and is fast: most lists hold only these
     except TypeError:
         return all(_is_of_numbers(item, depth + 1) for item in items)
+    except OverflowError:  # a whole number that no float holds, and floats
+        return all(isinstance(item, int | float) for item in items)
     return True

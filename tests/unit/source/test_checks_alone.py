@@ -205,6 +205,16 @@ def test_numbers_that_no_float_holds_say_nothing_of_an_extreme(
     assert [code for code, _ in found] == (["stale-stats"] if stale else [])
 
 
+@pytest.mark.parametrize(("other", "said"), [(0.5, []), ("0.5", ["missing-stats"])])
+def test_a_number_that_no_float_holds_is_a_number_beside_floats(
+    other: object, said: list[str]
+) -> None:
+    stats = {"min": [0.5, 10**400, other], "count": [5]}
+    stats |= {"max": [1.0] * 3, "mean": [0.5] * 3, "std": [0.1] * 3}
+    found = stats_notes({"dtype": "float32", "shape": [3]}, stats, (0.5, 1.0))
+    assert [code for code, _ in found] == said
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 
