@@ -242,7 +242,7 @@ class Conversion:
             ScenarioFailedError: Something is left of it.
         """
         self.leconvert(guest, "clean", self.work_dir)
-        left = guest.shell(f"ls -A {self.work_dir}/runs").split()
+        left = guest.shell(f"find {self.work_dir} -mindepth 1 2>/dev/null || true").split()
         demand(not left, f"`clean` left {left}")
 
     def digest(self, guest: Guest, path: str | None = None) -> str:

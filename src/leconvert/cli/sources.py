@@ -28,6 +28,7 @@ from leconvert.cli.push import waits_for_push
 from leconvert.errors import HubAccessError, UsageError
 from leconvert.machine import lerobot_home
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.workdir.fs import is_folder
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import is_converted
@@ -319,7 +320,7 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
                 next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` makes a "
                 "folder of it; name DIR instead.",
             )
-        elif not place.is_dir():
+        elif not is_folder(place):
             raise UsageError(
                 f"{word} is not a folder.",
                 path=word,

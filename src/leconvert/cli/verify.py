@@ -16,6 +16,7 @@ from leconvert.cli.parser import whole
 from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError, StorageError, UsageError, VerificationError
 from leconvert.text import count
+from leconvert.workdir.fs import is_folder
 from leconvert.workdir.secrets import without_credentials
 from leconvert.workdir.swap import (
     codebase_version,
@@ -45,7 +46,7 @@ def check_places(result: Path, source: Path | str) -> None:
 
     A result that lacks files, its ``meta/info.json`` even, passes: that is for verify to find.
     """
-    if not result.is_dir():
+    if not is_folder(result):
         raise UsageError(f"{result} is not a folder.", path=str(result), next_step=_ROLES)
     if isinstance(source, Path) and source.resolve() == overlaid_meta(result.resolve()):
         return

@@ -67,7 +67,7 @@ from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.source.changes import meta_digest
 from leconvert.source.file_checks import ClipFacts
 from leconvert.tables import StoredGroups
-from leconvert.workdir.fs import LOCAL
+from leconvert.workdir.fs import is_folder
 from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 
 __all__ = ["Comparer", "Place", "Sampling", "chosen", "verify_pair"]
@@ -563,10 +563,8 @@ def verify_pair(
         InstallationError: Samples shall be loaded through LeRobot, which is not installed.
         InterruptedRunError: ``stop`` was set.
     """
-    with suppress(OSError):
-        # An NFS client that looked for the result in vain goes on missing it for half a minute,
-        # unless it is made to ask.
-        LOCAL.ask_again(result.parent)
+    # An NFS client that looked for the result in vain goes on missing it for half a minute.
+    is_folder(result)
     with overlaid_pair(result, [source] if isinstance(source, Path) else source) as pair:
         return _verified(
             *pair,

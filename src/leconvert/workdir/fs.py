@@ -210,6 +210,16 @@ def forget_old_names(paths: Iterable[str]) -> None:
 
 
 LOCAL = FileSystem()
+
+
+def is_folder(path: Path) -> bool:
+    """Say whether there is a folder, also where an NFS client remembers that there was none."""
+    if not path.is_dir():
+        with suppress(OSError):
+            LOCAL.ask_again(path.parent)
+    return path.is_dir()
+
+
 """The operations as the operating system offers them."""
 
 

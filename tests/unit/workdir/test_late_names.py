@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leconvert.workdir.fs import FileSystem
+import pytest
+
+from leconvert.workdir.fs import FileSystem, is_folder
 from leconvert.workdir.records import WorkDir
 
 
@@ -43,3 +45,28 @@ def test_a_worker_that_came_before_the_plan_finds_it_the_next_time(tmp_path: Pat
 
 def test_there_is_no_run_where_there_is_no_folder(tmp_path: Path) -> None:
     assert WorkDir(tmp_path / "a" / "work").current_run_id(fs=Remembering()) is None
+
+
+def test_a_folder_that_was_looked_for_in_vain_is_found_as_soon_as_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent: set[Path] = set()
+    looks, asks = Path.is_dir, FileSystem.ask_again
+
+    def remembering(path: Path) -> bool:
+        there = looks(path) and path not in absent
+        absent.update(() if there else [path])
+        return there
+
+    def asked(self: FileSystem, folder: str | Path) -> None:
+        asks(self, folder)
+        absent.difference_update([path for path in absent if path.parent == Path(folder)])
+
+    monkeypatch.setattr(Path, "is_dir", remembering)
+    monkeypatch.setattr(FileSystem, "ask_again", asked)
+    result = tmp_path / "result"
+    assert not is_folder(result)
+    result.mkdir()
+    assert not result.is_dir()
+    assert is_folder(result)
+    assert not is_folder(tmp_path / "a" / "result")
