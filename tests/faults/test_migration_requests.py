@@ -6,20 +6,18 @@ dataset with its tag; the new one without a tag; the new one with its tag.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.hub import WRITE_TOKEN, LoggedRequest, StandIn
+from tests.hub.committed import contents, converted, hashes
 from tests.hub.fixtures import CutOff, cut_after, hub, lone_client, pauses
 
-from leconvert import LayoutOptions, convert
 from leconvert.cli.main import main
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -44,18 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """What a conversion in a folder makes, in each layout."""
     folder = tmp_path_factory.mktemp("expected")
-    convert(source, output=folder / "set", layout=LayoutOptions(layout=LAYOUTS[0]))
-    overlaid = Path(shutil.copytree(source, folder / "overlaid"))
-    convert(overlaid, layout=LayoutOptions(layout=LAYOUTS[1]))
-    shutil.rmtree(overlaid / "meta_old")
-    return {
-        layout: {
-            path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in root.rglob("*")
-            if path.is_file()
-        }
-        for layout, root in zip(LAYOUTS, (folder / "set", overlaid), strict=True)
-    }
+    return {layout: hashes(converted(source, folder, layout)) for layout in LAYOUTS}
 
 
 class Scene:
@@ -75,17 +62,10 @@ class Scene:
         assert tags.get("v2.1", self.first) == self.first
         assert tags.get("v3.0", main) == main
         if main != self.first:
-            assert dict(self._contents(main)) == self._new, "readers met half a dataset"
+            assert contents(self.repo, main) == self._new, "readers met half a dataset"
         state = (OLD if main == self.first else NEW, "v2.1" in tags, "v3.0" in tags)
         if not self.met or self.met[-1] != state:
             self.met.append(state)
-
-    def _contents(self, commit: str) -> Iterator[tuple[str, str]]:
-        for path, entry in self.repo.tree(commit).items():
-            if path not in ("README.md", ".gitattributes"):
-                content = self.repo.content(entry)
-                assert content is not None
-                yield path, hashlib.sha256(content.read_bytes()).hexdigest()
 
 
 @pytest.fixture

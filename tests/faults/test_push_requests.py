@@ -8,7 +8,6 @@ and the client repeats the PUT at once.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,8 +16,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi
 from tests.hub import Fault, LoggedRequest, StandIn
+from tests.hub.committed import contents
 from tests.hub.fixtures import CutOff, api_of, cut_after, hub, lone_client, pauses
-from tests.hub.store import Repo
 
 from leconvert.api import convert
 from leconvert.errors import HubConflictError, HubUnavailableError
@@ -269,16 +268,6 @@ def _contents(result: Path) -> dict[str, str]:
     return {path: sha256 for path, (_, sha256) in known.files.items()}
 
 
-def _in_commit(repo: Repo, commit: str) -> dict[str, str]:
-    held = {}
-    for path, entry in repo.tree(commit).items():
-        if path not in ("README.md", ".gitattributes"):
-            content = repo.content(entry)
-            assert content is not None
-            held[path] = hashlib.sha256(content.read_bytes()).hexdigest()
-    return held
-
-
 @pytest.mark.parametrize("case", ["asked", "forced", "new repo"])
 def test_of_two_pushes_at_once_one_is_there_whole_and_the_other_says_so(
     scene: Callable[..., Scene], api_of: Callable[..., HfApi], other: Path, case: str
@@ -308,9 +297,9 @@ def test_of_two_pushes_at_once_one_is_there_whole_and_the_other_says_so(
         mine = push_of(result)
         repo = hub.repo(repo_id)
         main, tag = repo.branches["main"], repo.tags["v3.0"]
-        holds = [name for name, files in wholes.items() if _in_commit(repo, main) == files]
+        holds = [name for name, files in wholes.items() if contents(repo, main) == files]
         assert len(holds) == 1, f"half of each after request {at}"
-        assert _in_commit(repo, tag) in wholes.values()
+        assert contents(repo, tag) in wholes.values()
         if case == "forced" and hub.log[-2].method == "DELETE":
             continue  # the one gap that the Hub leaves: it deletes a tag whatever it names
         assert tag == main

@@ -273,10 +273,10 @@ def _stray_bytes(
     index: media.ClipIndex, differs: Callable[..., Difference]
 ) -> Iterator[Difference]:
     """Find bytes between samples that are not zero; a file without gaps costs nothing."""
-    # Unbuffered: a buffer would read ahead, up to a megabyte a gap over a network.
     holes = [(begin, end) for begin, end in _holes(index) if begin != end]
     if not holes:
         return
+    # Unbuffered: a buffer would read ahead, up to a megabyte a gap over a network.
     with open(index.path, "rb", buffering=0) as file, naming(index.path):  # noqa: PTH123
         for begin, end in holes:
             if begin > end:

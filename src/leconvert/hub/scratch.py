@@ -663,8 +663,7 @@ def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
         with path.open("rb") as file:
             found = read_moov(file.fileno(), os.fstat(file.fileno()).st_size, str(path))
         assert found is not None
-        buffer, (first, stop), _, _ = found
-        indices.append(buffer[first:stop])
+        indices.append(found.payload)
     if indices[0] != indices[1]:
         raise SourceChangedError(
             f"{outlined} holds another index than the file on the Hub.",

@@ -112,6 +112,11 @@ class Moov(NamedTuple):
     begin: int
     media: Span
 
+    @property
+    def payload(self) -> bytes:
+        """Its payload alone."""
+        return self.buffer[self.span[0] : self.span[1]]
+
 
 def read_moov(
     descriptor: int,

@@ -356,7 +356,7 @@ def have_same_index(one: str, other: str) -> bool:
             each.size_bytes,
             each.moov.media,
             each.moov.begin + each.moov.span[0],
-            each.moov.buffer[each.moov.span[0] : each.moov.span[1]],
+            each.moov.payload,
         )
         for each in found
     ]

@@ -115,7 +115,7 @@ def retiming(path: str | os.PathLike[str], fps: Fraction) -> Patch | None:
     assert found is not None, "no moov is larger than the limit"
     buffer, moov, begin, _ = found
     index = parse_moov(found, name, size_bytes)
-    old = buffer[moov[0] : moov[1]]
+    old = found.payload
     new = retimed_moov(buffer, moov, index, fps)
     if new is None:
         return None

@@ -214,9 +214,10 @@ LOCAL = FileSystem()
 
 def is_folder(path: Path) -> bool:
     """Say whether there is a folder, also where an NFS client remembers that there was none."""
-    if not path.is_dir():
-        with suppress(OSError):
-            LOCAL.ask_again(path.parent)
+    if path.is_dir():
+        return True
+    with suppress(OSError):
+        LOCAL.ask_again(path.parent)
     return path.is_dir()
 
 

@@ -6,7 +6,6 @@ What each migration commits is what a conversion in a folder writes, by path and
 from __future__ import annotations
 
 import csv
-import hashlib
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 from huggingface_hub import snapshot_download
 from tests.hub import WRITE_TOKEN, Fault, StandIn
+from tests.hub.committed import contents, converted, hashes
 from tests.hub.fixtures import CutOff, cut_after
 from tests.hub.store import Repo
 from tests.oddities import ODDITIES
@@ -52,11 +52,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """What a conversion in a folder makes, in each layout."""
     folder = tmp_path_factory.mktemp("expected")
-    convert(source, output=folder / "set", layout=LayoutOptions(layout=LAYOUTS[0]))
-    overlaid = Path(shutil.copytree(source, folder / "overlaid"))
-    convert(overlaid, layout=LayoutOptions(layout=LAYOUTS[1]))
-    shutil.rmtree(overlaid / "meta_old")
-    return {LAYOUTS[0]: hashes(folder / "set"), LAYOUTS[1]: hashes(overlaid)}
+    return {layout: hashes(converted(source, folder, layout)) for layout in LAYOUTS}
 
 
 @pytest.fixture
@@ -67,24 +63,6 @@ def repos(hub: StandIn, source: Path, monkeypatch: pytest.MonkeyPatch) -> StandI
     hub.add_repo(NAMES[0], source, tags=("v2.1",))
     hub.add_repo(NAMES[1], source)
     return hub
-
-
-def hashes(root: Path) -> dict[str, str]:
-    return {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in root.rglob("*")
-        if path.is_file() and path.name not in ("README.md", ".gitattributes")
-    }
-
-
-def contents(repo: Repo, commit: str) -> dict[str, str]:
-    found = {}
-    for path, entry in repo.tree(commit).items():
-        if path not in ("README.md", ".gitattributes"):
-            content = repo.content(entry)
-            assert content is not None
-            found[path] = hashlib.sha256(content.read_bytes()).hexdigest()
-    return found
 
 
 def commits(repo: Repo) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.hub import WRITE_TOKEN, Fault, StandIn
-from tests.hub.store import Repo
+from tests.hub.committed import contents, converted, hashes
 from tests.oddities import ODDITIES
 
 from leconvert import LayoutOptions, convert
@@ -64,36 +64,6 @@ def migrate(
         repairs=replace(repairs, fetch_unfit=fetch_unfit),
         push=PushOptions(**push),
     )
-
-
-def contents(repo: Repo, commit: str) -> dict[str, str]:
-    """Return the SHA-256 of each file of a commit, but for what a push writes besides."""
-    found = {}
-    for path, entry in repo.tree(commit).items():
-        content = repo.content(entry)
-        assert content is not None
-        found[path] = hashlib.sha256(content.read_bytes()).hexdigest()
-    return {path: sha for path, sha in found.items() if path not in ("README.md", ".gitattributes")}
-
-
-def hashes(root: Path) -> dict[str, str]:
-    files = (path for path in root.rglob("*") if path.is_file())
-    found = {
-        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
-    return {path: sha for path, sha in found.items() if path not in ("README.md", ".gitattributes")}
-
-
-def converted(source: Path, folder: Path, layout: str, **options: Any) -> Path:
-    """Return what a conversion of a folder makes; of an overlay the dataset with its new meta/."""
-    if layout == "overlay":
-        root = Path(shutil.copytree(source, folder / "overlaid"))
-        convert(root, layout=LayoutOptions(layout=layout), **options)
-        shutil.rmtree(root / "meta_old")
-        return root
-    convert(source, output=folder / "ours", layout=LayoutOptions(layout=layout), **options)
-    return folder / "ours"
 
 
 def sent(hub: StandIn) -> int:
