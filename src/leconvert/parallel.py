@@ -247,8 +247,12 @@ class _ProcessPool[Done]:
     def do(self, num_processes: int) -> Generator[Done]:
         """Yield all results in order."""
         self._ahead = _PIECES_AHEAD * (num_processes + 1)
+        # Before anything is done here: what the work remembers of its pieces changes with each.
+        work = pickle.dumps(self._work) if num_processes else b""
         threads = [
-            threading.Thread(target=self._hand_out, name=f"crew-{number}", daemon=True)
+            threading.Thread(
+                target=self._hand_out, args=(work,), name=f"crew-{number}", daemon=True
+            )
             for number in range(num_processes)
         ]
         for thread in threads:
@@ -292,14 +296,14 @@ class _ProcessPool[Done]:
             self._done[number] = result
             self._changed.notify_all()
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, work: bytes) -> None:
         """Give pieces to one process until none is left."""
         number: int | None = None
         try:
             with _other_process() as process:
                 assert process.stdin is not None
                 assert process.stdout is not None
-                pickle.dump(self._work, process.stdin)
+                process.stdin.write(work)
                 while (number := self._wait_for_one()) is not None:
                     pickle.dump(self._pieces[number], process.stdin)
                     process.stdin.flush()

@@ -171,6 +171,28 @@ def test_short_pieces_are_handed_over_together_and_long_ones_each_alone(
     assert all(len([number for number in group if number >= 100]) <= 1 for group in handed)
 
 
+class Remembering:
+    """Work that remembers something of its pieces, which must not change while it is pickled."""
+
+    def __init__(self) -> None:
+        self.pickled_in: list[threading.Thread] = []
+
+    def __call__(self, number: int) -> int:
+        assert self.pickled_in, "work began before it was pickled"
+        return number
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.pickled_in.append(threading.current_thread())
+        return {"pickled_in": [None]}
+
+
+def test_work_is_pickled_once_before_any_is_done() -> None:
+    work = Remembering()
+    pieces = [(number,) for number in range(9)]
+    assert list(parallel_map(work, pieces, Spread(processes=2))) == list(range(9))
+    assert work.pickled_in == [threading.current_thread()]
+
+
 def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
     # This thread does pieces too: whether it fails before the first result came is not said.
     results = []
