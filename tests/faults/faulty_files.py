@@ -7,7 +7,7 @@ operations a test can let a process die, another process act, or the network los
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,6 +120,12 @@ class FaultyFileSystem(FileSystem):
     def exchange(self, one: Path, other: Path) -> None:
         exchange = super().exchange
         self._do("exchange", lambda: exchange(one, other), one, other)
+
+    def names_among(self, folder: Path, names: Iterable[str]) -> set[str]:
+        among, wanted = super().names_among, list(names)
+        return self._do(
+            "names_among", lambda: among(folder, wanted), folder, *map(folder.joinpath, wanted)
+        )
 
     def list_names(self, path: Path) -> list[str]:
         names = super().list_names

@@ -94,7 +94,7 @@ def pack_run(
         check_tables_unchanged(run)
         tree = adopt_staging(exchanged, journal)
         with _while_ours(tree, journal), as_dataset(run, tree) as dataset:
-            remove_left_trees(target, manifest.run_id)
+            remove_left_trees(target, journal)
             collector, assembly = Collector(run), Assembly(run, dataset)
             try:
                 _assemble(

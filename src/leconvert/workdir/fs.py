@@ -139,6 +139,14 @@ class FileSystem:
         """
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
+    def names_among(self, folder: Path, names: Iterable[str]) -> set[str]:
+        """Return which of these names a folder has, asking as `ask_again` does."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return {name for name in names if _has_name(descriptor, name)}
+        finally:
+            os.close(descriptor)
+
     def list_names(self, path: Path) -> list[str]:
         """Return the names in a folder, sorted."""
         return sorted(os.listdir(path))  # noqa: PTH208  (names, not paths)
@@ -163,6 +171,14 @@ class FileSystem:
         finally:
             os.close(descriptor)
         return status.st_dev, status.st_ino
+
+
+def _has_name(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> None:

@@ -25,10 +25,11 @@ from pathlib import Path
 
 from leconvert.errors import BusyError, LeconvertError, StorageError, TargetError
 from leconvert.workdir.fs import remove_tree, sync_dir
+from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir, removed_folder
 from leconvert.workdir.storage_errors import storage_errors
-from leconvert.workdir.swap import TREE_RECORD, is_new_tree, staging_trees
+from leconvert.workdir.swap import TREE_RECORD, is_new_tree, trees_of_run
 
 __all__ = [
     "is_being_removed",
@@ -62,11 +63,10 @@ def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
                 held.enter_context(planner_lock(work))
             if work.current_run_id() not in {None, run_id}:
                 return True
-            runs = set(work.list_runs())
-            for owner, tree in staging_trees(target):
-                if owner in runs:
+            for each in work.list_runs():
+                for tree in trees_of_run(target, Journal(work.run(each), each)):
                     with suppress(TargetError):  # it may hold a dataset
-                        remove_new_tree(tree, owner)
+                        remove_new_tree(tree, each)
             set_work_dir_aside(root)
     except BusyError:
         return True
@@ -136,12 +136,12 @@ def _check_mark(tree: Path, run_id: str) -> None:
         )
 
 
-def remove_left_trees(target: Path, run_id: str) -> None:
+def remove_left_trees(target: Path, journal: Journal) -> None:
     """Remove the trees of a run whose removal was interrupted."""
-    for owner, tree in staging_trees(target):
-        if owner == run_id and is_being_removed(tree):
+    for tree in trees_of_run(target, journal):
+        if is_being_removed(tree):
             with suppress(TargetError):  # it stays: `leconvert clean` names it
-                remove_new_tree(tree, run_id)
+                remove_new_tree(tree, journal.run_id)
 
 
 def is_being_removed(tree: Path) -> bool:

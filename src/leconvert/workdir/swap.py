@@ -30,10 +30,9 @@ import re
 import shlex
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum, StrEnum
-from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +54,13 @@ from leconvert.workdir.fs import (
     sync_tree,
 )
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.records import WorkDir, default_work_dir, encode_record, read_record
+from leconvert.workdir.records import (
+    WorkDir,
+    default_work_dir,
+    encode_record,
+    read_record,
+    removed_folder,
+)
 from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
 
 __all__ = [
@@ -99,6 +104,7 @@ __all__ = [
     "swap_into_place",
     "swap_marked",
     "take_back_undo",
+    "trees_of_run",
     "try_renames",
     "work_dir_beside",
 ]
@@ -198,19 +204,44 @@ def staging_dir(target: Path, run_id: str, generation: int) -> Path:
     return real.with_name(f".{real.name}.leconvert-{run_id}.{generation}")
 
 
-def staging_generations(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> list[int]:
-    """Return the generations of a run whose new tree is there, ascending."""
-    real = Path(os.path.realpath(target))
-    pattern = re.compile(re.escape(f".{real.name}.leconvert-{run_id}.") + r"([0-9]+)\Z")
-    with storage_errors(real.parent):
-        names = fs.list_names(real.parent)
-    return sorted(int(found[1]) for name in names if (found := pattern.match(name)))
+def staging_generations(target: Path, journal: Journal) -> list[int]:
+    """Return the generations of a run whose new tree is there, ascending.
+
+    Nothing is listed: thousands of results may lie in one folder. Each packer begins its journal
+    before its tree.
+    """
+    places = {
+        number: staging_dir(target, journal.run_id, number) for number in journal.generations()
+    }
+    there = {path.name for path in _those_there(list(places.values()), journal.fs)}
+    return [number for number, path in places.items() if path.name in there]
+
+
+def trees_of_run(target: Path, journal: Journal) -> list[Path]:
+    """Return the new trees of one run, found without a listing; else as `staging_trees` does."""
+    numbers = journal.generations()
+    trees = [
+        staging_dir(place, journal.run_id, number)
+        for place in (target, target / META)
+        for number in numbers
+    ]
+    places = [place for tree in trees for place in (tree, removed_folder(tree))]
+    return _those_there(places, journal.fs)
+
+
+def _those_there(places: Sequence[Path], fs: FileSystem) -> list[Path]:
+    there = set[Path]()
+    for folder in dict.fromkeys(place.parent for place in places):
+        names = [place.name for place in places if place.parent == folder]
+        with suppress(FileNotFoundError, NotADirectoryError), storage_errors(folder):
+            there.update(folder / name for name in fs.names_among(folder, names))
+    return [place for place in places if place in there]
 
 
 def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
     """Return the new trees of all runs that lie beside a target, or beside ``meta/`` in it.
 
-    Those that are being removed (`leconvert.workdir.removal`) are among them.
+    It lists the folders. Those that are being removed (`leconvert.workdir.removal`) are among them.
 
     Returns:
         Run id and path, sorted in each folder.
@@ -272,7 +303,7 @@ def adopt_staging(target: Path, journal: Journal) -> Path:
     """
     fs = journal.fs
     mine = staging_dir(target, journal.run_id, journal.generation)
-    found = staging_generations(target, journal.run_id, fs=fs)
+    found = staging_generations(target, journal)
     if found and found[-1] > journal.generation:
         raise superseded(mine)
     if not found:
@@ -359,8 +390,8 @@ def superseded(staging: Path) -> BusyError:
 
 
 def is_listed(path: Path, fs: FileSystem) -> bool:
-    """Tell whether a folder lists a name; an NFS client that looks for it alone may be wrong."""
-    return path.name in fs.list_names(path.parent)
+    """Tell whether a folder has a name; an NFS client that looks for it alone may be wrong."""
+    return bool(fs.names_among(path.parent, [path.name]))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -514,23 +545,22 @@ def try_renames(target: Path, *, fs: FileSystem = LOCAL) -> None:
     on mounts of object stores. What it cannot show is what the target itself has: its owner, or
     that something is mounted on it. `check_target` looks at these.
     """
-    prefix = f".{target.name}.leconvert-try-"
-    with storage_errors(target.parent):
-        for left in target.parent.glob(f"{escape(prefix)}*"):  # by one that died
-            with suppress(OSError):
-                left.rmdir()
+    # Fixed names: what one that died has left is taken up, and a folder of thousands is not listed.
+    one, other = (
+        target.with_name(f".{target.name}.leconvert-try-{os.geteuid()}-{end}") for end in (1, 2)
+    )
     failure = OSError()
     for _ in range(_MOST_TRIES):
         with storage_errors(target.parent):
-            one = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-            other = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+            one.mkdir(0o700, exist_ok=True)
+            other.mkdir(0o700, exist_ok=True)
         try:
             _exchange_if_possible(one, other, fs)
             other.rmdir()
             fs.replace(one, other)
         except OSError as error:
             failure = error
-            # A planner with another work dir takes them for left by one that died; each does once.
+            # A planner with another work dir may have taken them up.
             if error.errno != errno.ENOENT:
                 break
         else:
@@ -806,7 +836,7 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
 
 def _generation_to_settle(target: Path, journal: Journal, *, is_in: bool) -> int | None:
     """Return whose tree matters: where the new one is in, the old one's; else the newest."""
-    generations = staging_generations(target, journal.run_id, fs=journal.fs)
+    generations = staging_generations(target, journal)
     if is_in:
         others = [
             number
@@ -946,10 +976,11 @@ def _rename(source: Path, target: Path, fs: FileSystem) -> None:
 
 
 def _look(plan: SwapPlan, is_new: Callable[[Path], bool], fs: FileSystem) -> TreeStates:
-    with storage_errors(plan.target.parent):
-        # Listing makes an NFS client forget names that it believes absent, or present.
-        names = set(fs.list_names(plan.target.parent))
     places = (plan.target, plan.staging, plan.old)
+    with storage_errors(plan.target.parent):
+        names = fs.names_among(
+            plan.target.parent, [place.name for place in places if place is not None]
+        )
     target, staging, old = (
         TreeState.MISSING
         if place is None or place.name not in names

@@ -13,6 +13,7 @@ from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 from leconvert.errors import StorageError, TargetError, WorkDirError
 from leconvert.workdir import removal
 from leconvert.workdir.fs import remove_tree, sync_tree
+from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.records import WorkDir, default_work_dir, encode_record, removed_folder
 from leconvert.workdir.removal import (
@@ -131,11 +132,20 @@ def make_new_tree(target: Path, generation: int) -> Path:
     return tree
 
 
+def make_journal(work_dir: Path, run_id: str = "r1") -> Journal:
+    run = WorkDir(work_dir).run(run_id)
+    run.ensure()
+    journal = Journal(run, run_id)
+    journal.begin()
+    return journal
+
+
 def test_a_death_at_any_operation_leaves_a_new_tree_to_the_next_packer(tmp_path: Path) -> None:
     for number in range(50):
         target = tmp_path / str(number) / "set"
         target.mkdir(parents=True)
         tree = make_new_tree(target, 1)
+        journal = make_journal(tmp_path / "work" / str(number))
         try:
             with WatchedDisk(target.parent, fault=Fault(number, FaultKind.DIE)):
                 remove_new_tree(tree, "r1")
@@ -147,11 +157,11 @@ def test_a_death_at_any_operation_leaves_a_new_tree_to_the_next_packer(tmp_path:
         if tree.exists():
             assert (tree / "data/chunk-000/file-000.parquet").read_bytes() == b"rows"
         else:
-            assert staging_generations(target, "r1") == []
+            assert staging_generations(target, journal) == []
             left = removed_folder(tree).exists()
-            remove_left_trees(target, "another run")
+            remove_left_trees(target, make_journal(tmp_path / "work" / str(number), "another-run"))
             assert removed_folder(tree).exists() == left
-            remove_left_trees(target, "r1")
+            remove_left_trees(target, journal)
             assert list(target.parent.iterdir()) == [target]
     pytest.fail("the removal never came to its end")
 
@@ -188,7 +198,7 @@ def test_a_tree_without_the_runs_mark_is_not_removed(
         remove_new_tree(tree, "r1")
     assert (tree / "data/chunk-000/file-000.parquet").read_bytes() == b"rows"
     rename(tree, removed_folder(tree))
-    remove_left_trees(target, "r1")
+    remove_left_trees(target, make_journal(tmp_path / "work"))
     assert (removed_folder(tree) / "data/chunk-000/file-000.parquet").read_bytes() == b"rows"
 
 
@@ -196,6 +206,7 @@ def test_trees_of_runs_that_were_given_up_go_with_the_work_dir(
     work_dir: Path, tmp_path: Path
 ) -> None:
     make_new_tree(tmp_path / "set", 1)
+    make_journal(work_dir)
     WorkDir(work_dir).run("r2").ensure()
     WorkDir(work_dir).set_current("r2")
     assert remove_work_dir(work_dir, "r2", tmp_path / "set")

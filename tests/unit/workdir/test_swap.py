@@ -334,7 +334,7 @@ def test_a_rolled_back_swap_can_begin_anew(tmp_path: Path) -> None:
     with pytest.raises(CrashError):
         _crash_between_the_renames(place)
     assert content(place.target) is None
-    for generation in staging_generations(place.target, "r1"):
+    for generation in staging_generations(place.target, place.journal(LOCAL)):
         tree = place.root / f".set.leconvert-r1.{generation}"
         (tree / "content").unlink()
         (tree / ".leconvert-tree.json").unlink()
@@ -522,7 +522,7 @@ def test_an_adopted_tree_keeps_what_its_predecessor_built(tmp_path: Path) -> Non
     second.begin()
     adopted = adopt_staging(place.target, second)
     assert content(adopted) == NEW
-    assert staging_generations(place.target, "r1") == [2]
+    assert staging_generations(place.target, place.journal(LOCAL)) == [2]
     with pytest.raises(BusyError):
         adopt_staging(place.target, first)
     with pytest.raises(BusyError):
@@ -613,7 +613,7 @@ def test_an_adoption_that_failed_leaves_the_tree_to_the_next(tmp_path: Path) -> 
     with pytest.raises(StorageError, match="read-only") as caught:
         place.packs(fs)
     assert caught.value.path == str(place.root)
-    assert staging_generations(place.target, "r1") == [1]
+    assert staging_generations(place.target, place.journal(LOCAL)) == [1]
     place.packs(ext4())
     place.check_finished()
 

@@ -17,6 +17,7 @@ from leconvert.workdir.identity import (
     process_is_gone,
     process_is_running,
 )
+from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.records import (
     WorkDir,
@@ -26,7 +27,12 @@ from leconvert.workdir.records import (
     new_run_id,
     read_record,
 )
-from leconvert.workdir.swap import staging_dir, staging_generations
+from leconvert.workdir.swap import (
+    staging_dir,
+    staging_generations,
+    staging_trees,
+    trees_of_run,
+)
 
 PATH = Path("runs/r1/done/000001.json")
 
@@ -102,7 +108,20 @@ def test_staging_trees_of_other_targets_and_runs_are_not_taken_for_ours(tmp_path
         ".a.b.leconvert-work",
     ):
         (tmp_path / name).mkdir()
-    assert staging_generations(target, "r1") == [2, 10]
+    run = WorkDir(tmp_path / "work").run("r1")
+    run.ensure()
+    for generation in range(1, 12):
+        run.journal_record(generation).touch()
+    (tmp_path / ".a.b.leconvert-r1.7.removed").mkdir()
+    journal = Journal(run, "r1")
+    assert staging_generations(target, journal) == [2, 10]
+    found = {(owner, tree) for owner, tree in staging_trees(target) if owner == "r1"}
+    assert {("r1", tree) for tree in trees_of_run(target, journal)} == found
+    assert {tree.name[len(".a.b.leconvert-") :] for _, tree in found} == {
+        "r1.2",
+        "r1.10",
+        "r1.7.removed",
+    }
 
 
 def test_run_ids_sort_by_time_whatever_the_zone() -> None:
