@@ -336,6 +336,7 @@ def _other_process() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # as for the program
         start_new_session=True,  # Ctrl-C is for the parent, which closes the pipe
     )
 

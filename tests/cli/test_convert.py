@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,30 @@ def test_a_conversion_loads_no_more_than_it_needs(small_source: Path, tmp_path: 
               "media.retime", "stores")  # fmt: skip
     assert not [name for name in ours if name.startswith(tuple(f"leconvert.{x}" for x in others))]
     assert not {"difflib", "getpass", "importlib.metadata"} & set(loaded)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a thread more needs a core more")
+def test_no_thread_waits_for_matrices_but_a_probes() -> None:
+    def threads(*arguments: str) -> int:
+        code = (
+            "import os, sys, leconvert.cli\n"
+            "program = sys.modules['leconvert.cli.main']\n"
+            f"sys.argv = ['leconvert', *{arguments!r}]\n"
+            "def main():\n"
+            "    import numpy\n"
+            "    print(len(os.listdir('/proc/self/task')))\n"
+            "    return 0\n"
+            "program.main = main\n"
+            "program.program()"
+        )
+        quiet = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=quiet
+        )
+        return int(ran.stdout)
+
+    assert threads("convert", "somewhere") == 1
+    assert threads("probe", "run") > 1
 
 
 def test_a_conversion_beside_the_source_leaves_it_alone(
