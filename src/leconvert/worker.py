@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +52,8 @@ __all__ = ["Notifier", "ShardWriter", "Worker", "WorkerSummary"]
 
 
 _STATS_SUFFIX = ".stats.jsonl"
+# The digest of a clip that was copied whole: the comparison looks at both files.
+_NOT_READ = ""
 
 Files = Callable[[int], str]
 """Returns the path of the source file of a shard's slice, valid until the next call."""
@@ -216,7 +218,7 @@ class ShardWriter:
                 strict=True,
             )
         )
-        with self._stats_file(path, bool(self._column_stats)) as stats:
+        with _StatsFile(path, bool(self._column_stats)) as stats:
             table = tables.join_tables(
                 ranges,
                 path,
@@ -267,7 +269,7 @@ class ShardWriter:
         copied = self._keep(
             sources[0], files, path, None if self._column_stats else tell, should_stop
         )
-        with self._stats_file(path, bool(self._column_stats)) as stats:
+        with _StatsFile(path, bool(self._column_stats)) as stats:
             if self._column_stats:
                 observe = self._table_observer(shard, sources, scan, episodes, stats, tell)
                 observe(tables.read_rows(files(0), self._schema))
@@ -344,7 +346,7 @@ class ShardWriter:
                 f"{shard.name} got {joined.samples} frames, the scan counted {expected}.",
                 path=path,
             )
-        with self._stats_file(path, decodes) as stats:
+        with _StatsFile(path, decodes) as stats:
             if decodes:
                 for place, (found, levels) in enumerate(
                     self._clip_stats(camera, files, shard, scan, episodes, should_stop)
@@ -374,9 +376,7 @@ class ShardWriter:
         camera = str(camera_of(shard.stream))
         decodes = camera in self._run.manifest.computed_stats
         copied = self._keep(sources[0], files, path, None if decodes else tell, should_stop)
-        index = media.read_clip_index(path)
-        order = index.reordering(0, index.num_samples)
-        with self._stats_file(path, decodes) as stats:
+        with _StatsFile(path, decodes) as stats:
             if decodes:
                 every = self._clip_stats(camera, files, shard, scan, episodes, should_stop)
                 ((found, levels),) = every
@@ -385,7 +385,7 @@ class ShardWriter:
             "size_bytes": copied.size_bytes,
             "copied_bytes": copied.copied_bytes,
             "cloned_bytes": copied.cloned_bytes,
-            "clip_digests": [media.order_digest(index.sizes, index.keyframes, order)],
+            "clip_digests": [_NOT_READ],
             **stats.record(),
         }
 
@@ -432,12 +432,6 @@ class ShardWriter:
                 stats = {camera: next(found)}
                 yield stats, {camera: levels.pop()} if levels else None
             place = stop
-
-    @contextmanager
-    def _stats_file(self, shard_path: str, is_wanted: bool) -> Iterator[_StatsFile]:
-        stats = _StatsFile(shard_path + _STATS_SUFFIX, is_wanted)
-        with stats.open():
-            yield stats
 
     def _task(self, episode: _Episode) -> int | None:
         """Return the result's task of all rows of an episode; None where they have their own."""
@@ -498,23 +492,24 @@ def _nothing(_: int) -> None:
 class _StatsFile:
     """Statistics of a shard's episodes, a JSON line each, in the order of the shard."""
 
-    def __init__(self, path: str, is_wanted: bool) -> None:
+    def __init__(self, shard_path: str, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
-        self._path = path
+        self._path = shard_path + _STATS_SUFFIX
         self._digest = hashlib.sha256()
         self._size_bytes = 0
-        self._write: Callable[[bytes], object] = lambda _: None
+        self._file: BinaryIO | None = None
 
-    @contextmanager
-    def open(self) -> Iterator[None]:
+    def __enter__(self) -> Self:
         """Keep the file open; on disk afterwards."""
-        if not self.is_wanted:
-            yield
-            return
-        with Path(self._path).open("xb") as file:
-            self._write = file.write
-            yield
-        sync_file(self._path)
+        if self.is_wanted:
+            self._file = open(self._path, "xb")  # noqa: PTH123 - for every shard
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            if kind is None:
+                sync_file(self._path)
 
     def add(
         self, position: int, stats: dict[str, Any], levels: dict[str, Any] | None = None
@@ -529,7 +524,8 @@ class _StatsFile:
         line = json.dumps(record, separators=(",", ":")).encode()
         self._digest.update(line + b"\n")
         self._size_bytes += len(line) + 1
-        self._write(line + b"\n")
+        assert self._file is not None
+        self._file.write(line + b"\n")
 
     def record(self) -> dict[str, Any]:
         """Return what the shard's record says of the file; nothing where there is none."""
@@ -833,7 +829,7 @@ class Worker:
         with storage_errors(lease.attempt_dir), self._shards.batch(batch.shards):
             for shard in batch.shards:
                 record: dict[str, Any] = {}
-                with storage_errors(lease.attempt_dir / shard.name):
+                with storage_errors(f"{lease.attempt_dir}/{shard.name}"):
                     # It is `should_stop` that ends it early; why is asked below.
                     with suppress(InterruptedRunError):
                         record = self._shards.write(

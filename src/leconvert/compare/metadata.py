@@ -333,9 +333,16 @@ class Expected:
 
     def path(self, stream: str, position: int) -> str:
         """Return the source's file of an episode."""
-        number = int(self.number[position])
-        slices = self.slices[stream][number]
-        return f"{self.sources[number].root}/{slices.path(position - self.source_starts[number])}"
+        return next(self.paths(stream, np.array([position])))
+
+    def paths(self, stream: str, positions: IntArray) -> Iterator[str]:
+        """Yield the source's file of each of some episodes of one source."""
+        if not len(positions):
+            return
+        number = int(self.number[positions[0]])
+        slices, folder = self.slices[stream][number], f"{self.sources[number].root}/"
+        for file in slices.file[positions - self.source_starts[number]].tolist():
+            yield folder + slices.paths[file]
 
     def first_in_file(self, stream: str, positions: IntArray) -> Iterable[int | None]:
         """Return the first row or sample of some episodes of one source in the source's file.

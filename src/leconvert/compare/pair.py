@@ -22,13 +22,7 @@ from leconvert import media
 from leconvert.arrow import FloatArray
 from leconvert.compare.difference import Difference, VerificationReport
 from leconvert.compare.files import compare_other_files, was_repaired
-from leconvert.compare.kept import (
-    compare_kept_clip,
-    compare_kept_columns,
-    compare_kept_table,
-    is_kept_clip,
-    is_kept_table,
-)
+from leconvert.compare.kept import KeptTable, compare_kept_clip, is_kept_clip
 from leconvert.compare.metadata import (
     Expected,
     Routes,
@@ -74,7 +68,7 @@ __all__ = ["Comparer", "Place", "Sampling", "chosen", "verify_pair"]
 
 
 # ------------------------------------------------------------------------------------------------
-# A result against its source in pieces: some consecutive episodes of one output file each.
+# A result against its source in pieces: some consecutive episodes of one output file, or of some.
 #
 # What a piece finds depends on the files and on the piece alone, so the differences of all
 # pieces, in the order of the pieces, are the same however many threads or processes share them.
@@ -87,12 +81,12 @@ _PIECES_WANTED = 32
 
 
 class Piece(NamedTuple):
-    """Some consecutive episodes of one output file, by their positions.
+    """Some consecutive episodes of one output file, or all of several, by their positions.
 
     Attributes:
-        stream: The file's stream.
-        file_first: First episode of the file.
-        file_stop: The one behind the last.
+        stream: The stream.
+        file_first: First episode of the file, or of the first of several.
+        file_stop: The one behind the last of the last file.
         first: First episode of the piece.
         stop: The one behind the last.
     """
@@ -104,18 +98,37 @@ class Piece(NamedTuple):
     stop: int
 
 
-class Compared(NamedTuple):
+@dataclass(slots=True)
+class Compared:
     """What was found in a piece.
 
     Attributes:
         differences: Of its episodes.
-        of_file: Of the header or footer of its file, where it begins one.
-        facts: What that file's pictures are, where it begins a video file.
+        of_files: Of the headers or footers of the files that it begins.
+        facts: What the pictures of each video file are that it begins, and of how many episodes.
     """
 
-    differences: Sequence[Difference] = ()
-    of_file: Sequence[Difference] = ()
-    facts: ClipFacts | None = None
+    differences: list[Difference] = field(default_factory=list)
+    of_files: list[Difference] = field(default_factory=list)
+    facts: list[tuple[ClipFacts, int]] = field(default_factory=list)
+
+
+class _File[Where](NamedTuple):
+    """An output file of a piece.
+
+    Attributes:
+        path: The file, relative to the result.
+        first: Its first episode.
+        stop: The one behind the last.
+        lengths: Rows or samples of each of its episodes.
+        spans: Where those of its episodes that are compared are on both sides.
+    """
+
+    path: str
+    first: int
+    stop: int
+    lengths: list[int]
+    spans: Sequence[Where]
 
 
 def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]:
@@ -127,21 +140,41 @@ def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]
     """
     slices = sum(map(len, routes.file_number.values()))
     most = min(_EPISODES_A_PIECE, max(_LEAST_EPISODES_A_PIECE, slices // _PIECES_WANTED))
-    return [
-        Piece(stream, file_first, file_stop, first, min(first + most, stop))
-        for stream, numbers in routes.file_number.items()
-        for file_first, file_stop in file_runs(numbers)
-        for begin, stop in _runs_of_sources(file_first, file_stop, source_starts)
-        for first in range(begin, stop, most)
-    ]
+    pieces: list[Piece] = []
+    for stream, numbers in routes.file_number.items():
+        for file_first, file_stop in file_runs(numbers):
+            last = pieces[-1] if pieces else None
+            if (
+                # Whole files, small ones together: a piece costs as much as one of them.
+                last is not None
+                and last.stream == stream
+                and last.first == last.file_first
+                and last.stop == last.file_stop == file_first
+                and file_stop - last.first <= most
+                and not _starts_inside(last.first, file_stop, source_starts)
+            ):
+                pieces[-1] = Piece(stream, last.first, file_stop, last.first, file_stop)
+                continue
+            pieces += (
+                Piece(stream, file_first, file_stop, first, min(first + most, stop))
+                for begin, stop in _runs_of_sources(file_first, file_stop, source_starts)
+                for first in range(begin, stop, most)
+            )
+    return pieces
 
 
 def _runs_of_sources(
     first: int, stop: int, source_starts: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Yield first and stop of each source's run of the episodes of a file."""
-    inside = source_starts[bisect_right(source_starts, first) : bisect_left(source_starts, stop)]
-    yield from itertools.pairwise([first, *inside, stop])
+    yield from itertools.pairwise([first, *_starts_inside(first, stop, source_starts), stop])
+
+
+def _starts_inside(first: int, stop: int, source_starts: Sequence[int]) -> Sequence[int]:
+    return source_starts[bisect_right(source_starts, first) : bisect_left(source_starts, stop)]
+
+
+type Clip = tuple[media.ClipIndex, media.StoredIndex | None]
 
 
 class _Opened(threading.local):
@@ -149,16 +182,23 @@ class _Opened(threading.local):
 
     def __init__(self) -> None:
         self._path = ""
-        self._file: StoredGroups | media.ClipIndex | None = None
+        self._file: StoredGroups | Clip | None = None
         self._tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = {}
         self.rows = SourceRows()
         self.clips = SourceClips()
 
-    def file(self, path: str, *, is_table: bool) -> StoredGroups | media.ClipIndex:
-        if self._file is None or self._path != path:
+    def table(self, path: str) -> StoredGroups:
+        if self._path != path or not isinstance(self._file, StoredGroups):
             self._file = None
-            self._file = StoredGroups(path) if is_table else media.read_clip_index(path)
-            self._path = path
+            self._path, self._file = path, StoredGroups(path)
+        return self._file
+
+    def clip(self, path: str) -> Clip:
+        if self._path != path or not isinstance(self._file, tuple):
+            self._file = None
+            stored = media.read_stored_index(path)
+            index = media.read_clip_index(path) if stored is None else stored.parse()
+            self._path, self._file = path, (index, stored)
         return self._file
 
     def tasks(self, source: Path, result: ResultTables) -> tuple[dict[int, str], dict[str, int]]:
@@ -242,6 +282,12 @@ class Comparer:
         """Return the output file of an episode, relative to the result."""
         return self.tables.target.path(stream, int(self.routes.file_number[stream][position]))
 
+    def files_of(self, piece: Piece) -> list[int]:
+        """Return the numbers of the output files of a piece."""
+        numbers = self.routes.file_number[piece.stream][piece.first : piece.stop]
+        found: list[int] = numbers[:1].tolist() + numbers[1:][np.diff(numbers) != 0].tolist()
+        return found
+
     def place_in_data_file(self, position: int) -> int:
         """Return how many episodes stand before one in its data file."""
         numbers = self.routes.file_number[DATA_STREAM]
@@ -250,8 +296,8 @@ class Comparer:
 
     def row_span(self, position: int) -> RowSpan:
         """Return where an episode's rows are on both sides."""
-        first = position - self.place_in_data_file(position)
-        (span,) = self._row_spans(first, np.array([position]))
+        at, place = np.array([position]), np.array([self.place_in_data_file(position)])
+        (span,) = self._row_spans(at, place, at)
         return span
 
     def _task_of(self, source: SourceView, episode: int) -> int | None:
@@ -264,134 +310,172 @@ class Comparer:
         return positions if self.chosen is None else positions[self.chosen[positions]]
 
     def _compare(self, piece: Piece) -> Compared:
-        path = self.path_of(piece.stream, piece.first)
-        positions = self._positions(piece)
-        begins_file = piece.first == piece.file_first
-        if not begins_file and not len(positions):
-            return Compared()
-        try:
-            name = f"{self.result}/{path}"
-            file = self._opened.file(name, is_table=piece.stream == DATA_STREAM)
-        except (UnreadableSourceError, OSError, pa.ArrowException) as error:
-            raise_storage_trouble(error, self.result / path)
-            if not begins_file:
-                return Compared()
-            is_table = piece.stream == DATA_STREAM
-            what, wanted = ("parquet", "a footer") if is_table else ("MP4", "an index")
-            said = Difference(f"readable {what}", path, wanted, str(error), None, piece.stream)
-            return Compared([said])
-        lengths = self.expected.samples(
-            piece.stream, np.arange(piece.file_first, piece.file_stop)
-        ).tolist()
-        source = self.expected.path(piece.stream, piece.file_first)
-        is_one = lengths == [int(self.expected.length[piece.file_first])]
-        if isinstance(file, StoredGroups):
+        compared = Compared()
+        if piece.stream == DATA_STREAM:
             rules = self.row_rules(piece.first)
-            is_kept = is_one and is_kept_table(file, source, rules.repairs)
-            found = list(self._compare_table(piece, path, file, positions, rules, is_kept=is_kept))
-            if not begins_file:
-                return Compared(found)
-            if is_kept:
-                of_file = compare_kept_columns(path, file, self._schemas, piece.first)
-            else:
-                episodes = range(piece.file_first, piece.file_stop)
-                begins = self.expected.begins[piece.file_first : piece.file_stop].tolist()
-                of_file = compare_footer(path, file, self._schemas, lengths, episodes, begins)
-            return Compared(found, list(of_file))
-        is_kept = is_one and is_kept_clip(file, source)
-        found = list(self._compare_video(piece, path, file, positions, lengths, is_kept=is_kept))
-        if not begins_file:
-            return Compared(found)
-        of_file = iter(())
-        if not is_kept and not found:
-            of_file = compare_header(
-                path,
-                piece.stream,
-                file,
-                lengths,
-                source,
-                self.expected.fps,
-                self._opened.clips,
-                may_be_free=self._may_be_free,
-            )
-        return Compared(found, list(of_file), ClipFacts.of(file))
+            for table in self._files(piece, self._row_spans):
+                self._compare_table(piece, table, rules, compared)
+        else:
+            for video in self._files(piece, partial(self._clip_spans, piece.stream)):
+                self._compare_video(piece, video, compared)
+        return compared
+
+    def _files[Where](
+        self, piece: Piece, spans_of: Callable[[IntArray, IntArray, IntArray], Iterator[Where]]
+    ) -> Iterator[_File[Where]]:
+        """Yield the files of a piece that it begins or compares episodes of.
+
+        What is asked of arrays is asked once for all of them.
+
+        Args:
+            spans_of: Called with the positions of episodes, the place of each among those of its
+                file, and its first row or sample there.
+        """
+        expected, stream, begin = self.expected, piece.stream, piece.file_first
+        numbers = self.routes.file_number[stream][begin : piece.file_stop]
+        samples = expected.samples(stream, np.arange(begin, piece.file_stop))
+        before = np.cumsum(samples) - samples
+        positions = self._positions(piece)
+        # Counted from the first episode of the first file: each compared one, and that of its file.
+        own, runs = positions - begin, list(file_runs(numbers))
+        firsts = np.array([first for first, _ in runs])
+        of_file = firsts[np.searchsorted(firsts, own, side="right") - 1]
+        spans = list(spans_of(positions, own - of_file, before[own] - before[of_file]))
+        ends = np.searchsorted(own, [stop for _, stop in runs]).tolist()
+        lengths, done = samples.tolist(), 0
+        for (first, stop), end in zip(runs, ends, strict=True):
+            if done < end or piece.first <= begin + first:
+                path = self.tables.target.path(stream, int(numbers[first]))
+                where = begin + first, begin + stop
+                yield _File(path, *where, lengths[first:stop], spans[done:end])
+            done = end
+
+    def _first_source(self, stream: str, file: _File[RowSpan] | _File[Span]) -> str:
+        """Return the source's file of a file's first episode."""
+        spans = file.spans if len(file.spans) == file.stop - file.first else ()
+        return spans[0].source if spans else self.expected.path(stream, file.first)
+
+    def _is_one(self, file: _File[Any]) -> bool:
+        """Tell whether a file holds one episode and nothing else."""
+        return file.lengths == [int(self.expected.length[file.first])]
 
     def _compare_table(
-        self,
-        piece: Piece,
-        path: str,
-        file: StoredGroups,
-        positions: IntArray,
-        rules: RowRules,
-        *,
-        is_kept: bool,
-    ) -> Iterator[Difference]:
-        episodes = piece.file_stop - piece.file_first
-        read_rows = self.read_bytes or piece.first < self.read_rows
-        if is_kept:
-            for span in self._row_spans(piece.file_first, positions):
-                yield from compare_kept_table(path, file.path, span, rules, read_bytes=read_rows)
+        self, piece: Piece, file: _File[RowSpan], rules: RowRules, compared: Compared
+    ) -> None:
+        path, name, begins = file.path, f"{self.result}/{file.path}", piece.first <= file.first
+        read_rows = self.read_bytes or max(piece.first, file.first) < self.read_rows
+        kept = None
+        if self._is_one(file):
+            kept = KeptTable.found(name, self._first_source(piece.stream, file), rules.repairs)
+        if kept is not None:
+            with kept:
+                for span in file.spans:
+                    found = kept.compare_rows(path, span, rules, read_bytes=read_rows)
+                    compared.differences += found
+                compared.of_files += kept.compare_columns(path, self._schemas, file.first)
             return
-        if len(file.rows) != episodes:
-            if piece.first == piece.file_first:
-                what, found = "row groups, one an episode", len(file.rows)
-                yield Difference(what, path, str(episodes), str(found), None, piece.stream)
+        try:
+            table = self._opened.table(name)
+        except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+            self._say_unreadable(file, error, piece.stream, compared, begins=begins)
             return
-        spans = self._row_spans(piece.file_first, positions)
-        yield from compare_rows(path, file, spans, rules, self._opened.rows, read_rows=read_rows)
+        episodes = file.stop - file.first
+        if len(table.rows) == episodes:
+            rows = self._opened.rows
+            compared.differences += compare_rows(
+                path, table, file.spans, rules, rows, read_rows=read_rows
+            )
+        elif begins:
+            what, has = "row groups, one an episode", str(len(table.rows))
+            said = Difference(what, path, str(episodes), has, None, piece.stream)
+            compared.differences.append(said)
+        if begins:
+            positions = range(file.first, file.stop)
+            indices = self.expected.begins[file.first : file.stop].tolist()
+            compared.of_files += compare_footer(
+                path, table, self._schemas, file.lengths, positions, indices
+            )
 
-    def _row_spans(self, file_first: int, positions: IntArray) -> Iterator[RowSpan]:
+    def _compare_video(self, piece: Piece, file: _File[Span], compared: Compared) -> None:
+        path, stream, fps = file.path, piece.stream, self.expected.fps
+        begins = piece.first <= file.first
+        try:
+            index, stored = self._opened.clip(f"{self.result}/{path}")
+        except (UnreadableSourceError, OSError) as error:
+            self._say_unreadable(file, error, stream, compared, begins=begins)
+            return
+        frames = sum(file.lengths)
+        source = self._first_source(stream, file)
+        is_kept = self._is_one(file) and is_kept_clip(index, stored, source)
+        found: list[Difference] = []
+        if begins and not is_kept:
+            found += check_video(path, stream, index, frames, fps)
+        if is_kept:
+            for span in file.spans:
+                found += compare_kept_clip(
+                    path, stream, index, span, fps, read_bytes=self.read_bytes
+                )
+        elif index.num_samples == frames:
+            clips = self._opened.clips
+            found += compare_clips(
+                path, stream, index, file.spans, fps, clips, read_bytes=self.read_bytes
+            )
+        if begins:
+            compared.facts.append((ClipFacts.of(index), file.stop - file.first))
+        if begins and not is_kept and not found:
+            compared.of_files += compare_header(
+                path,
+                stream,
+                index,
+                file.lengths,
+                source,
+                fps,
+                self._opened.clips,
+                may_be_free=self._may_be_free,
+                head=b"" if stored is None else stored.head,
+            )
+        compared.differences += found
+
+    def _say_unreadable(
+        self, file: _File[Any], error: Exception, stream: str, compared: Compared, *, begins: bool
+    ) -> None:
+        raise_storage_trouble(error, self.result / file.path)
+        if begins:
+            what, wanted = ("parquet", "a footer") if stream == DATA_STREAM else ("MP4", "an index")
+            said = Difference(f"readable {what}", file.path, wanted, str(error), None, stream)
+            compared.differences.append(said)
+
+    def _row_spans(
+        self, positions: IntArray, row_groups: IntArray, _: IntArray
+    ) -> Iterator[RowSpan]:
         expected, stream = self.expected, DATA_STREAM
         return map(
             RowSpan,
             expected.index[positions].tolist(),
             expected.length[positions].tolist(),
-            (expected.path(stream, position) for position in positions.tolist()),
+            expected.paths(stream, positions),
             expected.first_in_file(stream, positions),
             positions.tolist(),
             expected.begins[positions].tolist(),
-            (positions - file_first).tolist(),
+            row_groups.tolist(),
         )
 
-    def _compare_video(
-        self,
-        piece: Piece,
-        path: str,
-        index: media.ClipIndex,
-        positions: IntArray,
-        lengths: Sequence[int],
-        *,
-        is_kept: bool,
-    ) -> Iterator[Difference]:
-        in_file = np.array(lengths)
-        frames, fps = int(in_file.sum()), self.expected.fps
-        expected, stream = self.expected, piece.stream
-        if piece.first == piece.file_first and not is_kept:
-            yield from check_video(path, stream, index, frames, fps)
-        if index.num_samples != frames:
-            return
-        first_samples = (np.cumsum(in_file) - in_file)[positions - piece.file_first]
-        spans = map(
+    def _clip_spans(
+        self, stream: str, positions: IntArray, _: IntArray, first_samples: IntArray
+    ) -> Iterator[Span]:
+        expected = self.expected
+        return map(
             Span,
             expected.index[positions].tolist(),
             expected.length[positions].tolist(),
             first_samples.tolist(),
             _seconds(self.routes.from_timestamp, stream, positions),
             _seconds(self.routes.to_timestamp, stream, positions),
-            (expected.path(stream, position) for position in positions.tolist()),
+            expected.paths(stream, positions),
             expected.first_in_file(stream, positions),
             self._digests(stream, positions),
             expected.lead(stream, positions).tolist(),
             expected.samples(stream, positions).tolist(),
-        )
-        if is_kept:
-            for span in spans:
-                yield from compare_kept_clip(
-                    path, stream, index, span, fps, read_bytes=self.read_bytes
-                )
-            return
-        yield from compare_clips(
-            path, stream, index, list(spans), fps, self._opened.clips, read_bytes=self.read_bytes
         )
 
     def _digests(self, stream: str, positions: IntArray) -> Iterator[str | None]:
@@ -425,16 +509,20 @@ def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
     sizes: dict[str, int] = {}
     seconds = []
     for piece in pieces:
-        path = compare.path_of(piece.stream, piece.first) if compare.read_bytes else ""
-        if path and path not in sizes:
-            sizes[path] = 0
-            with suppress(OSError):
-                sizes[path] = (compare.result / path).stat().st_size
-        episodes = compare.num_compared(piece)
-        share = episodes / (piece.file_stop - piece.file_first)
-        needed = episodes * _SECONDS_A_SLICE + sizes.get(path, 0) * share / _BYTES_A_SECOND
+        numbers = compare.files_of(piece)
+        needed = compare.num_compared(piece) * _SECONDS_A_SLICE
+        if compare.read_bytes:
+            for number in numbers:
+                path = compare.tables.target.path(piece.stream, number)
+                if path not in sizes:
+                    sizes[path] = 0
+                    with suppress(OSError):
+                        sizes[path] = (compare.result / path).stat().st_size
+                share = compare.num_compared(piece) / (piece.file_stop - piece.file_first)
+                needed += sizes[path] * share / _BYTES_A_SECOND
         if piece.first == piece.file_first:
-            needed += _SECONDS_A_TABLE if piece.stream == DATA_STREAM else _SECONDS_A_VIDEO
+            a_file = _SECONDS_A_TABLE if piece.stream == DATA_STREAM else _SECONDS_A_VIDEO
+            needed += len(numbers) * a_file
         seconds.append(needed)
     return seconds
 
@@ -766,11 +854,10 @@ def _compare_pieces(
     with closing(
         parallel_map(compare, pieces, spread, weights=weights, workers=workers)
     ) as compared:
-        for piece, (differences, of_file, facts) in zip(pieces, compared, strict=True):
-            found += differences
-            of_files += of_file
-            if facts is not None:
-                episodes = piece.file_stop - piece.file_first
+        for piece, each in zip(pieces, compared, strict=True):
+            found += each.differences
+            of_files += each.of_files
+            for facts, episodes in each.facts:
                 cameras.setdefault(piece.stream, Counter())[facts] += episodes
             stage.advance(compare.frames_of(piece))
             _check_stop(stop)

@@ -77,22 +77,31 @@ class DataSchemas:
         self._is_complete = False
         # Of the source's file that was read last: many episodes in a row may be in it, and mostly
         # the next file has the same columns.
-        self._last: tuple[str, pa.Schema, Repairs, pa.Schema] | None = None
+        self._last_path: tuple[str, pa.Schema] | None = None
+        self._last: tuple[pa.Schema, Repairs, pa.Schema] | None = None
         self._right: tuple[pa.Schema, pa.Schema, bool] | None = None
 
     def of(self, position: int) -> pa.Schema:
         """Return the schema of a file that is made of one episode."""
-        path, last = self._expected.path(DATA_STREAM, position), self._last
+        path, last = self._expected.path(DATA_STREAM, position), self._last_path
         if last is not None and last[0] == path:
-            return last[3]
-        repairs, stored = self._expected.source_of(position).repairs, tables.read_data_schema(path)
-        if last is not None and last[2] is repairs and stored.equals(last[1], check_metadata=True):
-            given = last[3]
-        else:
-            source = tables.repaired_schema(stored, repairs)
-            given = tables.output_schema(source, self._features, list_entry=self._list_entry)
-            given = _plain(given)
-        self._last = path, stored, repairs, given
+            return last[1]
+        given = self.given(tables.read_data_schema(path), position)
+        self._last_path = path, given
+        return given
+
+    def given(self, stored: pa.Schema, position: int) -> pa.Schema:
+        """Return the schema of a file that is made of one episode, given that of its source."""
+        repairs, last = self._expected.source_of(position).repairs, self._last
+        if (
+            last is not None
+            and last[1] is repairs
+            and (stored is last[0] or stored.equals(last[0], check_metadata=True))
+        ):
+            return last[2]
+        source = tables.repaired_schema(stored, repairs)
+        given = _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
+        self._last = stored, repairs, given
         return given
 
     def had_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> bool:

@@ -336,11 +336,15 @@ def compare_header(
     clips_of: SourceClips,
     *,
     may_be_free: bool = False,
+    head: bytes = b"",
 ) -> Iterator[Difference]:
     """Yield where a video file's header is not the one that its samples and the source demand.
 
     Nothing is said of a file whose samples are not as they should be: that is for
     `leconvert.compare.videos` to say.
+
+    Args:
+        head: What was read of the file's beginning.
     """
     begins: list[int] = []
     start = 0
@@ -382,14 +386,15 @@ def compare_header(
             str(index.file_size_bytes),
             stream=stream,
         )
-    with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every file
-        found = file.read(begins[0] if may_be_free else len(expected.content))
-        if may_be_free and _without_room(found) == _without_room(expected.content):
-            return
-        file.seek(0)
-        found = file.read(len(expected.content))
-        # Up to the first sample; no alignment asks for more than this.
-        gap = file.read(min(max(0, begins[0] - len(found)), _LARGEST_GAP_BYTES))
+    size = len(expected.content)
+    # Up to the first sample; no alignment asks for more than this.
+    stop = max(size, begins[0] if may_be_free else min(begins[0], size + _LARGEST_GAP_BYTES))
+    if len(head) < stop:
+        with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every file
+            head = file.read(stop)
+    if may_be_free and _without_room(head[: begins[0]]) == _without_room(expected.content):
+        return
+    found, gap = head[:size], head[size:stop]
     if found != expected.content:
         yield _first_difference(path, stream, expected.content, found)
     elif gap.strip(b"\0"):

@@ -6,7 +6,12 @@ from leconvert.lazy import lazy_names
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
-from leconvert.media.index import have_same_index, read_clip_index, read_clip_indexes
+from leconvert.media.index import (
+    StoredIndex,
+    read_clip_index,
+    read_clip_indexes,
+    read_stored_index,
+)
 from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ __all__ = [
     "JoinedFile",
     "LastIndex",
     "Patch",
+    "StoredIndex",
     "UnsupportedClipError",
     "build_header",
     "codec_of",
@@ -39,11 +45,11 @@ __all__ = [
     "decode_image",
     "decode_shown",
     "frame_ticks",
-    "have_same_index",
     "join_clips",
     "order_digest",
     "read_clip_index",
     "read_clip_indexes",
+    "read_stored_index",
     "remux_clip",
     "retiming",
     "samples_sha256",

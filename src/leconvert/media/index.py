@@ -333,34 +333,51 @@ _SMALL_CLIP_BYTES = 1024**2
 _READ_AHEAD_BYTES = 256 * 1024**2
 
 
-class _Fetched(NamedTuple):
+class StoredIndex(NamedTuple):
+    """The index of a file as it stands there.
+
+    Attributes:
+        path: The file.
+        moov: Its index.
+        size_bytes: Its size.
+    """
+
+    path: str
     moov: Moov
     size_bytes: int
+
+    def parse(self) -> ClipIndex:
+        """Return what the index says."""
+        return read_plainly(self.moov, self.path, self.size_bytes) or parse_moov(
+            self.moov, self.path, self.size_bytes
+        )
+
+    def equals(self, other: StoredIndex) -> bool:
+        """Tell whether two files are equally long, with the same bytes as index in one place."""
+        ours, theirs = self.moov, other.moov
+        return (
+            self.size_bytes == other.size_bytes
+            and ours.media == theirs.media
+            and ours.begin + ours.span[0] == theirs.begin + theirs.span[0]
+            and ours.payload == theirs.payload
+        )
+
+    @property
+    def head(self) -> bytes:
+        """The first bytes of the file, as far as they were read."""
+        return b"" if self.moov.begin else self.moov.buffer
 
 
 def read_clip_index(path: str | os.PathLike[str]) -> ClipIndex:
     """Read the index of a clip."""
-    name = os.fspath(path)
-    fetched = _fetch(name, MOOV_LIMIT_BYTES)
+    fetched = _fetch(os.fspath(path), MOOV_LIMIT_BYTES)
     assert fetched is not None
-    return _parse(fetched, name)
+    return fetched.parse()
 
 
-def have_same_index(one: str, other: str) -> bool:
-    """Tell whether two files are equally long, and their indices the same bytes in one place."""
-    found = [_fetch(path, _HELD_INDEX_BYTES) for path in (one, other)]
-    ours, theirs = [
-        None
-        if each is None
-        else (
-            each.size_bytes,
-            each.moov.media,
-            each.moov.begin + each.moov.span[0],
-            each.moov.payload,
-        )
-        for each in found
-    ]
-    return ours is not None and ours == theirs
+def read_stored_index(path: str) -> StoredIndex | None:
+    """Read the index of a clip as it stands; None for one that is too large to be held beside."""
+    return _fetch(path, _HELD_INDEX_BYTES)
 
 
 def read_clip_indexes(
@@ -404,7 +421,7 @@ def read_clip_indexes(
                     yield found
                     continue
                 try:
-                    yield read_clip_index(path) if found is None else _parse(found, path)
+                    yield read_clip_index(path) if found is None else found.parse()
                 except UnreadableSourceError as error:
                     yield error
                 if found is not None and found.size_bytes <= advise_bytes:
@@ -413,18 +430,18 @@ def read_clip_indexes(
 
 def _fetch_all(
     paths: Iterable[str], advise_bytes: int
-) -> list[_Fetched | UnreadableSourceError | None]:
+) -> list[StoredIndex | UnreadableSourceError | None]:
     return [_fetch_or_error(path, advise_bytes) for path in paths]
 
 
-def _fetch_or_error(path: str, advise_bytes: int) -> _Fetched | UnreadableSourceError | None:
+def _fetch_or_error(path: str, advise_bytes: int) -> StoredIndex | UnreadableSourceError | None:
     try:
         return _fetch(path, _HELD_INDEX_BYTES, advise_bytes)
     except UnreadableSourceError as error:
         return error
 
 
-def _fetch(path: str, most_bytes: int, advise_bytes: int = 0) -> _Fetched | None:
+def _fetch(path: str, most_bytes: int, advise_bytes: int = 0) -> StoredIndex | None:
     """Read the index of a file unless it is larger than that."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -442,10 +459,4 @@ def _fetch(path: str, most_bytes: int, advise_bytes: int = 0) -> _Fetched | None
             next_step="Restore the file from its origin, or drop its episode "
             "(--on-bad-episode drop).",
         ) from error
-    return None if found is None else _Fetched(found, size_bytes)
-
-
-def _parse(fetched: _Fetched, path: str) -> ClipIndex:
-    return read_plainly(fetched.moov, path, fetched.size_bytes) or parse_moov(
-        fetched.moov, path, fetched.size_bytes
-    )
+    return None if found is None else StoredIndex(path, found, size_bytes)

@@ -356,10 +356,14 @@ def read_schema_and_rows(path: str | os.PathLike[str]) -> tuple[pa.Schema, list[
 def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
     """Read the Arrow schema of a parquet file, its metadata included."""
     with OpenedTable(os.fspath(path)) as table:
-        parts = None if table.whole is None else data_footer(table).parts
-        if parts is not None:
-            with suppress(ThriftError):
-                return arrow_schema(parts.schema.raw, parts.tail.raw)
+        return stored_schema(path, None if table.whole is None else data_footer(table).parts)
+
+
+def stored_schema(path: str | os.PathLike[str], parts: FileFooter | None) -> pa.Schema:
+    """Return the Arrow schema of a file, given its footer where that is of a known kind."""
+    if parts is not None:
+        with suppress(ThriftError):
+            return arrow_schema(parts.schema.raw, parts.tail.raw)
     reader = open_parquet(path)
     try:
         # A schema that Arrow cannot convert was refused when the file was opened.

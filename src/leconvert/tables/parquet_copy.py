@@ -36,6 +36,7 @@ from leconvert.tables.footers import (
     open_parquet,
     read_data_schema,
     read_schema_and_rows,
+    stored_schema,
     unreadable,
 )
 from leconvert.tables.lerobot_reader import list_sizes
@@ -579,13 +580,6 @@ class StoredGroups:
             return read_schema_and_rows(self.path)
         return self._arrow_schema, self.rows
 
-    def has_footer_of(self, other: OpenedTable) -> bool:
-        """Tell whether another file has the same footer."""
-        try:
-            return self.size_bytes == other.size_bytes and self._footer == other.footer()
-        except ThriftError:
-            return False
-
     def extremes(self, columns: Sequence[str]) -> Iterator[dict[str, tuple[Number, Number]]]:
         """Yield the least and the greatest value of columns, as `DataFile.extremes`, a row group.
 
@@ -735,18 +729,19 @@ class DataFile:
 
     Attributes:
         path: The file.
+        table: Its bytes.
         counts: What its footer says.
     """
 
-    __slots__ = ("_chunks", "_columns", "_table", "counts", "path")
+    __slots__ = ("_chunks", "_columns", "counts", "path", "table")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._table = OpenedTable(path)
+        self.table = OpenedTable(path)
         try:
-            self.counts: DataFooter = data_footer(self._table)
+            self.counts: DataFooter = data_footer(self.table)
         except BaseException:
-            self._table.close()
+            self.table.close()
             raise
         self._chunks: tuple[ChunkEntry, ...] = ()
         self._columns = _NO_COLUMNS
@@ -760,7 +755,11 @@ class DataFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._table.close()
+        self.table.close()
+
+    def schema(self) -> pa.Schema:
+        """Return its Arrow schema."""
+        return stored_schema(self.path, self.counts.parts)
 
     @property
     def schema_key(self) -> tuple[bytes, bytes | None] | None:
@@ -805,12 +804,28 @@ class DataFile:
         Columns of different files with equal raw forms have equal values.
         """
         leaf = self._columns.places.get(column)
-        whole, parts = self._table.whole, self.counts.parts
+        whole, parts = self.table.whole, self.counts.parts
         if leaf is None or whole is None or parts is None:
             return None
         chunk = self._chunks[leaf]
         pages = whole[chunk.start : chunk.start + chunk.compressed_bytes]
         return (parts.schema, chunk.shape), pages
+
+    def has_footer_of(self, other: OpenedTable) -> bool:
+        """Tell whether a file of the same size has the same footer."""
+        try:
+            return self.table.footer() == other.footer()
+        except ThriftError:
+            return False
+
+    def is_column_of(self, column: str, other: OpenedTable) -> bool:
+        """Tell whether a file with the same footer has the same bytes of a column."""
+        leaf = self._columns.places.get(column)
+        if leaf is None:
+            return False
+        start, size = self._chunks[leaf].start, self._chunks[leaf].compressed_bytes
+        (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
+        return ours[at : at + size] == theirs[there : there + size]
 
     def lengths(self, schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
         """Return the lengths of the lists in columns whose type does not say them.
@@ -856,6 +871,10 @@ class DataFile:
         found = self._dictionary(column)
         if found is not None and len(found) == self.counts.rows:
             return found
+        return self.decoded_numbers(column)
+
+    def decoded_numbers(self, column: str) -> Numbers:
+        """Return the same from the column's pages, not from its dictionary alone."""
         values = self._read(column)
         if is_list(values.type) and _lengths_of(values) == (1,):
             values = values.combine_chunks().flatten()
@@ -898,7 +917,7 @@ class DataFile:
         size = chunk.data_offset - chunk.dictionary_offset
         if not 0 < size <= chunk.compressed_bytes:
             return None
-        buffer, at = self._table.window(chunk.dictionary_offset, size)
+        buffer, at = self.table.window(chunk.dictionary_offset, size)
         header = _PLAIN_DICTIONARY.match(buffer, at, at + min(size, _DICTIONARY_HEADER_BYTES))
         if header is None:
             return None

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.oddities import ODDITIES
 
 import leconvert
+from leconvert import tables
 from leconvert.compare import verify_pair
 from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -86,3 +88,88 @@ def test_a_kept_column_that_is_not_declared_is_found(pair: tuple[Path, Path]) ->
         lambda: edit_table(source, 1, lambda table: with_column(table, "more", more)),
     )
     assert f"{KEPT_TABLE}: column 'more'" in differences(result, source, "structure")
+
+
+@pytest.fixture(params=["read whole", "read in windows"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read small files as they are read, or as large ones."""
+    if request.param == "read in windows":
+        monkeypatch.setattr("leconvert.tables.footers._WHOLE_FILE_BYTES", 0)
+        monkeypatch.setattr("leconvert.tables.footers._TAIL_BYTES", 8)
+
+
+def change_byte(path: Path, column: str, from_end: int) -> None:
+    """Change what stands behind a column's dictionary: which row has which of its values."""
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(0)
+        (chunk,) = (
+            each
+            for each in map(group.column, range(group.num_columns))
+            if each.path_in_schema == column
+        )
+        assert chunk.has_dictionary_page
+        end = chunk.dictionary_page_offset + chunk.total_compressed_size
+    content = bytearray(path.read_bytes())
+    content[end - from_end] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.usefixtures("reading")
+@pytest.mark.parametrize(("column", "from_end"), [("index", 3), ("episode_index", 1)])
+def test_numbers_of_rows_are_not_taken_from_their_dictionary_where_the_bytes_differ(
+    pair: tuple[Path, Path], column: str, from_end: int
+) -> None:
+    source, result = pair
+    change_byte(result / KEPT_TABLE, column, from_end)
+    with tables.DataFile(str(result / KEPT_TABLE)) as file:
+        seen = file.numbers("index").tolist(), file.distinct("episode_index")
+    assert seen == ([*range(8, 13)], [1])
+    found = differences(result, source, "structure")
+    assert len(found) == 1
+    assert found[0].startswith((f"{KEPT_TABLE}: column {column!r}", f"{KEPT_TABLE}: readable rows"))
+
+
+@pytest.mark.usefixtures("reading")
+@pytest.mark.parametrize("values", [[2] * 5, [1, 1, 1, 1, 2], [1, 1, None, 1, 1]])
+def test_kept_rows_that_name_other_episodes_are_found(
+    pair: tuple[Path, Path], values: list[int | None]
+) -> None:
+    source, result = pair
+    wrong = pa.array(values, pa.int64())
+    put_into_both(
+        source,
+        result,
+        lambda: edit_table(source, 1, lambda table: with_column(table, "episode_index", wrong)),
+    )
+    (found,) = differences(result, source, "structure")
+    said = "readable rows" if None in values else "column 'episode_index', row "
+    assert found.startswith(f"{KEPT_TABLE}: {said}")
+
+
+def test_a_kept_clip_whose_index_was_changed_is_not_taken_for_the_sources(
+    pair: tuple[Path, Path],
+) -> None:
+    source, result = pair
+    content = bytearray((result / KEPT_CLIP).read_bytes())
+    sizes = content.index(b"stsz") + 16
+    content[sizes : sizes + 8] = content[sizes + 4 : sizes + 8] + content[sizes : sizes + 4]
+    (result / KEPT_CLIP).write_bytes(content)
+    for depth in ("structure", "bytes"):
+        assert f"{KEPT_CLIP}: packet sizes" in differences(result, source, depth)
+
+
+def test_files_of_other_episodes_are_not_taken_for_the_sources(pair: tuple[Path, Path]) -> None:
+    """The same bytes as some file of the source, and not as the one of its episode."""
+    source, result = pair
+    for kept in (KEPT_CLIP, KEPT_TABLE):
+        other = result / kept.replace("001.", "002.")
+        (result / kept).write_bytes(other.read_bytes())
+    found = differences(result, source, "structure")
+    assert {each.partition(":")[0] for each in found} == {KEPT_CLIP, KEPT_TABLE}
+
+
+def test_a_kept_clip_of_another_length_is_found(pair: tuple[Path, Path]) -> None:
+    source, result = pair
+    longer = source / CLIP.replace("000001", "000002")
+    put_into_both(source, result, lambda: (source / CLIP).write_bytes(longer.read_bytes()))
+    assert differences(result, source, "structure") == [f"{KEPT_CLIP}: number of frames"]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,6 +19,8 @@ from mutations_of_videos import exchange
 
 from leconvert import media
 from leconvert.compare import verify_pair
+from leconvert.compare.metadata import Routes
+from leconvert.compare.pair import cut_pieces
 from leconvert.compare.rows import same_values
 from leconvert.errors import InterruptedRunError
 from leconvert.parallel import Spread
@@ -303,3 +306,20 @@ def test_comparison_knows_where_a_column_begins_to_differ() -> None:
     for place in (0, 1, 57, 99):
         changed = pc.if_else(pc.equal(values, place), -1, values)
         assert _first_difference(values, changed) == place
+
+
+def test_small_files_share_a_piece_and_large_ones_are_cut() -> None:
+    many = np.arange(300), np.arange(300) // 2, np.zeros(300, np.int64)
+    routes = Routes(dict(zip(("data", "videos/a", "videos/b"), many, strict=True)), {}, {})
+    pieces = cut_pieces(routes, [0, 31, 300])
+    for stream, numbers in routes.file_number.items():
+        own = [piece for piece in pieces if piece.stream == stream]
+        assert [piece.first for piece in own[1:]] == [piece.stop for piece in own[:-1]]
+        assert (own[0].first, own[-1].stop) == (0, 300)
+        for _, file_first, file_stop, first, stop in own:
+            assert not first < 31 < stop
+            assert stop - first <= 28
+            is_whole = (first, stop) == (file_first, file_stop)
+            assert is_whole or len(set(numbers[file_first:file_stop])) == 1
+            assert file_first in (0, *(np.flatnonzero(np.diff(numbers)) + 1))
+    assert [(piece.first, piece.stop) for piece in pieces[:3]] == [(0, 28), (28, 31), (31, 59)]
