@@ -37,6 +37,21 @@ _BOX = Struct(">I4s")
 _LARGE_BOX = Struct(">I4sQ")
 _UNDETERMINED_LANGUAGE = 0x55C4
 
+# Size, type, version and flags, then what each says; by version mvhd, tkhd, edts with elst, mdhd.
+_HEADERS = [
+    (
+        Struct(f">I4sI {time}{time}I{time} 80s"),
+        Struct(f">I4sI {time}{time}I4x{time} 16x44s"),
+        Struct(f">I4s I4sII {time}{time.lower()}HH"),
+        Struct(f">I4sI {time}{time}I{time} H2x"),
+    )
+    for time in "IQ"
+]
+_TABLE_OF_TIMES = Struct(">I4sIIII")
+_TABLE_OF_SIZES = Struct(">I4sIII")
+_COUNTED = Struct(">I4sII")
+_CHUNKS = Struct(">III")
+
 
 class FileSamples:
     """The samples of a file, collected one episode after the other.
@@ -95,7 +110,8 @@ class FileSamples:
         if len(numbers) < self.num_samples:
             tables.append(_counted(b"stss", numbers.astype(">u4")))
         tables.append(self._chunk_table())
-        tables.append(_full(b"stsz", 0, 0, pack(">II", 0, self.num_samples), *self._sizes))
+        size = _TABLE_OF_SIZES.size + 4 * self.num_samples
+        tables += (_TABLE_OF_SIZES.pack(size, b"stsz", 0, 0, self.num_samples), *self._sizes)
         return tables
 
     def _composition_table(self, shift: int, frame_duration: int) -> bytes:
@@ -117,9 +133,10 @@ class FileSamples:
         rows: list[bytes] = []
         chunk = 1
         for samples, run in groupby(self._counts):
-            rows.append(pack(">III", chunk, samples, 1))
+            rows.append(_CHUNKS.pack(chunk, samples, 1))
             chunk += sum(1 for _ in run)
-        return _full(b"stsc", 0, 0, pack(">I", len(rows)), *rows)
+        size = _COUNTED.size + len(rows) * _CHUNKS.size
+        return b"".join((_COUNTED.pack(size, b"stsc", 0, len(rows)), *rows))
 
 
 class FileHeader(NamedTuple):
@@ -172,8 +189,7 @@ def build_header(
     for large in (False, True):
         # Where the episodes lie comes last in it, so that the rest is written only once.
         front = _front(samples, fps=fps, sample_entry=sample_entry, geometry=geometry, large=large)
-        offset_type = ">u8" if large else ">u4"
-        place_bytes = num_episodes * np.dtype(offset_type).itemsize
+        place_bytes = num_episodes * (8 if large else 4)
         media_header = _LARGE_BOX if large else _BOX
         header_bytes = len(front) + place_bytes + media_header.size
         positions = []
@@ -189,7 +205,8 @@ def build_header(
     media_box = (
         _LARGE_BOX.pack(1, b"mdat", media_bytes) if large else _BOX.pack(media_bytes, b"mdat")
     )
-    content = b"".join((front, np.array(positions, offset_type).tobytes(), media_box))
+    places = pack(f">{num_episodes}{'Q' if large else 'I'}", *positions)
+    content = b"".join((front, places, media_box))
     return FileHeader(content, tuple(positions), end)
 
 
@@ -208,62 +225,58 @@ def _front(
     # One shift for the whole file keeps every composition offset at or above zero.
     shift = max(0, samples.largest_lag) * frame_duration
     media_duration = duration + shift
-    wide = media_duration > _UINT32_MAX
+    # In version 1 of a box its times have 64 bits.
+    version = int(media_duration > _UINT32_MAX)
+    movie_header, track_header, edits, media_header = _HEADERS[version]
+    kind = version << 24
 
-    movie_header = _full(
-        b"mvhd",
-        int(wide),
-        0,
-        _times(wide, timescale, duration),
-        _END_OF_MOVIE_HEADER,
+    num_places = len(samples.num_bytes)
+    places_bytes = num_places * (8 if large else 4)
+    tables = b"".join(
+        (
+            _descriptions(sample_entry),
+            _TABLE_OF_TIMES.pack(_TABLE_OF_TIMES.size, b"stts", 0, 1, num_samples, frame_duration),
+            *samples.tables(shift=shift, frame_duration=frame_duration),
+            _COUNTED.pack(
+                _COUNTED.size + places_bytes, b"co64" if large else b"stco", 0, num_places
+            ),
+        )
     )
-    track_header = _full(
-        b"tkhd",
-        int(wide),
-        3,
-        pack(">QQIIQ" if wide else ">IIIII", 0, 0, 1, 0, duration),
-        bytes(16),
-        geometry,
+    table_box = 8 + len(tables) + places_bytes
+    information_box = 8 + len(_MEDIA_INFORMATION) + table_box
+    media_box = 8 + media_header.size + len(_HANDLER) + information_box
+    track_box = 8 + track_header.size + edits.size + media_box
+    movie_box = 8 + movie_header.size + track_box
+    return b"".join(
+        (
+            _file_type(sample_entry[4:8]),
+            _BOX.pack(movie_box, b"moov"),
+            movie_header.pack(
+                movie_header.size, b"mvhd", kind, 0, 0, timescale, duration, _END_OF_MOVIE_HEADER
+            ),
+            _BOX.pack(track_box, b"trak"),
+            track_header.pack(track_header.size, b"tkhd", kind | 3, 0, 0, 1, duration, geometry),
+            edits.pack(
+                edits.size, b"edts", edits.size - 8, b"elst", kind, 1, duration, shift, 1, 0
+            ),
+            _BOX.pack(media_box, b"mdia"),
+            media_header.pack(
+                media_header.size,
+                b"mdhd",
+                kind,
+                0,
+                0,
+                timescale,
+                media_duration,
+                _UNDETERMINED_LANGUAGE,
+            ),
+            _HANDLER,
+            _BOX.pack(information_box, b"minf"),
+            _MEDIA_INFORMATION,
+            _BOX.pack(table_box, b"stbl"),
+            tables,
+        )
     )
-    edits = _full(
-        b"elst",
-        int(wide),
-        0,
-        pack(">IQqHH" if wide else ">IIiHH", 1, duration, shift, 1, 0),
-    )
-    media_header = _full(
-        b"mdhd",
-        int(wide),
-        0,
-        _times(wide, timescale, media_duration),
-        pack(">HH", _UNDETERMINED_LANGUAGE, 0),
-    )
-    places = bytes(len(samples.num_bytes) * (8 if large else 4))
-    tables = [
-        _descriptions(sample_entry),
-        _full(b"stts", 0, 0, pack(">III", 1, num_samples, frame_duration)),
-        *samples.tables(shift=shift, frame_duration=frame_duration),
-        _full(
-            b"co64" if large else b"stco",
-            0,
-            0,
-            pack(">I", len(samples.num_bytes)),
-            places,
-        ),
-    ]
-    media_information = _box(
-        b"minf",
-        _MEDIA_INFORMATION,
-        _box(b"stbl", *tables),
-    )
-    track = _box(
-        b"trak",
-        track_header,
-        _box(b"edts", edits),
-        _box(b"mdia", media_header, _HANDLER, media_information),
-    )
-    whole = b"".join((_file_type(sample_entry[4:8]), _box(b"moov", movie_header, track)))
-    return whole[: -len(places)]
 
 
 @lru_cache(maxsize=16)
@@ -279,12 +292,9 @@ def _file_type(codec: bytes) -> bytes:
     return _box(b"ftyp", b"isom", pack(">I", 512), *brands)
 
 
-def _times(wide: bool, timescale: int, duration: int) -> bytes:
-    return pack(">QQIQ" if wide else ">IIII", 0, 0, timescale, duration)
-
-
 def _counted(kind: bytes, rows: npt.NDArray[np.unsignedinteger]) -> bytes:
-    return _full(kind, 0, 0, pack(">I", len(rows)), rows.tobytes())
+    content = rows.tobytes()
+    return _COUNTED.pack(_COUNTED.size + len(content), kind, 0, len(rows)) + content
 
 
 def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
