@@ -354,13 +354,14 @@ def compare_header(
         if stop > index.num_samples:
             return
         sizes = index.sizes[start:stop]
-        begins.append(int(index.offsets[start]))
+        runs = index.byte_runs(start, stop)
+        begins.append(runs[0][0])
         samples.add(
             sizes,
             index.keyframes[start:stop],
             index.reordering(start, stop),
             source_offset=begins[-1],
-            num_bytes=int(sizes.sum()),
+            num_bytes=sum([size for _, size in runs]),
         )
         start = stop
     overlaps = any(

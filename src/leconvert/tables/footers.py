@@ -60,7 +60,7 @@ class OpenedTable:
         whole: All its bytes if they are few, else None.
     """
 
-    __slots__ = ("_tail", "descriptor", "path", "size_bytes", "whole")
+    __slots__ = ("_held", "_held_at", "_tail", "descriptor", "path", "size_bytes", "whole")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -79,6 +79,7 @@ class OpenedTable:
             os.close(self.descriptor)
             raise
         self.whole = self._tail if is_small else None
+        self._held, self._held_at = (self._tail if is_small else b""), 0
 
     def __enter__(self) -> Self:
         return self
@@ -104,9 +105,21 @@ class OpenedTable:
 
     def window(self, position: int, size: int) -> tuple[bytes, int]:
         """Return a buffer that holds ``size`` bytes from ``position`` on, and where they begin."""
-        if self.whole is not None:
-            return self.whole, position
+        at = position - self._held_at
+        if self.whole is not None or (at >= 0 and at + size <= len(self._held)):
+            return self._held, at
         return self._read(position, size), 0
+
+    def hold(self, position: int, size: int) -> None:
+        """Read a range of a large file, so that windows on it need no reading of their own."""
+        if self.whole is None:
+            self._held, self._held_at = self._read(position, size), position
+
+    def held(self, position: int, size: int) -> memoryview | None:
+        """Return a range that is in memory, None where it is not."""
+        at = position - self._held_at
+        is_held = at >= 0 and at + size <= len(self._held)
+        return memoryview(self._held)[at : at + size] if is_held else None
 
     def _read(self, position: int, size: int) -> bytes:
         try:

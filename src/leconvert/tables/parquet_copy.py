@@ -214,6 +214,8 @@ def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
 CREATED_BY = f"leconvert version {__version__}".encode()
 
 _SNAPPY = 1
+# A row group of this size is read at once, however large its file is.
+_HELD_GROUP_BYTES = 128 * 1024
 _I64_NEXT = bytes((1 << 4 | I64,))
 _I64_AFTER_NEXT = bytes((2 << 4 | I64,))
 _LIST_FIRST = bytes((1 << 4 | LIST,))
@@ -341,6 +343,10 @@ class TableCopier:
         group = footer.row_groups[row_group]
         if group.rows != rows:
             return f"it has {group.rows} rows"
+        start = min([chunk.start for chunk in group.chunks], default=0)
+        stop = max([chunk.start + chunk.compressed_bytes for chunk in group.chunks], default=0)
+        if 0 <= start < stop <= start + _HELD_GROUP_BYTES:
+            table.hold(start, stop - start + _HEADER_BYTES)
         reason = self._reason_against(table, footer, group)
         if reason is not None:
             return reason
@@ -439,8 +445,9 @@ class SequentialOutput:
 
     def copy(self, source: OpenedTable, start: int, size: int) -> None:
         """Take a range of another file."""
-        if source.whole is not None:
-            self.append(memoryview(source.whole)[start : start + size])
+        held = source.held(start, size)
+        if held is not None:
+            self.append(held)
             return
         self.flush()
         done = 0
@@ -545,6 +552,7 @@ class StoredGroups:
     def __init__(self, path: str) -> None:
         self.path = path
         self._footer = b""
+        self._parts: FileFooter | None = None
         self._places: npt.NDArray[np.int64] | None = None
         self._end = len(MAGIC)
         self._writer: FooterWriter | None = None
@@ -554,22 +562,28 @@ class StoredGroups:
             self.size_bytes = table.size_bytes
             try:
                 self._footer = table.footer()
-                outline = _FOOTERS.outline(self._footer)
-                tail = self._footer[outline.places[-1] :]
-                schema, self._writer = _schema_and_writer(outline.schema.raw, tail)
+                if table.whole is not None:
+                    self._parts = data_footer(table).parts
+                if self._parts is not None:
+                    file_schema, tail = self._parts.schema, self._parts.tail.raw
+                    rows = [group.rows for group in self._parts.row_groups]
+                else:
+                    outline = _FOOTERS.outline(self._footer)
+                    file_schema, tail = outline.schema, self._footer[outline.places[-1] :]
+                    rows = outline.rows
+                    self._places = np.array(outline.places, np.int64)
+                schema, self._writer = _schema_and_writer(file_schema.raw, tail)
             except ContradictionError as error:
                 raise unreadable(path, error) from error
             except ThriftError:
                 # Where Arrow can read it, its rows can be compared, if not its bytes.
                 self._arrow_schema, self.rows = read_schema_and_rows(path)
                 return
-            is_known = table.whole is not None and data_footer(table).parts is not None
+        self._file_schema = file_schema
         self._is_large = len(self._footer) > LARGE_FOOTER_BYTES
-        self._arrow_schema, self.rows = schema, outline.rows
-        if not is_known and not self._is_large:
+        self._arrow_schema, self.rows = schema, rows
+        if self._parts is None and not self._is_large:
             self._arrow_schema, self.rows = read_schema_and_rows(path)
-        self._file_schema = outline.schema
-        self._places = np.array(outline.places, np.int64)
 
     def schema_and_rows(self) -> tuple[pa.Schema, list[int]]:
         """Return the schema and the rows of each row group as Arrow reads them.
@@ -593,7 +607,15 @@ class StoredGroups:
                 {name: place for place, name in enumerate(leaves)},
                 tuple([known.forms[leaf] for leaf in leaves.values()]),
             )
-            for chunks in _FOOTERS.row_groups(self._footer, list(leaves.values())):
+            of_columns = list(leaves.values())
+            groups: Iterator[list[ChunkEntry]] = (
+                _FOOTERS.row_groups(self._footer, of_columns)
+                if self._parts is None
+                else (
+                    [group.chunks[leaf] for leaf in of_columns] for group in self._parts.row_groups
+                )
+            )
+            for chunks in groups:
                 yield _extremes(tuple(chunks), wanted)
 
     def copied_from(
@@ -605,8 +627,10 @@ class StoredGroups:
             The ranges in the source and those here; None where the footers already say that it is
             no copy.
         """
-        if self._places is None or self._writer is None:
+        if self._writer is None:
             return None
+        if self._places is None:
+            self._places = np.array(_FOOTERS.outline(self._footer).places, np.int64)
         try:
             footer = _FOOTERS.read(source.footer())
         except ContradictionError as error:
