@@ -96,3 +96,23 @@ def edit_list(*entries: tuple[int, int, int]) -> bytes:
     """Payload of an elst of (duration, media time, rate in 16.16)."""
     rows = b"".join(struct.pack(">Iii", *entry) for entry in entries)
     return struct.pack(">II", 0, len(entries)) + rows
+
+
+def with_a_shorter_sample(top: Box) -> None:
+    """Say that the first sample is shorter than it is: those behind it are read from there on."""
+    sizes = bytearray(stbl_of(top).find("stsz").payload)
+    (size,) = struct.unpack_from(">I", sizes, 12)
+    struct.pack_into(">I", sizes, 12, size - 9)
+    stbl_of(top).replace("stsz", bytes(sizes))
+
+
+def with_bytes_over(top: Box) -> None:
+    """Put bytes before the first sample that belong to none; all samples decode as before."""
+    media = top.find("mdat")
+    media.payload = bytes(77) + media.payload
+    places = bytearray(stbl_of(top).find("stco").payload)
+    (count,) = struct.unpack_from(">I", places, 4)
+    for at in range(8, 8 + 4 * count, 4):
+        (start,) = struct.unpack_from(">I", places, at)
+        struct.pack_into(">I", places, at, start + 77)
+    stbl_of(top).replace("stco", bytes(places))

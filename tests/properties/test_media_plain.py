@@ -164,6 +164,7 @@ def index_of(shown: npt.NDArray[np.int64] | range, timescale: int) -> ClipIndex:
         timescale=timescale,
         sizes=np.ones(count, np.int64),
         num_bytes=count,
+        unindexed_bytes=0,
         places=0,
         decoded=shown,
         shown=shown,

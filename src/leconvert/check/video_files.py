@@ -96,7 +96,10 @@ def check_video_file(
     findings: list[Finding] = []
     try:
         try:
-            frames = frames_of(media.read_clip_index(path))
+            index = media.read_clip_index(path)
+            if index.unindexed_bytes:
+                media.check_decodes(index)
+            frames = frames_of(index)
         except media.UnsupportedClipError as error:
             frames = _frames_by_packets(path)
             findings.append(wrong("video-index", f"{routed.path}: {error.reason}."))

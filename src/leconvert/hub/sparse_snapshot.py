@@ -415,7 +415,8 @@ class _Writer:
             copy = SparseCopy(file, self._fetcher, descriptor)
             if is_clip:
                 copy.take_clip_index()
-                media.read_clip_index(begun)
+                if media.read_clip_index(begun).unindexed_bytes:
+                    raise ValueError("the scan decodes it")
             else:
                 copy.take_table_index(self.declared, with_images=file.path == self.first_table)
                 with tables.DataFile(str(begun)) as table:

@@ -238,7 +238,7 @@ class Codec:
         from leconvert.media.pyav import rgb_converter
 
         try:
-            with av.open(clip.source.path) as container:
+            with av.open(clip.source.path, metadata_errors="replace") as container:
                 self.context: Any = container.streams.video[0].codec_context
                 self.context.thread_count = 1
         except (av.error.FFmpegError, OSError, IndexError) as error:

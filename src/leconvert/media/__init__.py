@@ -17,6 +17,7 @@ from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
 if TYPE_CHECKING:
     from leconvert.media.pyav import (
         CodedPacket,
+        check_decodes,
         coded_packets,
         count_tracks_and_frames,
         decode_image,
@@ -38,6 +39,7 @@ __all__ = [
     "StoredIndex",
     "UnsupportedClipError",
     "build_header",
+    "check_decodes",
     "codec_of",
     "coded_packets",
     "copy_file",
@@ -61,6 +63,7 @@ __getattr__ = lazy_names(
     {
         "pyav": (
             "CodedPacket",
+            "check_decodes",
             "coded_packets",
             "count_tracks_and_frames",
             "decode_image",

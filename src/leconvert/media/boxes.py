@@ -104,13 +104,16 @@ class Moov(NamedTuple):
         buffer: What was read.
         span: The place of the payload in the buffer.
         begin: Where in the file the buffer begins.
-        media: Where in the file frames can lie: not before the first ``mdat``, and not in ``moov``.
+        media: Where in the file frames can lie: from the first ``mdat``'s payload on to the end of
+            the last one's.
+        media_bytes: Bytes in all of them.
     """
 
     buffer: bytes
     span: Span
     begin: int
     media: Span
+    media_bytes: int
 
     @property
     def payload(self) -> bytes:
@@ -139,14 +142,15 @@ def read_moov(
     _check_start(head, path)
     window, window_start = head, 0
     position = 0
-    first_frame = None
+    found: tuple[bytes, Span, int] | None = None
+    media: list[Span] = []
     for _ in range(_TOP_LEVEL_LIMIT):
         if position + 8 > size_bytes:
             break
         place = position - window_start
         if place + 16 > len(window) and window_start + len(window) < size_bytes:
             # Most likely what follows the media data: read so far that a usual moov is complete.
-            count = min(_TAIL_BYTES, size_bytes - position)
+            count = min(_TAIL_BYTES if found is None else 16, size_bytes - position)
             window, window_start = pread(descriptor, count, position), position
             place = 0
         if place + 8 > len(window):
@@ -160,31 +164,31 @@ def read_moov(
         elif box_bytes == 0:
             box_bytes = size_bytes - position
         if box_bytes < header_bytes:
+            if found is not None:
+                break
             raise broken(path, f"the box at byte {position} has an impossible size")
-        if kind == b"moov":
-            stop = position + box_bytes
+        stop = position + box_bytes
+        if kind == b"mdat":
+            media.append((position + header_bytes, min(stop, size_bytes)))
+        if kind == b"moov" and found is None:
             if stop > size_bytes:
                 raise broken(path, "its index (moov) reaches beyond the end of the file")
             if box_bytes > MOOV_LIMIT_BYTES:
                 raise UnsupportedClipError("its index (moov) is larger than 256 MiB", path=path)
-            # What follows is not read: there may be a second mdat.
-            media = (
-                (stop, size_bytes)
-                if first_frame is None
-                else (first_frame, position if stop == size_bytes else size_bytes)
-            )
             if place + box_bytes <= len(window):
                 span = place + header_bytes, place + box_bytes
-                return Moov(window, span, window_start, media)
-            if box_bytes > most_bytes:
+                found = window, span, window_start
+            elif box_bytes > most_bytes:
                 return None
-            begin = position + header_bytes
-            payload = _pread_exactly(pread, descriptor, begin, box_bytes - header_bytes, path)
-            return Moov(payload, (0, len(payload)), begin, media)
-        if kind == b"mdat" and first_frame is None:
-            first_frame = position + header_bytes
-        position += box_bytes
-    raise broken(path, "it has no index (moov); most likely it is truncated")
+            else:
+                begin = position + header_bytes
+                payload = _pread_exactly(pread, descriptor, begin, box_bytes - header_bytes, path)
+                found = payload, (0, len(payload)), begin
+        position = stop
+    if found is None:
+        raise broken(path, "it has no index (moov); most likely it is truncated")
+    whole = (media[0][0], media[-1][1]) if media else (0, 0)
+    return Moov(*found, whole, sum(stop - first for first, stop in media))
 
 
 def children(buffer: bytes, span: Span, path: str) -> list[tuple[bytes, int, int]]:

@@ -215,6 +215,7 @@ def _read(moov: Moov, boxes: dict[bytes, Span], path: str, size_bytes: int) -> C
         timescale,
         sizes,
         total_bytes,
+        moov.media_bytes - total_bytes,
         places,
         decoded,
         decoded if shown is None else shown,

@@ -209,10 +209,12 @@ def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path:
         if position + 12 > stop:
             raise broken(path, "its data reference is cut off")
         size_bytes, _ = _U32_PAIR.unpack_from(buffer, position)
+        if size_bytes < 12 or position + size_bytes > stop:
+            raise broken(path, "its data reference is cut off")  # FFmpeg would not read on
         flags = _U32.unpack_from(buffer, position + 8)[0]
         if current == number and not flags & _SELF_CONTAINED:
             raise broken(path, "its media lies in another file")
-        position += max(size_bytes, 12)
+        position += size_bytes
 
 
 # ------------------------------------------------------------------------------------------------
@@ -571,6 +573,7 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
     decode_times, presentation_times = tables.decode_times, tables.shown_times
     if shift:
         decode_times, presentation_times = decode_times + shift, presentation_times + shift
+    num_bytes = int(tables.sizes.sum())
     return ClipIndex(
         path=path,
         file_size_bytes=size_bytes,
@@ -579,7 +582,8 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
         height=int.from_bytes(entry[34:36], "big"),
         timescale=timescale,
         sizes=tables.sizes,
-        num_bytes=int(tables.sizes.sum()),
+        num_bytes=num_bytes,
+        unindexed_bytes=0 if others else moov.media_bytes - num_bytes,
         places=tables.offsets,
         decoded=decode_times,
         shown=presentation_times,

@@ -65,7 +65,8 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
 
     name = os.fspath(path)
     try:
-        with av.open(name) as container:
+        # A title or an author's name in another encoding is no reason to refuse the frames.
+        with av.open(name, metadata_errors="replace") as container:
             if not container.streams.video:
                 raise broken(name, "FFmpeg finds no video in it")
             stream = container.streams.video[0]
@@ -91,6 +92,20 @@ def count_tracks_and_frames(path: str | os.PathLike[str]) -> tuple[int, int]:
             frames = sum(packet.size > 0 for packet in container.demux(stream))
             return len(container.streams), frames
     return 1 + len(index.other_tracks), index.num_samples
+
+
+def check_decodes(index: ClipIndex) -> None:
+    """Decode a clip completely, whose index may be damaged; raise where a frame is missing."""
+    frames = 0
+    with opened_video(index.path) as (container, stream):
+        for frame in container.decode(stream):
+            frames += not frame.is_corrupt
+    if frames != index.num_samples:
+        raise broken(
+            index.path,
+            f"{frames} of its {index.num_samples} frames decode, and its index does not fit its "
+            "media data (mdat)",
+        )
 
 
 # ------------------------------------------------------------------------------------------------

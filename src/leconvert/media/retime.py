@@ -113,7 +113,7 @@ def retiming(path: str | os.PathLike[str], fps: Fraction) -> Patch | None:
     except OSError as error:
         raise unreadable(name, error) from error
     assert found is not None, "no moov is larger than the limit"
-    buffer, moov, begin, _ = found
+    buffer, moov, begin = found[:3]
     index = parse_moov(found, name, size_bytes)
     old = found.payload
     new = retimed_moov(buffer, moov, index, fps)

@@ -311,6 +311,8 @@ class EpisodeScanner(Scanner):
             clip, misfit = index_of_remuxed(path, self._fps), Misfit.REMUXED
         elif isinstance(clip, UnreadableSourceError):
             raise clip
+        elif clip.unindexed_bytes:
+            media.check_decodes(clip)
         if clip.num_samples == length > 0:
             if not clip.keyframes[0]:
                 notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")

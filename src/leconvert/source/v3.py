@@ -604,6 +604,9 @@ class FileScanner(Scanner):
         except media.UnsupportedClipError as error:
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
             clip, look.misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
+        else:
+            if clip.unindexed_bytes:
+                media.check_decodes(clip)
         if lengths.tolist() != [clip.num_samples]:
             look.misfit |= Misfit.SHARED
         else:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, snapshot_download
 from tests.hub import Fault, StandIn
+from tests.mp4_boxes import changed, with_bytes_over
 from tests.trees import digest_of
 
 from leconvert.api import run_worker
@@ -143,6 +144,19 @@ def test_a_clip_that_has_to_be_remuxed_is_held_whole(
     [(_, is_whole)] = made.listing().find([CLIP])
     assert is_whole
     assert [finding.code for finding in scan_source(made.tree).findings] == ["remux"]
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_a_clip_that_the_scan_decodes_is_held_whole(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    clip = source_copy / CLIP
+    clip.write_bytes(changed(clip.read_bytes(), with_bytes_over))
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
+    [(_, is_whole)] = made.listing().find([CLIP])
+    assert is_whole
+    assert scan_source(made.tree).findings == ()
 
 
 def test_an_outline_is_made_once_and_finished_after_a_crash(arm: StandIn, tmp_path: Path) -> None:

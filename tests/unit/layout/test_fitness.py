@@ -33,6 +33,7 @@ def clip(
         timescale=timescale,
         sizes=np.ones(count, np.int64),
         num_bytes=count,
+        unindexed_bytes=0,
         places=0,
         decoded=shown,
         shown=shown,

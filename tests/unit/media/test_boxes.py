@@ -50,7 +50,7 @@ def moov_of(
     found = read_moov(DESCRIPTOR, size, "clip.mp4", most_bytes=most_bytes, pread=pread)
     if found is None:
         return None, pread.asked
-    buffer, (start, stop), _, _ = found
+    buffer, (start, stop) = found[:2]
     return buffer[start:stop], pread.asked
 
 
@@ -82,7 +82,8 @@ def test_an_index_that_reaches_beyond_the_window_is_read_by_itself(beyond: int) 
     payload = payload[: TAIL_BYTES - 8 + beyond]
     content = box(b"mdat", bytes(9000)) + box(b"moov", payload) + box(b"free", bytes(50))
     extra = [(len(payload), 9008 + 8)] if beyond > 0 else []
-    assert moov_of(content) == (payload, [(HEAD_BYTES, 0), (TAIL_BYTES, 9008), *extra])
+    behind = (16, 9008 + 8 + len(payload))
+    assert moov_of(content) == (payload, [(HEAD_BYTES, 0), (TAIL_BYTES, 9008), *extra, behind])
 
 
 @pytest.mark.parametrize("left", [7, 8, 15, 16])
@@ -90,8 +91,8 @@ def test_a_header_that_the_window_cuts_is_read_again(left: int) -> None:
     front = box(b"free", bytes(HEAD_BYTES - left - 8))
     content = front + wide_box(b"moov", b"index") + box(b"mdat", bytes(80))
     again = [(len(content) - len(front), len(front))] if left < 16 else []
-    # The index itself ends beyond the first window.
-    own = [(5, len(front) + 16)] if left == 16 else []
+    # The index itself ends beyond the first window, and then only headers are of interest.
+    own = [(5, len(front) + 16), (16, len(front) + 21)] if left == 16 else []
     assert moov_of(content) == (b"index", [(HEAD_BYTES, 0), *again, *own])
 
 
@@ -190,7 +191,7 @@ def test_an_index_that_comes_in_pieces_is_put_together() -> None:
     content = box(b"moov", payload)
     pread = Reads(content, most_bytes=HEAD_BYTES)
     found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
-    assert found == (payload, (0, len(payload)), 8, (len(content), len(content)))
+    assert found == (payload, (0, len(payload)), 8, (0, 0), 0)
     assert pread.asked[:3] == [
         (HEAD_BYTES, 0),
         (len(payload), 8),
@@ -218,7 +219,33 @@ def test_a_descriptor_is_read_where_nothing_else_is_said(tmp_path: os.PathLike[s
         file.flush()
         found = read_moov(file.fileno(), len(content), path)
         assert file.tell() == len(content)
-    assert found == (content, (20, 25), 0, (25, 25))
+    assert found == (content, (20, 25), 0, (0, 0), 0)
+
+
+INDEX = box(b"moov", b"index")
+
+
+@pytest.mark.parametrize(
+    ("content", "media", "media_bytes"),
+    [
+        (box(b"mdat", b"abc") + INDEX, (8, 11), 3),
+        (INDEX + box(b"free", b"xx") + box(b"mdat", b"abc"), (31, 34), 3),
+        (wide_box(b"mdat", b"abc") + box(b"free") + INDEX, (16, 19), 3),
+        (box(b"mdat", b"abc") + INDEX + box(b"mdat", b"de") + box(b"mfra", b"z"), (8, 34), 5),
+        (INDEX + box(b"mdat", b"abc", 0), (21, 24), 3),
+        (INDEX + box(b"mdat", b"abc", 1000), (21, 24), 3),
+        (box(b"mdat", b"abc") + INDEX + bytes(16), (8, 11), 3),
+        (box(b"moov", bytes(5000)) + box(b"free") + box(b"mdat", bytes(900)), (5024, 5924), 900),
+    ],
+)  # fmt: skip
+def test_the_media_is_what_all_boxes_of_it_hold_wherever_they_lie(
+    content: bytes, media: Span, media_bytes: int
+) -> None:
+    pread = Reads(content)
+    found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
+    assert found is not None
+    assert (found.media, found.media_bytes) == (media, media_bytes)
+    assert sum(count for count, _ in pread.asked) <= HEAD_BYTES + 5000 + 2 * 16
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def assert_is_what_ffmpeg_sees(path: Path) -> ClipIndex:
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (index.width, index.height) == (stream.width, stream.height)
+    assert index.unindexed_bytes == 0, "muxers leave nothing over, or it is another track's"
     return index
 
 

@@ -162,12 +162,10 @@ def test_media_may_lie_elsewhere_for_entries_that_are_not_used() -> None:
     assert words == "its media lies in another file"
 
 
-def test_a_reference_that_states_less_than_its_own_size_is_stepped_over_whole() -> None:
-    entry = visual_entry(reference=2)
-    tables = references(reference(1, size=0), reference(0))
-    assert words_of(stsd(entry), None, tables) == "its media lies in another file"
-    tables = references(reference(0, size=0), reference(1))
-    assert chosen(stsd(entry), None, tables) == entry
+@pytest.mark.parametrize("size", [0, 11, 13, 0x40C])
+def test_a_reference_that_states_another_size_is_refused_as_ffmpeg_does(size: int) -> None:
+    words = words_of(stsd(visual_entry()), None, references(reference(1, size=size)))
+    assert words == "its data reference is cut off"
 
 
 @pytest.mark.parametrize(

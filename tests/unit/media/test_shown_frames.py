@@ -420,3 +420,18 @@ def test_a_clip_that_is_replaced_while_it_is_opened_is_refused(
     monkeypatch.setattr(pyav, "read_clip_index", read_after(short))
     with pytest.raises(UnreadableSourceError, match="holds more frames than its index says"):
         list(decode_shown(path, [0, 5]))
+
+
+def test_a_title_in_another_encoding_is_no_reason_to_refuse_the_frames(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    sound = make_clip(RECIPES["x264"])
+    content = sound.read_bytes()
+    assert content.count(b"Lavf") == 1
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(content.replace(b"Lavf", b"M\xfcll"))
+    with pytest.raises(UnicodeDecodeError):
+        av.open(str(path))
+    [(_, expected)] = decode_shown(sound, [3])
+    [(_, found)] = decode_shown(path, [3])
+    np.testing.assert_array_equal(found, expected)

@@ -12,9 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from sound_dataset import LENGTHS, TOP, WRIST, Only
+from tests.mp4_boxes import changed, with_a_shorter_sample, with_bytes_over
 
-from leconvert import tables
+from leconvert import media, tables
 from leconvert.errors import LeconvertError, StorageError, UnreadableSourceError
+from leconvert.media import pyav
 from leconvert.repairs import RepairOptions
 from leconvert.source import scan_source
 from leconvert.testing import edit_info, edit_lines, edit_table, with_column
@@ -57,6 +59,29 @@ def test_a_damaged_file_is_unreadable(source: Path, only: Only, relative: str, d
         )
     finding = only(scan_source(source), "unreadable-file")
     assert (finding.episode, finding.path) == (0, relative)
+
+
+def test_a_clip_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_does_not(
+    source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+
+    def check(clip: media.ClipIndex) -> None:
+        decoded.append(clip.path)
+        pyav.check_decodes(clip)
+
+    monkeypatch.setattr(media, "check_decodes", check)
+    path = source / CLIP.format(TOP, 1)
+    sound = path.read_bytes()
+    path.write_bytes(changed(sound, with_bytes_over))
+    assert scan_source(source).findings == ()
+    assert decoded == [str(path)], "no other one is decoded"
+    path.write_bytes(changed(sound, with_a_shorter_sample))
+    finding = only(scan_source(source), "unreadable-file")
+    assert (finding.episode, finding.path) == (1, CLIP.format(TOP, 1))
+    assert finding.remedy == "--on-bad-episode drop"
+    kept = scan_source(source, RepairOptions(on_bad_episode="drop"))
+    assert kept.num_episodes == len(LENGTHS) - 1
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ from tests.dataset_damage import (
     set_cells,
 )
 from tests.dataset_damage import TOP as TOP_FILE
+from tests.mp4_boxes import changed, with_a_shorter_sample, with_bytes_over
 
 import leconvert
 from leconvert import media
+from leconvert.check import check_dataset
 from leconvert.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.model import Finding, LayoutOptions, SourceScan
 from leconvert.parallel import Spread
@@ -187,6 +189,19 @@ def test_each_episode_of_a_file_that_is_gone_or_damaged_can_be_dropped(
     assert kept.episode_index.tolist() == [e for e in range(len(LENGTHS)) if e not in lost]
     assert {each.severity for each in kept.findings} == {"repaired"}
     assert set(kept.repairs.computed_columns) == {"episode_index", "index"}
+
+
+def test_a_file_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_does_not(
+    broken: Path,
+) -> None:
+    sound = (broken / TOP_FILE).read_bytes()
+    (broken / TOP_FILE).write_bytes(changed(sound, with_bytes_over))
+    assert scan_source(broken).findings == ()
+    (broken / TOP_FILE).write_bytes(changed(sound, with_a_shorter_sample))
+    assert {(f.code, f.path) for f in scan_source(broken).findings} == {
+        ("unreadable-file", TOP_FILE)
+    }
+    assert [each.code for each in check_dataset(broken).findings] == ["unreadable-file"]
 
 
 def test_a_camera_without_any_file_is_a_phantom(broken: Path) -> None:

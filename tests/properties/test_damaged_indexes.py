@@ -1,0 +1,83 @@
+"""A clip with a damaged index is refused, or every frame of the result is the right one."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import av
+import pytest
+
+from leconvert import LayoutOptions, convert
+from leconvert.errors import LeconvertError
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+FRAMES = [9, 12, 7]
+
+
+@pytest.fixture(scope="module", params=["libx264", "libsvtav1"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    camera = CameraSpec(key="observation.images.top", width=64, height=64, codec=request.param)
+    spec = DatasetSpec(episodes=len(FRAMES), frames=FRAMES, cameras=(camera,))
+    return make_dataset(tmp_path_factory.mktemp("indexes") / "dataset", spec)
+
+
+def pictures(root: Path) -> list[bytes]:
+    """Return all frames; names of programs in the file, which may be damaged, are not looked at."""
+    found = []
+    for clip in sorted(root.rglob("*.mp4")):
+        with av.open(str(clip), metadata_errors="replace") as container:
+            frames = container.decode(video=0)
+            found += [frame.to_ndarray(format="rgb24").tobytes() for frame in frames]
+    return found
+
+
+def damage(clip: Path, rng: random.Random) -> None:
+    """Change a byte or two of ``moov``, a third of the time of the samples' sizes.
+
+    What tells the decoder how to begin (``stsd``) is left: like the coded frames it is carried over
+    as it is.
+    """
+    content = bytearray(clip.read_bytes())
+    sizes = content.index(b"stsz") + 16
+    table = range(sizes, sizes + 4 * int.from_bytes(content[sizes - 4 : sizes]))
+    start = content.index(b"moov") - 4
+    index = range(start, start + int.from_bytes(content[start : start + 4]))
+    start = content.index(b"stsd") - 4
+    told = range(start, start + int.from_bytes(content[start : start + 4]))
+    for _ in range(rng.choice([1, 1, 2])):
+        place = rng.choice([at for at in rng.choice([table, index, index]) if at not in told])
+        content[place] ^= rng.randrange(1, 256)
+    clip.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("layout", "times"),
+    [
+        ("reference", 12),
+        ("episode-files", 12),
+        pytest.param("reference", 500, marks=pytest.mark.slow),
+        pytest.param("episode-files", 500, marks=pytest.mark.slow),
+    ],
+)
+def test_no_damage_of_an_index_gives_other_pictures(
+    source: Path, tmp_path: Path, layout: str, times: int
+) -> None:
+    expected = pictures(source)
+    assert len(set(expected)) == sum(FRAMES)
+    refused: list[int] = []
+    for seed in range(times):
+        rng = random.Random(f"{layout} {times} {seed}")
+        damaged = Path(shutil.copytree(source, tmp_path / str(seed) / "source"))
+        damage(rng.choice(sorted(damaged.rglob("*.mp4"))), rng)
+        result = damaged.with_name("result")
+        try:
+            convert(damaged, output=result, layout=LayoutOptions(layout=layout))
+        except LeconvertError as error:
+            refused.append(error.exit_code)
+        else:
+            assert pictures(result) == expected, seed
+        shutil.rmtree(damaged.parent)
+    assert set(refused) == {3}
+    assert 0.4 * times < len(refused) < 0.95 * times
