@@ -51,12 +51,13 @@ def queued_seconds() -> float:
 
 
 class Latency:
-    """A context that measures this thread: what one piece of work cost tells how to do the rest.
+    """A context that measures a piece of work: what it cost tells how to do the rest.
 
     Attributes:
-        cpu_seconds: What it computed.
-        wall_seconds: What it computed or waited for others, but for a processor: where other
-            programs keep the machine busy, more threads would wait for it, too.
+        cpu_seconds: What this process computed. A thread that waits for Python's lock waits for
+            one that computes, and more threads would, too.
+        wall_seconds: The time that it took, but for what this thread waited for a processor: where
+            other programs keep the machine busy, more threads would wait for it, too.
     """
 
     cpu_seconds = 0.0
@@ -64,11 +65,11 @@ class Latency:
 
     def __enter__(self) -> Self:
         self._queued = queued_seconds()
-        self._cpu, self._wall = time.thread_time(), time.perf_counter()
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cpu_seconds = time.thread_time() - self._cpu
+        self.cpu_seconds = time.process_time() - self._cpu
         self.wall_seconds = time.perf_counter() - self._wall
         self.wall_seconds -= queued_seconds() - self._queued
 

@@ -230,11 +230,28 @@ def test_a_processor_that_others_keep_busy_is_no_slow_storage(
     queued, walls = iter([3.0, 12.0]), iter([100.0, 110.0])
     monkeypatch.setattr(spread, "queued_seconds", lambda: next(queued))
     monkeypatch.setattr(spread.time, "perf_counter", lambda: next(walls))
-    monkeypatch.setattr(spread.time, "thread_time", iter([1.0, 1.75]).__next__)
+    monkeypatch.setattr(spread.time, "process_time", iter([1.0, 1.75]).__next__)
     with spread.Latency() as latency:
         pass
     assert (latency.cpu_seconds, latency.wall_seconds) == (0.75, 1.0)
     assert not latency.dominates
+
+
+def test_a_thread_that_waits_for_one_that_computes_does_not_wait_for_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spread, "queued_seconds", lambda: 0.0)
+    with spread.Latency() as latency:
+        computing = threading.Thread(target=_compute, args=(0.05,))
+        computing.start()
+        computing.join()
+    assert latency.cpu_seconds >= 0.05
+
+
+def _compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 def test_what_a_thread_waited_for_a_processor_is_read_where_the_kernel_tells(

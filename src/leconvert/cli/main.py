@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -295,6 +296,8 @@ def program() -> NoReturn:
     # second of CPU time. Only what a probe trains multiplies any.
     if "probe" not in sys.argv:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # Parsed JSON is many lists and hardly a cycle: looking for these took a twentieth.
+        gc.set_threshold(100_000)
     prepare_output()
     code = main()
     try:

@@ -386,7 +386,7 @@ def read_clip_indexes(
     *,
     read_ahead: bool = False,
     waited_seconds: Callable[[], float] = lambda: (
-        time.perf_counter() - time.thread_time() - queued_seconds()
+        time.perf_counter() - time.process_time() - queued_seconds()
     ),
 ) -> Iterator[ClipIndex | UnreadableSourceError]:
     """Read the indices of many clips, a little cheaper than one by one.
@@ -394,8 +394,8 @@ def read_clip_indexes(
     Where files are slow to answer, several are asked at the same time. A few indices are held.
 
     Args:
-        waited_seconds: What grows while this thread waits, and not while it works or has no
-            processor.
+        waited_seconds: What grows while this process waits, and not while any thread of it works,
+            as Python's lock may be what another waits for, or has no processor.
 
     Yields:
         For each path, in order, its index or the error that `read_clip_index` would raise.
@@ -407,16 +407,18 @@ def read_clip_indexes(
         for first in range(0, len(paths), _CLIPS_AT_ONCE):
             block = paths[first : first + _CLIPS_AT_ONCE]
             advise_bytes = min(_SMALL_CLIP_BYTES, left_bytes // len(block))
-            before = waited_seconds()
             if slow:
                 if pool is None:
                     pool = cleanup.enter_context(ThreadPoolExecutor(_THREADS, "read-index"))
                 fetch = partial(_fetch_all, advise_bytes=advise_bytes)
                 parts = pool.map(fetch, batched(block, _CLIPS_A_THREAD))
                 fetched = list(chain.from_iterable(parts))
-            else:
+            elif first + _CLIPS_AT_ONCE < len(paths):
+                before = waited_seconds()
                 fetched = _fetch_all(block, advise_bytes)
                 slow = waited_seconds() - before > len(block) * _SLOW_SECONDS
+            else:
+                fetched = _fetch_all(block, advise_bytes)
             for path, found in zip(block, fetched, strict=True):
                 if isinstance(found, UnreadableSourceError):
                     yield found
