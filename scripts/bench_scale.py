@@ -221,10 +221,10 @@ def bench_push(episodes: int, layout: str, folder: Path) -> dict[str, Any]:  # n
     same = sizes.keys() & remote.keys()
     cameras = {f"observation.images.{n}": {"dtype": "video"} for n in range(CAMERAS)}
     owned = Owned({"codebase_version": "v2.1", "features": cameras})
-    plan = plan_push(sizes, remote, same, owned, digests, remote)
+    plan = plan_push(sizes, remote, same, owned, digests, {"head": remote})
     shares = plan.commits(sizes, operations=25_000, payload_bytes=10**9)
     largest = max((len(share.add) for share in shares), default=0)
-    operations = [CommitOperationCopy(plan.copies[path], path) for path in plan.add[:largest]]
+    operations = [CommitOperationCopy(plan.copies[path][0], path) for path in plan.add[:largest]]
     return {
         "total_s": time.perf_counter() - begun,
         "files": len(sizes),

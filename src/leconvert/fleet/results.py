@@ -159,7 +159,7 @@ def source_state(dataset: FleetDataset) -> SourceState:
     found = resolve_revision(source.repo_id, source.revision or None, to=to)
     converted = None
     if not source.revision and to == "v3.0":
-        done = find_converted(source.repo_id)
+        done = find_converted(source.repo_id, source=found)
         converted = done.repo.commit if done is not None else None
     return SourceState(found.repo.commit, found, converted)
 

@@ -278,12 +278,11 @@ class Uploader:
         self,
         share: CommitShare,
         additions: Sequence[CommitOperationAdd],
-        copies: Mapping[str, str],
+        copies: Mapping[str, tuple[str, str]],
         card: str | None,
         *,
         revision: str,
         parent: str,
-        base: str,
         message: str,
     ) -> str:
         """Commit, if the revision is still where it was seen, and return the commit."""
@@ -291,7 +290,7 @@ class Uploader:
 
         operations: list[Any] = [*additions]
         operations += [
-            CommitOperationCopy(copies[path], path, src_revision=base)
+            CommitOperationCopy(copies[path][0], path, src_revision=copies[path][1])
             for path in share.add
             if path in copies
         ]
@@ -628,7 +627,8 @@ class _Push:
                 self._known,
                 self._progress,
             ).check()
-        if self._is_for_main and state.tag not in (None, state.head):
+        # What was pushed before may be replaced at its tag, too.
+        if self._is_for_main and state.tag not in (None, state.head, self._options.replaces):
             tagged = self._files_at(state.tag)
             tasks = TASKS_PATH if self._tag == TAGS[0] else LEGACY_TASKS_PATH
             if tasks in tagged and self._plan(tagged, state).changes_dataset:
@@ -682,7 +682,11 @@ class _Push:
     def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
         same = same_as_remote(self._result, self._sizes, files, self._digests, self._progress)
         owned = None if state.info is None else Owned({**self._info, **state.info})
-        return plan_push(self._sizes, files, same, owned, self._digests, state.files)
+        held = {state.head: state.files}
+        if self._on_hub and self._noted is not None and self._noted.commit not in held:
+            # The tag of a v2.x dataset may have moved on to what the branch never had.
+            held[self._noted.commit] = self._files_at(self._noted.commit)
+        return plan_push(self._sizes, files, same, owned, self._digests, held)
 
     def _shares(self, plan: PushPlan) -> list[CommitShare]:
         return plan.commits(
@@ -750,7 +754,6 @@ class _Push:
             card,
             revision=revision,
             parent=parent,
-            base=state.head,
             message=f"LeRobot dataset {version_of(self._info)}",
         )
 

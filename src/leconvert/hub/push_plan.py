@@ -149,8 +149,8 @@ class PushPlan:
     # Files that are new or differ, in the order of their names; the card is not among them.
     add: tuple[str, ...]
     unchanged: tuple[str, ...]  # files that the repo has already
-    # Of those in ``add`` whose content the repo has under another name, that name.
-    copies: Mapping[str, str]
+    # Of those in ``add`` whose content the repo has elsewhere: the path and the commit.
+    copies: Mapping[str, tuple[str, str]]
     # Files of the old dataset, and folders (they end in a slash) that hold nothing else.
     delete: tuple[str, ...]
     deleted_files: int  # the number of files that go by that
@@ -179,13 +179,22 @@ def plan_push(
     same: Collection[str],
     owned: Owned | None,
     digests: Mapping[str, str] = {},
-    base: Mapping[str, RemoteFile] | None = None,
+    held: Mapping[str, Mapping[str, RemoteFile]] = {},
 ) -> PushPlan:
-    """Compare a result with what a repo holds."""
+    """Compare a result with what a repo holds.
+
+    Args:
+        digests: Hashes of files of the result, as far as they are known.
+        held: Files of the repo at some commits, from which it can copy.
+    """
     local = {path: size for path, size in local.items() if path != CARD_PATH}
     add = tuple(sorted(path for path in local if path not in same))
-    base = remote if base is None else base
-    there = {file.sha256: path for path, file in base.items() if file.sha256 is not None}
+    there = {
+        file.sha256: (path, commit)
+        for commit in reversed([*held])  # the first one counts most
+        for path, file in held[commit].items()
+        if file.sha256 is not None
+    }
     unchanged = tuple(sorted(path for path in local if path in same))
     others = [path for path in remote if path not in local and path != CARD_PATH]
     gone = sorted(path for path in others if owned is not None and path in owned)

@@ -6,8 +6,10 @@ import json
 import re
 import shlex
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from leconvert.errors import HubError, SourceError, TargetError, WorkDirError
 from leconvert.formats.v2 import INFO_PATH, version_help
@@ -58,19 +60,47 @@ def resolve_revision(
 
 
 def find_converted(
-    repo_id: str, to: str = "v3.0", *, endpoint: str | None = None
+    repo_id: str, to: str = "v3.0", *, source: Resolved | None = None, endpoint: str | None = None
 ) -> Resolved | None:
-    """Return the newest tag whose ``info.json`` says what it says; None where there is none."""
+    """Return the newest tag whose ``info.json`` says what it says; None where there is none.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        to: The version.
+        source: What it should have been made of: where this has other episodes, and came after,
+            the tag is passed over.
+        endpoint: The Hub's address; None for the one that is configured.
+    """
+    api = make_api(endpoint=endpoint)
     with hub_errors(repo_id):
-        refs = make_api(endpoint=endpoint).list_repo_refs(repo_id, repo_type="dataset")
+        refs = api.list_repo_refs(repo_id, repo_type="dataset")
     wanted = to if to == "v2.1" else "v3."
     for tag in _newest_first([ref.name for ref in refs.tags]):
         if tag.startswith(wanted):
             found = resolve_revision(repo_id, tag, endpoint=endpoint)
-            version = read_version(found.repo, Fetcher(found.repo))
-            if version is not None and version.startswith(wanted):
+            info = _read_info(found.repo, Fetcher(found.repo))
+            if _version_in(info).startswith(wanted) and not (
+                source is not None and _came_after(source, found, info)
+            ):
                 return found
     return None
+
+
+def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) -> bool:
+    """Tell whether a dataset has other episodes than its converted form, and is younger.
+
+    An older LeRobot goes on recording, pushes to ``main`` and moves the tag of its own version.
+    """
+    own = _read_info(source.repo, Fetcher(source.repo))
+    totals = ("total_episodes", "total_frames")
+    if [own.get(name) for name in totals] == [info.get(name) for name in totals]:
+        return False
+    repo = converted.repo
+    with hub_errors(repo.repo_id, repo.commit):
+        commits = make_api(endpoint=repo.endpoint).list_repo_commits(
+            repo.repo_id, repo_type="dataset", revision=repo.commit
+        )
+    return source.repo.commit not in {commit.commit_id for commit in commits}
 
 
 def _default_revision(tags: list[str], to: str) -> str:
@@ -93,15 +123,24 @@ def _newest_first(tags: list[str]) -> list[str]:
 
 def read_version(repo: HubRepo, fetcher: Fetcher) -> str | None:
     """Return the ``codebase_version`` of a dataset; None where there is no dataset."""
+    return _version_in(_read_info(repo, fetcher)) or None
+
+
+def _read_info(repo: HubRepo, fetcher: Fetcher) -> dict[str, Any]:
+    """Return a dataset's ``info.json``; empty where there is no dataset."""
     file = repo.find_file(INFO_PATH)
     if file is None:
-        return None
+        return {}
     try:
         info = json.loads(fetcher.read(file, 0, file.size_bytes))
     except ValueError:
-        return None
-    version = info.get("codebase_version") if isinstance(info, dict) else None
-    return version if isinstance(version, str) else None
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _version_in(info: Mapping[str, Any]) -> str:
+    version = info.get("codebase_version")
+    return version if isinstance(version, str) else ""
 
 
 def check_convertible(
@@ -233,7 +272,8 @@ def already_converted(
     """
     if is_offline():
         return None
-    found = find_converted(repo_id, to, endpoint=endpoint)
+    source = resolve_revision(repo_id, to=to, endpoint=endpoint)
+    found = find_converted(repo_id, to, source=source, endpoint=endpoint)
     if found is None:
         return None
     said = f"{repo_id} is on the Hub in {found.revision} already"

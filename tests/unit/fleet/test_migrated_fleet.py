@@ -257,3 +257,73 @@ def test_a_commit_on_the_way_is_what_is_migrated(
     assert states(done) == {NAMES[1]: "converted"}
     assert repo.tags["v2.1"] == changed
     assert commits(repo)[1] == changed
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = DatasetSpec(
+        episodes=6, frames=(7, 4, 9, 5, 6, 8), cameras=(CameraSpec(width=64, height=48),)
+    )
+    return make_dataset(tmp_path_factory.mktemp("grown") / "set", spec)
+
+
+def grow(repos: StandIn, grown: Path, where: str) -> str:
+    """Push more episodes in v2.1 as an older LeRobot does, or to the tag alone; the commit."""
+    repo = repos.repo(NAMES[0])
+    head = repo.branches["main"]
+    commit = repos.add_commit(NAMES[0], grown)
+    if where == "tag":
+        repo.branches["main"] = head
+    repo.tags["v2.1"] = commit
+    repo.save()
+    return commit
+
+
+@pytest.mark.parametrize("where", ["main", "tag"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_repo_that_grew_after_its_migration_is_migrated_anew(
+    repos: StandIn, grown: Path, tmp_path: Path, layout: str, where: str
+) -> None:
+    run(tmp_path, NAMES[0], layout=layout)
+    commit = grow(repos, grown, where)
+    before = repos.repo(NAMES[0]).branches["main"]
+    repos.log.clear()
+    assert states(run(tmp_path, NAMES[0], layout=layout)) == {NAMES[0]: "converted"}
+    repo = repos.repo(NAMES[0])
+    head = repo.branches["main"]
+    assert contents(repo, head) == hashes(converted(grown, tmp_path, layout))
+    assert commits(repo)[1] == before
+    assert repo.tags == {"v2.1": commit, "v3.0": head}
+    assert not [r.path for r in repos.log if r.path.endswith(".mp4") and r.body_bytes]
+
+
+@pytest.mark.parametrize("where", ["main", "tag"])
+def test_without_records_a_repo_that_grew_is_not_taken_for_finished(
+    repos: StandIn, grown: Path, tmp_path: Path, where: str
+) -> None:
+    """Nobody knows then whether what it has in v3.0 may go."""
+    run(tmp_path, NAMES[0])
+    shutil.rmtree(tmp_path / "work")
+    assert states(run(tmp_path, NAMES[0])) == {NAMES[0]: "finished before"}
+    grow(repos, grown, where)
+    shutil.rmtree(tmp_path / "work")
+    done = run(tmp_path, NAMES[0])
+    assert states(done) == {NAMES[0]: "set aside"}
+    [left] = done.set_aside
+    assert left.error == "HubConflictError"
+    assert "--force-push" in (left.next_step or "")
+    forced = fleet.run(
+        [
+            Line(
+                NAMES[0],
+                options=fleet.DatasetOptions(layout=LayoutOptions(layout=LAYOUTS[0])),
+                push=PushOptions(create=False, force=True),
+            )
+        ],
+        work_dir=tmp_path / "work",
+        workers=WorkerOptions(max_workers=1),
+        scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
+    )
+    assert states(forced) == {NAMES[0]: "converted"}
+    repo = repos.repo(NAMES[0])
+    assert contents(repo, repo.branches["main"]) == hashes(converted(grown, tmp_path, LAYOUTS[0]))

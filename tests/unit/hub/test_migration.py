@@ -315,22 +315,34 @@ def test_files_of_which_the_hub_knows_no_hash_are_fetched_and_sent(
 
 
 def test_a_repo_that_changed_is_left_alone_and_no_stand_in_is_sent(
-    hub: StandIn, large_clips: Path, tmp_path: Path
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = hub.add_repo(REPO, large_clips)
     clip = "videos/chunk-000/observation.images.top/episode_000001.mp4"
     other = (large_clips / clip).read_bytes() + b"\0\0\0\x08free"
-    for force, said in ((False, "changed after"), (True, "no longer has the content of 1 file")):
-        change = Fault(
-            "none",
-            path="/refs\\?include_prs",
-            interfere=lambda force=force: hub.add_commit(REPO, {clip: other + bytes(force)}),
-        )
-        hub.break_requests(change)
-        with pytest.raises(HubConflictError, match=said):
-            migrate(tmp_path / f".{force}.leconvert-work", push={"force": force})
+
+    def changes_on_the_way(again: bytes = b"") -> None:
+        def change() -> None:
+            hub.add_commit(REPO, {clip: other + again})
+
+        hub.break_requests(Fault("none", path="/refs\\?include_prs", interfere=change))
+
+    changes_on_the_way()
+    with pytest.raises(HubConflictError, match="changed after"):
+        migrate(tmp_path / WORK)
+    changes_on_the_way(b"again")
+    with monkeypatch.context() as lost:
+        lost.setattr("leconvert.hub.push._Push._files_at", lambda *_: {})
+        with pytest.raises(HubConflictError, match="no longer has the content of 1 file"):
+            migrate(tmp_path / ".lost.leconvert-work", push={"force": True})
     assert "v3.0" not in repo.tags
-    assert not [r for r in hub.log if r.method == "PUT"]
+    # Forced, the result goes as it was made, whose files the commit has that was converted.
+    converted_clip = repo.tree(repo.branches["main"])[clip]["lfs"]
+    changes_on_the_way(b"once more")
+    migrate(tmp_path / ".forced.leconvert-work", push={"force": True})
+    tree = repo.tree(repo.tags["v3.0"])
+    assert converted_clip in {entry.get("lfs") for entry in tree.values()}
+    assert not [r for r in hub.log if r.method == "PUT" and r.body_bytes >= len(other)]
 
 
 @pytest.mark.parametrize(
