@@ -14,7 +14,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cache
-from struct import Struct
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -41,9 +40,6 @@ __all__ = [
 # An open video file: which frames it holds, when they are shown and where their bytes lie.
 
 
-_BOX = Struct(">I4s")
-_LARGE_SIZE = Struct(">Q")
-_MOST_BOXES = 4096
 # Fetched before anything is known of a remote file; most indices fit.
 _HEAD_BYTES = 64 * 1024
 # torchcodec feeds a decoder on until a frame comes out: past the 16 that H.264 may hold back, and
@@ -134,9 +130,14 @@ class Clip:
 
 def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
     """Read a video file's index."""
-    _need_index(source)
+
+    def pread(descriptor: int, count: int, position: int) -> bytes:
+        source.need([(position, position + count)])
+        return os.pread(descriptor, count, position)
+
+    source.need([(0, _HEAD_BYTES)])
     try:
-        index = read_clip_index(source.path)
+        index = read_clip_index(source.path, pread=pread)
     except UnsupportedClipError:
         # Sound, but of a kind that cannot be joined as it lies; FFmpeg knows what to do with it.
         source.need([(0, source.size_bytes)])
@@ -153,31 +154,6 @@ def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
     runs = index.byte_runs(0, min(_FIRST_SAMPLES, index.num_samples))
     source.need([(start, start + length) for start, length in runs])
     return clip
-
-
-def _need_index(source: OpenFile) -> None:
-    """Fetch the boxes of a file but for the media data."""
-    source.need([(0, min(_HEAD_BYTES, source.size_bytes))])
-    descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        position = 0
-        for _ in range(_MOST_BOXES):
-            if position + 16 > source.size_bytes:
-                break
-            source.need([(position, position + 16)])
-            head = os.pread(descriptor, 16, position)
-            size_bytes, kind = _BOX.unpack_from(head)
-            if size_bytes == 1:
-                size_bytes = _LARGE_SIZE.unpack_from(head, 8)[0]
-            end = position + size_bytes if size_bytes else source.size_bytes
-            if kind == b"moov":
-                source.need([(position, end)])
-                break
-            if end <= position:
-                break
-            position = end
-    finally:
-        os.close(descriptor)
 
 
 def _even_rate(index: ClipIndex) -> float | None:

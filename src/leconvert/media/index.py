@@ -369,9 +369,15 @@ class StoredIndex(NamedTuple):
         return b"" if self.moov.begin else self.moov.buffer
 
 
-def read_clip_index(path: str | os.PathLike[str]) -> ClipIndex:
-    """Read the index of a clip."""
-    fetched = _fetch(os.fspath(path), MOOV_LIMIT_BYTES)
+def read_clip_index(
+    path: str | os.PathLike[str], *, pread: Callable[[int, int, int], bytes] = os.pread
+) -> ClipIndex:
+    """Read the index of a clip.
+
+    Args:
+        pread: As for `leconvert.media.boxes.read_moov`.
+    """
+    fetched = _fetch(os.fspath(path), MOOV_LIMIT_BYTES, pread=pread)
     assert fetched is not None
     return fetched.parse()
 
@@ -444,7 +450,12 @@ def _fetch_or_error(path: str, advise_bytes: int) -> StoredIndex | UnreadableSou
         return error
 
 
-def _fetch(path: str, most_bytes: int, advise_bytes: int = 0) -> StoredIndex | None:
+def _fetch(
+    path: str,
+    most_bytes: int,
+    advise_bytes: int = 0,
+    pread: Callable[[int, int, int], bytes] = os.pread,
+) -> StoredIndex | None:
     """Read the index of a file unless it is larger than that."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -452,7 +463,7 @@ def _fetch(path: str, most_bytes: int, advise_bytes: int = 0) -> StoredIndex | N
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes <= advise_bytes:
                 os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
-            found = read_moov(descriptor, size_bytes, path, most_bytes=most_bytes)
+            found = read_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -855,7 +855,7 @@ def test_a_program_that_ends_in_the_middle_of_an_epoch_says_nothing(v30: Path) -
 def test_a_file_whose_index_is_not_read_is_left_to_torchcodec(
     v30: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsupported(path: str) -> None:
+    def unsupported(path: str, **options: Any) -> None:
         raise UnsupportedClipError("fragmented MP4", path=path)
 
     monkeypatch.setattr(clips, "read_clip_index", unsupported)
