@@ -43,20 +43,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-# Here `slow` means minutes: complete sets, of which other tests run a part.
-_COMPLETE_SETS = tuple(Path(__file__).parent / name for name in ("conformance", "faults"))
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave complete sets out unless a marker is asked for."""
+    """Leave out what takes minutes, of which other tests run a part, unless a marker is given."""
     if config.getoption("markexpr"):
         return
-    slow = [
-        item
-        for item in items
-        if item.get_closest_marker("slow") is not None
-        and any(item.path.is_relative_to(folder) for folder in _COMPLETE_SETS)
-    ]
+    slow = [item for item in items if item.get_closest_marker("slow") is not None]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
 

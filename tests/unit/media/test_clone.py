@@ -18,8 +18,6 @@ from clip_recipes import Recipe
 
 from leconvert.media import ClipRange, coded_packets, join_clips, read_clip_index
 
-pytestmark = pytest.mark.slow
-
 MEBIBYTE = 1024**2
 IMAGE_BYTES = 1024 * MEBIBYTE
 MKFS = {
