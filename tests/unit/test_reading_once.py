@@ -24,9 +24,9 @@ def parsed(source: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         if Path(str(path)).is_relative_to(source) and "meta" not in Path(str(path)).parts:
             seen[Path(str(path)).relative_to(source).parts[0]] += 1
 
-    def fetched(path: str, *rest: object) -> object:
+    def fetched(path: str, *rest: object, **options: object) -> object:
         note(path)
-        return fetch(path, *rest)  # type: ignore[arg-type]
+        return fetch(path, *rest, **options)  # type: ignore[arg-type]
 
     def table(self: footers.OpenedTable, path: str) -> None:
         note(path)
