@@ -11,6 +11,7 @@ and meets the same error where somebody can be told.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
@@ -355,6 +356,7 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000)  # as in the program
     try:
         _serve(sys.stdin.buffer, sys.stdout.buffer)
     except (BrokenPipeError, EOFError):

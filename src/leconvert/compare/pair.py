@@ -498,9 +498,8 @@ def _seconds(
 
 # What a file costs, and an episode's slice besides its bytes, and how fast these are compared on
 # both sides.
-_SECONDS_A_TABLE = 0.0007
-_SECONDS_A_VIDEO = 0.0002
-_SECONDS_A_SLICE = 0.00005
+_SECONDS_A_FILE = 0.00008
+_SECONDS_A_SLICE = 0.00003
 _BYTES_A_SECOND = 1e9
 
 
@@ -521,8 +520,7 @@ def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
                 share = compare.num_compared(piece) / (piece.file_stop - piece.file_first)
                 needed += sizes[path] * share / _BYTES_A_SECOND
         if piece.first == piece.file_first:
-            a_file = _SECONDS_A_TABLE if piece.stream == DATA_STREAM else _SECONDS_A_VIDEO
-            needed += len(numbers) * a_file
+            needed += len(numbers) * _SECONDS_A_FILE
         seconds.append(needed)
     return seconds
 
