@@ -20,11 +20,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Self
 
-__all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "spread_for"]
+__all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -225,6 +225,54 @@ def _in_threads[Done](
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def run_threads(
+    work: Callable[[], object],
+    count: int,
+    stop: threading.Event,
+    *,
+    name: str,
+    watch: Callable[[], None] | None = None,
+    watch_seconds: float | None = None,
+) -> None:
+    """Do the same work in several threads until all have ended.
+
+    The first error sets ``stop`` and is raised, once the others have ended. None of them works on
+    when this returns or raises, also where Ctrl-C interrupts it: an interrupt while a thread is
+    started leaves one that the pool does not know of, so none begins before all are started.
+
+    Args:
+        stop: What ends the work early.
+        watch: Called every ``watch_seconds`` meanwhile, in this thread.
+    """
+    errors: list[BaseException] = []
+    started, given_up = threading.Event(), threading.Event()
+
+    def begin() -> None:
+        started.wait()
+        try:
+            if not given_up.is_set():
+                work()
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            errors.append(error)
+            stop.set()
+
+    with ThreadPoolExecutor(count, thread_name_prefix=name) as pool:
+        try:
+            futures = [pool.submit(begin) for _ in range(count)]
+            started.set()
+            while wait(futures, timeout=watch_seconds).not_done:
+                if watch is not None:
+                    watch()
+        except BaseException:
+            if not started.is_set():
+                given_up.set()
+            started.set()
+            stop.set()
+            raise
+    if errors:  # the first says why; the others were only asked to stop
+        raise errors[0]
 
 
 class _ProcessPool[Done]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from leconvert.leasing.registry import WorkerRecord, WorkerReporter
 from leconvert.machine import Machine
 from leconvert.model import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, camera_of
 from leconvert.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
+from leconvert.parallel import run_threads
 from leconvert.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
 from leconvert.workdir.identity import WorkerIdentity
@@ -246,27 +246,13 @@ def work_in_threads(
     None is left when this returns, or raises.
     """
     crew = WorkerPool(run, leases, stop, scratch)
-    errors: list[BaseException] = []
+    with crew.stage(progress, crew.cost_left()) as stage:
 
-    def work(on_bytes: Callable[[int], None]) -> None:
-        try:
+        def work() -> None:
             with crew.inputs() as inputs:
-                crew.make(on_bytes, inputs).run()
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            errors.append(error)
-            stop.set()
+                crew.make(stage.advance, inputs).run()
 
-    with (
-        crew.stage(progress, crew.cost_left()) as stage,
-        ThreadPoolExecutor(count, thread_name_prefix="worker") as pool,
-    ):
-        try:
-            wait([pool.submit(work, stage.advance) for _ in range(count)])
-        except BaseException:  # a KeyboardInterrupt, as in a notebook: they would work on unseen
-            stop.set()
-            raise
-    if errors:  # the first says why; the others were only asked to stop
-        raise errors[0]
+        run_threads(work, count, stop, name="worker")
     crew.check_all_done()
 
 

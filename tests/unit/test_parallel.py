@@ -16,7 +16,7 @@ import pytest
 
 from leconvert import parallel as spread
 from leconvert.model import FILE_COLUMNS, SLICE_COLUMNS, SourceScan
-from leconvert.parallel import Spread, parallel_map, spread_for
+from leconvert.parallel import Spread, parallel_map, run_threads, spread_for
 from leconvert.progress import SilentProgress, Stage
 from leconvert.source import scan, scan_source
 from leconvert.source.episodes import Block
@@ -261,3 +261,51 @@ def test_what_a_thread_waited_for_a_processor_is_read_where_the_kernel_tells(
     for content in (b"", b"0 x 1"):
         monkeypatch.setattr("builtins.open", lambda *_a, c=content: io.BytesIO(c))
         assert spread.queued_seconds() == 0.0
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_thread_whose_start_is_interrupted_does_no_work(
+    which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Ctrl-C does it that comes while the one who starts a thread waits for it to run: the
+    # thread runs, and the pool does not know of it.
+    stop, worked, starts = threading.Event(), threading.Event(), 0
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        nonlocal starts
+        start(thread)
+        if thread.name.startswith("crew"):
+            starts += 1
+            if starts == which:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_threads(worked.set, 2, stop, name="crew")
+    assert stop.is_set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("crew"):  # the one that the pool does not know of
+            thread.join(10)
+            assert not thread.is_alive()
+    assert not worked.is_set()
+
+
+def test_the_first_error_of_threads_stops_the_others_and_is_raised() -> None:
+    stop, both = threading.Event(), threading.Barrier(2)
+
+    def work() -> None:
+        if both.wait(10) == 0:
+            raise ValueError("the first")
+        assert stop.wait(10)
+        raise InterruptedError("only asked to stop")
+
+    with pytest.raises(ValueError, match="the first"):
+        run_threads(work, 2, stop, name="crew")
+
+
+def test_threads_are_watched_until_all_have_ended() -> None:
+    stop, seen = threading.Event(), threading.Event()
+    run_threads(lambda: seen.wait(10), 2, stop, name="crew", watch=seen.set, watch_seconds=0.001)
+    assert seen.is_set()
+    assert not stop.is_set()

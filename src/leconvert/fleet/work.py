@@ -36,7 +36,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -101,6 +101,7 @@ from leconvert.leasing import (
 )
 from leconvert.machine import Machine
 from leconvert.packer import swap_has_begun
+from leconvert.parallel import run_threads
 from leconvert.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import RepairOptions, Repairs
@@ -1319,30 +1320,21 @@ def _work_in_threads(
     settled: int,
     allow_mixed_versions: bool,
 ) -> Sequence[str]:
-    errors: list[BaseException] = []
     host = Host.of(fleet.work_dir, scratch, stop)
-
-    def work() -> None:
-        try:
-            _work(host, leases, None, allow_mixed_versions)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            errors.append(error)
-            stop.set()
-
     board = fleet.board(leases)
-    with (
-        host.pace.followed(),
-        ThreadPoolExecutor(number, thread_name_prefix="fleet") as pool,
-    ):
-        try:
-            threads = [pool.submit(work) for _ in range(number)]
-            while wait(threads, timeout=_WATCH_SECONDS).not_done:
-                settled = _advance(board, stage, settled)
-        except BaseException:
-            stop.set()
-            raise
-    if errors:
-        raise errors[0]
+
+    def watch() -> None:
+        nonlocal settled
+        settled = _advance(board, stage, settled)
+
+    with host.pace.followed():
+        run_threads(
+            lambda: _work(host, leases, None, allow_mixed_versions),
+            *(number, stop),
+            name="fleet",
+            watch=watch,
+            watch_seconds=_WATCH_SECONDS,
+        )
     _advance(board, stage, settled)
     return []
 
