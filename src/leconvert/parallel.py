@@ -24,6 +24,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from leconvert.forkserver import ForkedProcess, start_python
+
 __all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
 
 
@@ -380,15 +382,9 @@ class _ProcessPool[Done]:
             return None
 
 
-def _other_process() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "leconvert.parallel"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # as for the program
-        start_new_session=True,  # Ctrl-C is for the parent, which closes the pipe
-    )
+def _other_process() -> ForkedProcess | subprocess.Popen[bytes]:
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    return start_python("leconvert.parallel", stdin=pipe, stdout=pipe, stderr=nowhere)
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:

@@ -51,14 +51,14 @@ def test_a_conversion_loads_no_more_than_it_needs(small_source: Path, tmp_path: 
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a thread more needs a core more")
-def test_no_thread_waits_for_matrices_but_a_probes() -> None:
+def test_no_library_starts_a_thread_but_for_a_probe() -> None:
     def threads(*arguments: str) -> int:
         code = (
             "import os, sys, leconvert.cli\n"
             "program = sys.modules['leconvert.cli.main']\n"
             f"sys.argv = ['leconvert', *{arguments!r}]\n"
-            "def main():\n"
-            "    import numpy\n"
+            "def main(**_):\n"
+            "    import leconvert.api, leconvert.cli.work\n"
             "    print(len(os.listdir('/proc/self/task')))\n"
             "    return 0\n"
             "program.main = main\n"

@@ -30,6 +30,7 @@ from leconvert.errors import (
     LeconvertError,
     UsageError,
 )
+from leconvert.forkserver import end_server, serve_forks
 from leconvert.workdir.secrets import without_credentials
 from leconvert.workdir.storage_errors import storage_error
 
@@ -87,6 +88,10 @@ COMMANDS = {
         ("completion", "print a script that completes command lines in a shell"),
     ),
 }
+# Commands that start workers, and what these import.
+_FORKED_MODULES = dict.fromkeys(
+    ("convert", "merge", "split", "trim"), ("leconvert.api", "leconvert.cli.work")
+) | {"fleet": ("leconvert.fleet", "leconvert.cli.work")}
 _CODE_COLUMN = 31  # two beside each other fit into 80
 
 
@@ -240,8 +245,12 @@ def _public(value: object) -> object:
 # The entry point: finds the command, and turns errors into sentences and exit codes.
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command."""
+def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
+    """Run one command.
+
+    Args:
+        forks: This process is the program's own, which may be forked.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     # What follows -- is not ours.
     ours = given.index("--") if "--" in given else len(given)
@@ -252,7 +261,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = 0
         if options is not None:
             options.command_line = ["leconvert", *given]
-            code = import_module(command_module(options.command)).run(options)
+            command = import_module(command_module(options.command))
+            if forks and options.command in _FORKED_MODULES:
+                serve_forks(_FORKED_MODULES[options.command])
+            code = command.run(options)
         sys.stdout.flush()
     except LeconvertError as error:
         return fail(error, as_json=as_json)
@@ -296,10 +308,14 @@ def program() -> NoReturn:
     # second of CPU time. Only what a probe trains multiplies any.
     if "probe" not in sys.argv:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # Arrow would start a thread that looks after an allocator which it does not use, and a
+        # process is forked only where it has no second thread.
+        os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
         # Parsed JSON is many lists and hardly a cycle: looking for these took a twentieth.
         gc.set_threshold(100_000)
     prepare_output()
-    code = main()
+    code = main(forks=True)
+    end_server()
     try:
         sys.stdout.flush()
         sys.stderr.flush()

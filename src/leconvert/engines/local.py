@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from leconvert.errors import EngineError, InterruptedRunError, UsageError
+from leconvert.forkserver import ForkedProcess, start_python
 from leconvert.workdir.records import RunPaths
 
 # ------------------------------------------------------------------------------------------------
@@ -68,8 +69,8 @@ class LocalEngine:
         if program is not None and not program:
             raise UsageError("program needs the command that starts a worker.")
         self.workers = workers
-        self._program = tuple(program or (sys.executable, "-P", "-m", "leconvert", "work"))
-        self._workers: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._program = None if program is None else tuple(program)
+        self._workers: list[tuple[ForkedProcess | subprocess.Popen[bytes], Path]] = []
         self._asked_to_stop: set[int] = set()
 
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
@@ -81,8 +82,17 @@ class LocalEngine:
                 process = self._started(arguments, output)
             self._workers.append((process, log))
 
-    def _started(self, arguments: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
+    def _started(
+        self, arguments: Sequence[str], output: BinaryIO
+    ) -> ForkedProcess | subprocess.Popen[bytes]:
         try:
+            if self._program is None:
+                return start_python(
+                    *("leconvert", ["work", *arguments]),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
             return subprocess.Popen(
                 [*self._program, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -92,8 +102,9 @@ class LocalEngine:
                 start_new_session=True,
             )
         except OSError as error:
+            program = os.fspath((self._program or (sys.executable,))[0])
             raise EngineError(
-                f"A worker cannot be started by {os.fspath(self._program[0])}: {error.strerror}.",
+                f"A worker cannot be started by {program}: {error.strerror}.",
                 next_step="See whether it exists, and whether this machine has room for it.",
             ) from error
 

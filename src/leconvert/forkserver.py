@@ -1,0 +1,369 @@
+"""Further Python processes: forked from one that has imported what they need, or started anew.
+
+A process that is started anew spends a quarter of a second of a core on importing NumPy, Arrow and
+this package; a fork spends a hundredth. A program calls `serve_forks` early, while it has a single
+thread: the process that it leaves behind, the *server*, does nothing but fork when it is asked to.
+So it never has a second thread, whose locks a fork would find held. Who uses the library in a
+program of his own has no server, and processes are started anew.
+
+Either way they run ``python -P -m MODULE`` with the standard files that they are given and no
+other, in a session of their own. What is not promised: that they see changes of the environment or
+of the current folder that came after `serve_forks`.
+
+**Ends.** The server ends with the program, whatever ends this: its socket closes. Processes that it
+started do not; they end where their input ends, or when they are done. The end of one is told over
+a pipe that it and the server hold: a status, or nothing where both were killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from types import TracebackType
+from typing import IO, NoReturn, Self
+
+__all__ = ["ForkedProcess", "end_server", "serve_forks", "start_python"]
+
+_STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+_NUMBER = struct.Struct("q")
+_MOST_REQUEST_BYTES = 128 * 1024
+_UNKNOWN_CODE = 255
+
+
+def start_python(
+    module: str,
+    arguments: Sequence[str] = (),
+    *,
+    stdin: int,
+    stdout: int | IO[bytes],
+    stderr: int,
+) -> ForkedProcess | subprocess.Popen[bytes]:
+    """Start ``python -P -m MODULE ARGUMENTS``, by a fork where there is a server.
+
+    Args:
+        stdin, stdout, stderr: As for `subprocess.Popen`.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    if _server is not None:
+        with suppress(ConnectionError, EOFError):  # the server was killed
+            return _server.start([module, *arguments], stdin, stdout, stderr)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,  # Ctrl-C is for the parent
+    )
+
+
+class ForkedProcess:
+    """A process that the server started; it has what is used of `subprocess.Popen`."""
+
+    def __init__(
+        self, server: _Server, pid: int, told: int, stdin: int | None, stdout: int | None
+    ) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdin = None if stdin is None else os.fdopen(stdin, "wb")
+        self.stdout = None if stdout is None else os.fdopen(stdout, "rb")
+        self._server = server
+        self._told = told
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close its pipes and wait for it."""
+        for pipe in (self.stdout, self.stdin):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        self.wait()
+
+    def poll(self) -> int | None:
+        """Return its code if it has ended; a signal that killed it as a negative number."""
+        return self._ended_within(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its code once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not after ``timeout`` seconds.
+        """
+        code = self._ended_within(timeout)
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired([sys.executable], timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            self._server.signal(self.pid, number)
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _ended_within(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            ready = select.poll()
+            ready.register(self._told, select.POLLIN)
+            if ready.poll(None if seconds is None else seconds * 1000):
+                said = os.read(self._told, _NUMBER.size)
+                os.close(self._told)
+                self.returncode = (
+                    os.waitstatus_to_exitcode(_NUMBER.unpack(said)[0]) if said else _UNKNOWN_CODE
+                )
+        return self.returncode
+
+
+# ------------------------------------------------------------------------------------------------
+# The server, as the program sees it.
+
+
+class _Server:
+    def __init__(self, pid: int, requests: socket.socket) -> None:
+        self._pid = pid
+        self._requests = requests
+        self._is_used = False
+
+    def start(
+        self, words: Sequence[str], stdin: int, stdout: int | IO[bytes], stderr: int
+    ) -> ForkedProcess:
+        """Have a process started.
+
+        Each answer comes over the pipe of its process, so that threads may ask at the same time,
+        and an interrupt leaves no answer that another would take for his.
+        """
+        with ExitStack() as passed_on, ExitStack() as kept:
+            theirs: list[int] = []
+            ours: list[int | None] = []
+
+            def pipe(theirs_is_read: bool) -> tuple[int, int]:
+                ends = os.pipe()
+                their_end, our_end = ends if theirs_is_read else ends[::-1]
+                passed_on.callback(os.close, their_end)
+                kept.callback(os.close, our_end)
+                return their_end, our_end
+
+            for given, is_read in ((stdin, True), (stdout, False), (stderr, False)):
+                our_end = None
+                if given == subprocess.PIPE:
+                    their_end, our_end = pipe(is_read)
+                elif given == subprocess.DEVNULL:
+                    their_end = os.open(os.devnull, os.O_RDWR)
+                    passed_on.callback(os.close, their_end)
+                elif given == subprocess.STDOUT:
+                    their_end = theirs[1]
+                else:
+                    their_end = given if isinstance(given, int) else given.fileno()
+                theirs.append(their_end)
+                ours.append(our_end)
+            their_end, told = pipe(theirs_is_read=False)
+            self._is_used = True
+            request = json.dumps({"start": words}).encode()
+            socket.send_fds(self._requests, [request], [*theirs, their_end])
+            passed_on.close()
+            said = os.read(told, _NUMBER.size)
+            if not said:
+                raise EOFError("the server ended")
+            (pid,) = _NUMBER.unpack(said)
+            if pid < 0:
+                raise OSError(-pid, os.strerror(-pid))
+            kept.pop_all()
+            return ForkedProcess(self, pid, told, ours[0], ours[1])
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a process that it started, which may have ended meanwhile.
+
+        The server knows which of its processes it has not waited for. Where it was killed, a
+        process that has not told its end lives.
+        """
+        try:
+            self._requests.send(json.dumps({"signal": [pid, number]}).encode())
+        except ConnectionError:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def end(self) -> None:
+        """End the server; processes that it started go on.
+
+        One that started any is waited for: what it and they used counts as this process's.
+        """
+        self._requests.close()
+        if self._is_used:
+            with suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+
+
+_server: _Server | None = None
+
+
+def serve_forks(modules: Iterable[str]) -> None:
+    """Import modules and leave a server behind, from which processes are forked from now on.
+
+    Does no more than import them where this process has further threads already.
+    """
+    global _server  # noqa: PLW0603 - a process has one
+    for module in modules:
+        import_module(module)
+    if _server is not None or not _has_one_thread():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # else both would write it
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        pid = os.fork()
+    except OSError:  # no room for it: processes are started anew, and may meet the same
+        ours.close()
+        theirs.close()
+        return
+    if pid == 0:
+        try:
+            ours.close()
+            _serve(theirs)
+        finally:
+            os._exit(1)
+    theirs.close()
+    _server = _Server(pid, ours)
+
+
+def end_server() -> None:
+    """End the server, if there is one."""
+    global _server  # noqa: PLW0603
+    if _server is not None:
+        _server.end()
+        _server = None
+
+
+def _has_one_thread() -> bool:
+    """Tell whether no other thread runs, also none that a library started; False if unknown."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+    except OSError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------
+# The server itself.
+
+
+def _serve(requests: socket.socket) -> NoReturn:
+    """Fork and signal on request, and tell the end of each process, until there is no program."""
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(len(_STANDARD)):
+        os.dup2(nowhere, descriptor)
+    _close_all_but(requests.fileno())
+    # A process that ends wakes the server: nothing is done in the handler itself.
+    woken, wakes = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wakes, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes)
+    gc.freeze()  # pages that are not written stay shared
+    events = select.poll()
+    events.register(requests, select.POLLIN)
+    events.register(woken, select.POLLIN)
+    told: dict[int, int] = {}
+    while True:
+        ready = dict(events.poll())
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(told)
+        if requests.fileno() not in ready:
+            continue
+        said, files, _, _ = socket.recv_fds(requests, _MOST_REQUEST_BYTES, len(_STANDARD) + 1)
+        if not said:
+            os._exit(0)
+        request = json.loads(said)
+        if "signal" in request:
+            pid, number = request["signal"]
+            if pid in told:
+                os.kill(pid, number)
+            continue
+        *standard, tells = files
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -(error.errno or 1)
+        if pid == 0:
+            requests.detach()
+            _become(request["start"], standard, tells)
+        with suppress(BrokenPipeError):
+            os.write(tells, _NUMBER.pack(pid))
+        if pid > 0:
+            told[pid] = tells
+        for descriptor in standard if pid > 0 else files:
+            os.close(descriptor)
+
+
+def _tell_ends(told: dict[int, int]) -> None:
+    """Wait for all processes that have ended, and tell how."""
+    while told:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        tells = told.pop(pid)
+        with suppress(BrokenPipeError):
+            os.write(tells, _NUMBER.pack(status))
+        os.close(tells)
+
+
+def _become(words: Sequence[str], standard: Sequence[int], tells: int) -> NoReturn:
+    """Run a module as the program of this process, which was just forked."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        for descriptor, given in enumerate(standard):
+            os.dup2(given, descriptor)
+        os.set_inheritable(tells, False)
+        _close_all_but(tells)
+        for descriptor, (name, mode) in enumerate(_STANDARD):
+            lines = 1 if name == "stderr" else -1
+            setattr(sys, name, os.fdopen(descriptor, mode, lines, closefd=False))
+        module, *arguments = words
+        sys.argv = [module, *arguments]
+        # It is imported already, so that it is there twice: as itself and as the main program.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python's own end
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def _close_all_but(kept: int) -> None:
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        if descriptor >= len(_STANDARD) and descriptor != kept:
+            with suppress(OSError):  # that of the listing itself is gone
+                os.close(descriptor)
