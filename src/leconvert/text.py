@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["aligned", "amount", "count", "duration", "first_few", "shorten", "shown"]
+__all__ = [
+    "aligned",
+    "amount",
+    "count",
+    "duration",
+    "first_few",
+    "guessed_duration",
+    "shorten",
+    "shown",
+]
 
 _SHOWN_CHARACTERS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -36,6 +45,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def guessed_duration(seconds: float) -> str:
+    """Return an estimate of a stretch of time; nothing takes 0 s."""
+    return "a second" if seconds < 1.5 else duration(seconds)
 
 
 def shorten(text: str, width: int, *, keep: str = "head") -> str:

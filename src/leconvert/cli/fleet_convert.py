@@ -39,7 +39,7 @@ from leconvert.cli.parser import Parser
 from leconvert.cli.progress import progress_for
 from leconvert.cli.status import set_aside_lines
 from leconvert.errors import BatchesFailedError, IncompleteError
-from leconvert.text import amount, count, duration
+from leconvert.text import amount, count, guessed_duration
 
 if TYPE_CHECKING:
     from leconvert.fleet import (
@@ -297,9 +297,10 @@ def _price_lines(price: FleetPrice) -> list[str]:
         f"{sum(one.batches for one in ready):,} batches.",
     ]
     if ready:
+        seconds = sum(one.seconds for one in ready)
         lines.append(
-            f"About {duration(sum(one.seconds for one in ready))} of one worker's time, on a disk "
-            "that reads and writes 500 MB/s; by measured rates only `leconvert status` knows."
+            f"About {guessed_duration(seconds)} of one worker's time, on a disk that "
+            "reads and writes 500 MB/s; by measured rates only `leconvert status` knows."
         )
     if unseen:
         lines.append(

@@ -25,7 +25,7 @@ from leconvert.cli.options import (
 from leconvert.cli.output import print_findings, table
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import places
-from leconvert.text import amount, count, duration
+from leconvert.text import amount, count, guessed_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +128,8 @@ def _lines(plan: PlanSummary) -> list[str]:
         lines.append("Bytes will be copied.")
     else:
         lines.append(
-            f"Bytes will be copied: about {_time(seconds)} of one worker on an ordinary disk."
+            f"Bytes will be copied: about {guessed_duration(seconds)} of one worker on an "
+            "ordinary disk."
         )
     if plan.decoded_cameras:
         some = plan.decoded_episodes < plan.episodes
@@ -172,10 +173,6 @@ def _files_table(plan: PlanSummary) -> str:
         for stream, files in plan.files.items()
     ]
     return table([["stream", "files", "kept", "written anew"], *rows])
-
-
-def _time(seconds: float) -> str:
-    return "a second" if seconds < 1.5 else duration(seconds)
 
 
 # ------------------------------------------------------------------------------------------------
