@@ -42,7 +42,14 @@ from leconvert.compare.rows import (
     compare_footer,
     compare_rows,
 )
-from leconvert.compare.videos import SourceClips, Span, check_video, compare_clips, compare_header
+from leconvert.compare.videos import (
+    SourceClips,
+    Span,
+    as_joined,
+    check_video,
+    compare_clips,
+    compare_header,
+)
 from leconvert.dataset_files import files_below, overlaid_pair, special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import (
@@ -398,7 +405,13 @@ class Comparer:
 
     def _compare_video(self, piece: Piece, file: _File[Span], compared: Compared) -> None:
         path, stream, fps = file.path, piece.stream, self.expected.fps
-        begins = piece.first <= file.first
+        begins, is_one = piece.first <= file.first, self._is_one(file)
+        if is_one and file.spans and not self.read_bytes:
+            name = f"{self.result}/{path}"
+            clip = as_joined(name, file.spans[0], fps, self._opened.clips)
+            if clip is not None:
+                compared.facts.append((ClipFacts.of(clip), 1))
+                return
         try:
             index, stored = self._opened.clip(f"{self.result}/{path}")
         except (UnreadableSourceError, OSError) as error:
@@ -406,7 +419,7 @@ class Comparer:
             return
         frames = sum(file.lengths)
         source = self._first_source(stream, file)
-        is_kept = self._is_one(file) and is_kept_clip(index, stored, source)
+        is_kept = is_one and is_kept_clip(index, stored, source)
         found: list[Difference] = []
         if begins and not is_kept:
             found += check_video(path, stream, index, frames, fps)
