@@ -34,7 +34,7 @@ from leconvert.formats.v2 import (
     refuse_pointers,
 )
 from leconvert.model import DATA_STREAM, FileTable, IntArray, Misfit, StreamScan, camera_of
-from leconvert.source.changes import FileFacts, facts_of_opened, signed_inode
+from leconvert.source.changes import facts_of_opened
 from leconvert.source.file_checks import (
     NOT_KNOWN,
     ClipCheck,
@@ -224,9 +224,8 @@ class EpisodeScanner(Scanner):
             row_facts = RowFacts()
             extremes: Extremes = {}
             try:
-                file_facts = FileFacts.of(path, self._fleeting_inodes)
-                with tables.DataFile(path) as table:
-                    facts = self._table_facts(table, file_facts)
+                with self._opened_table(path) as table:
+                    facts = self._table_facts(table, path)
                     if facts.frames == length > 0:
                         extremes = table.extremes
                         row_facts = self._check_table(table, extremes, notes)
@@ -260,15 +259,18 @@ class EpisodeScanner(Scanner):
         path, offsets = self._stats
         return read_lines(path, offsets[first : first + number].tolist())
 
-    def _table_facts(self, table: tables.DataFile, file: FileFacts) -> _Facts:
-        return _Facts(
-            file.size_bytes,
-            file.mtime_ns,
-            signed_inode(file.inode),
-            table.counts.rows,
-            table.counts.uncompressed_bytes,
-            kind=self._kind_of(table),
-        )
+    def _opened_table(self, path: str) -> tables.DataFile:
+        try:
+            return tables.DataFile(path)
+        except UnreadableSourceError:
+            # What is no regular file, or cannot be opened, says so when its status is asked for.
+            facts_of_opened(path, status_now(path), self._fleeting_inodes)
+            raise
+
+    def _table_facts(self, table: tables.DataFile, path: str) -> _Facts:
+        file = facts_of_opened(path, table.table.status, self._fleeting_inodes)
+        rows, uncompressed_bytes = table.counts.rows, table.counts.uncompressed_bytes
+        return _Facts(*file, rows, uncompressed_bytes, kind=self._kind_of(table))
 
     def _look_at_clips(
         self,
