@@ -10,6 +10,7 @@ from leconvert.media.index import (
     StoredIndex,
     read_clip_index,
     read_clip_indexes,
+    read_clips,
     read_stored_index,
 )
 from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
@@ -51,6 +52,7 @@ __all__ = [
     "order_digest",
     "read_clip_index",
     "read_clip_indexes",
+    "read_clips",
     "read_stored_index",
     "remux_clip",
     "retiming",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -51,6 +51,7 @@ from leconvert.tables.raw_footer import (
     FooterReader,
     Leaf,
     RowGroupEntry,
+    RowGroupKind,
 )
 from leconvert.tables.thrift import (
     I32,
@@ -616,7 +617,7 @@ class StoredGroups:
                 )
             )
             for chunks in groups:
-                yield _extremes(tuple(chunks), wanted)
+                yield _extremes(chunks, wanted)
 
     def copied_from(
         self, group: int, source: OpenedTable
@@ -757,7 +758,7 @@ class DataFile:
         counts: What its footer says.
     """
 
-    __slots__ = ("_chunks", "_columns", "counts", "path", "table")
+    __slots__ = ("_columns", "_group", "counts", "path", "table")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -767,12 +768,12 @@ class DataFile:
         except BaseException:
             self.table.close()
             raise
-        self._chunks: tuple[ChunkEntry, ...] = ()
+        self._group = _NO_ROW_GROUP
         self._columns = _NO_COLUMNS
         parts = self.counts.parts
         # Files of several row groups are rare, and read whole where anything is asked of them.
         if parts is not None and len(parts.row_groups) == 1:
-            self._chunks = parts.row_groups[0].chunks
+            self._group = parts.row_groups[0]
             self._columns = _columns_of(parts.schema)
 
     def __enter__(self) -> Self:
@@ -802,17 +803,20 @@ class DataFile:
         Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
         and empty values take no part.
         """
-        return _extremes(self._chunks, self._columns)
+        group = self._group
+        plan = _plan_for(group.kind.shapes, self._columns)
+        edges = group.kind.edges
+        return plan.read([group.groups[edges[leaf] + place] for leaf, place in plan.places])
 
     def num_values(self, column: str) -> int | None:
         """Return the values of a column, elements of lists and nulls alike; None if not known."""
         leaf = self._columns.places.get(column)
-        return None if leaf is None else self._chunks[leaf].num_values
+        return None if leaf is None else self._group.numbers.num_values[leaf]
 
     def null_count(self, column: str) -> int | None:
         """Return the empty values of a column, elements of lists alike; None if not known."""
         leaf = self._columns.places.get(column)
-        return None if leaf is None else self._chunks[leaf].null_count
+        return None if leaf is None else self._group.null_count(leaf)
 
     def missing_files(self, column: str) -> int | None:
         """Return how many images of a column have no bytes, but a path at best; None if not known.
@@ -820,7 +824,7 @@ class DataFile:
         Only of columns that hold bytes and path of each image.
         """
         leaf = self._columns.files.get(column)
-        return None if leaf is None else self._chunks[leaf].null_count
+        return None if leaf is None else self._group.null_count(leaf)
 
     def raw(self, column: str) -> tuple[object, bytes] | None:
         """Return a column as it stands in a small file; None where that is not at hand.
@@ -831,7 +835,7 @@ class DataFile:
         whole, parts = self.table.whole, self.counts.parts
         if leaf is None or whole is None or parts is None:
             return None
-        chunk = self._chunks[leaf]
+        chunk = self._group.chunk(leaf)
         pages = whole[chunk.start : chunk.start + chunk.compressed_bytes]
         return (parts.schema, chunk.shape), pages
 
@@ -847,7 +851,8 @@ class DataFile:
         leaf = self._columns.places.get(column)
         if leaf is None:
             return False
-        start, size = self._chunks[leaf].start, self._chunks[leaf].compressed_bytes
+        numbers = self._group.numbers
+        start, size = numbers.start[leaf], numbers.compressed_bytes[leaf]
         (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
         return ours[at : at + size] == theirs[there : there + size]
 
@@ -914,7 +919,7 @@ class DataFile:
     def distinct(self, column: str) -> list[Number]:
         """Return the different values of a column of one number a row, ascending."""
         found = self._dictionary(column)
-        if found is None or not self._chunks[self._columns.places[column]].is_all_dictionary:
+        if found is None or not self._group.chunk(self._columns.places[column]).is_all_dictionary:
             found = self.numbers(column)
         distinct: list[Number] = np.unique(found).tolist()
         return distinct
@@ -927,7 +932,7 @@ class DataFile:
         leaf, parts = self._columns.places.get(column), self.counts.parts
         if leaf is None or parts is None or not parts.tail.is_of_known_writer:
             return None
-        chunk = self._chunks[leaf]
+        chunk = self._group.chunk(leaf)
         shape = chunk.shape
         dtype = _DTYPES.get(self._columns.forms[leaf] or "")
         if (
@@ -1033,17 +1038,9 @@ class _Columns:
     files: Mapping[str, int] = field(default_factory=dict)
 
 
-def _extremes(
-    chunks: tuple[ChunkEntry, ...], columns: _Columns
-) -> dict[str, tuple[Number, Number]]:
-    if not chunks:
-        return {}
-    shapes = tuple([chunk.shape for chunk in chunks])
-    plan = _PLANS.get((shapes, columns.forms))
-    if plan is None:
-        plan = _plan_for(shapes, columns)
-    found = plan.form.unpack(b"".join([chunks[at].groups[group] for at, group in plan.places]))
-    return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
+def _extremes(chunks: Sequence[ChunkEntry], columns: _Columns) -> dict[str, tuple[Number, Number]]:
+    plan = _plan_for(tuple([chunk.shape for chunk in chunks]), columns)
+    return plan.read([chunks[leaf].groups[place] for leaf, place in plan.places])
 
 
 class _Plan(NamedTuple):
@@ -1059,8 +1056,16 @@ class _Plan(NamedTuple):
     places: tuple[tuple[int, int], ...]
     form: Struct
 
+    def read(self, values: Iterable[bytes]) -> dict[str, tuple[Number, Number]]:
+        """Return the extremes of each column, given what stands in these places."""
+        found = self.form.unpack(b"".join(values))
+        return dict(zip(self.columns, zip(found[::2], found[1::2], strict=True), strict=True))
+
 
 def _plan_for(shapes: tuple[ChunkShape, ...], columns: _Columns) -> _Plan:
+    known = _PLANS.get((shapes, columns.forms))
+    if known is not None:
+        return known
     names: list[str] = []
     places: list[tuple[int, int]] = []
     form = "<"
@@ -1083,6 +1088,7 @@ _SNAPPY_DECODER = pa.Codec("snappy")
 _PLANS: dict[tuple[tuple[ChunkShape, ...], tuple[str | None, ...]], _Plan] = {}
 _COLUMNS: dict[FileSchema, _Columns] = {}
 _NO_COLUMNS = _Columns({}, ())
+_NO_ROW_GROUP = RowGroupEntry(0, RowGroupKind((), (0,)), ())
 # By the identity of the schema, which is held: to hash one takes as long as to look at it.
 _LISTS: dict[int, tuple[pa.Schema, list[tuple[str, bool]]]] = {}
 
