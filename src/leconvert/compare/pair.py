@@ -323,8 +323,10 @@ class Comparer:
             for table in self._files(piece, self._row_spans):
                 self._compare_table(piece, table, rules, compared)
         else:
-            for video in self._files(piece, partial(self._clip_spans, piece.stream)):
-                self._compare_video(piece, video, compared)
+            videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
+            kept = self._kept_clips(videos)
+            for video in videos:
+                self._compare_video(piece, video, kept.get(video.path), compared)
         return compared
 
     def _files[Where](
@@ -403,8 +405,31 @@ class Comparer:
                 path, table, self._schemas, file.lengths, positions, indices
             )
 
-    def _compare_video(self, piece: Piece, file: _File[Span], compared: Compared) -> None:
+    def _kept_clips(self, files: Sequence[_File[Span]]) -> dict[str, media.ClipIndex]:
+        """Return the indices of files that are the source's as they are, read all at once.
+
+        By their paths in the result. Not all such files need be among them.
+        """
+        ones = [
+            file
+            for file in files
+            if file.spans and file.spans[0].source_first is None and self._is_one(file)
+        ]
+        names = [f"{self.result}/{file.path}" for file in ones]
+        indexes = media.read_alike(names, [file.spans[0].source for file in ones])
+        found = zip(ones, indexes, strict=True)
+        return {file.path: index for file, index in found if index is not None}
+
+    def _compare_video(
+        self, piece: Piece, file: _File[Span], kept: media.ClipIndex | None, compared: Compared
+    ) -> None:
         path, stream, fps = file.path, piece.stream, self.expected.fps
+        if kept is not None:
+            (span,), read_bytes = file.spans, self.read_bytes
+            found = list(compare_kept_clip(path, stream, kept, span, fps, read_bytes=read_bytes))
+            compared.differences += found
+            compared.facts.append((ClipFacts.of(kept), 1))
+            return
         begins, is_one = piece.first <= file.first, self._is_one(file)
         if is_one and file.spans and not self.read_bytes:
             name = f"{self.result}/{path}"
@@ -420,7 +445,7 @@ class Comparer:
         frames = sum(file.lengths)
         source = self._first_source(stream, file)
         is_kept = is_one and is_kept_clip(index, stored, source)
-        found: list[Difference] = []
+        found = list[Difference]()
         if begins and not is_kept:
             found += check_video(path, stream, index, frames, fps)
         if is_kept:

@@ -394,6 +394,26 @@ def read_stored_index(path: str) -> StoredIndex | None:
     return _fetch(path, _HELD_INDEX_BYTES)
 
 
+def read_alike(paths: Sequence[str], others: Sequence[str]) -> list[ClipIndex | None]:
+    """Return the index of each file that has the index and the size of another file.
+
+    Returns:
+        None for a file of which this is not so, or not known without a closer look at it, which is
+        as quick for a few. All are held at once: there are not to be many.
+    """
+    if len(paths) < FEWEST_CLIPS:
+        return [None] * len(paths)
+    files, twins = _fetch_all(paths, 0), _fetch_all(others, 0)
+    return _parse_alike(
+        [
+            file
+            if isinstance(file, StoredIndex) and isinstance(twin, StoredIndex) and file.equals(twin)
+            else None
+            for file, twin in zip(files, twins, strict=True)
+        ]
+    )
+
+
 def read_clip_indexes(
     paths: Sequence[str], *, read_ahead: bool = False
 ) -> Iterator[ClipIndex | UnreadableSourceError]:

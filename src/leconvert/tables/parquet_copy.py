@@ -602,22 +602,12 @@ class StoredGroups:
         told: there may be fewer of them than row groups.
         """
         with suppress(ThriftError):
-            known = _columns_of(_FOOTERS.schema(self._footer))
-            leaves = {name: known.places[name] for name in columns if name in known.places}
-            wanted = _Columns(
-                {name: place for place, name in enumerate(leaves)},
-                tuple([known.forms[leaf] for leaf in leaves.values()]),
+            wanted = _columns_of(_FOOTERS.schema(self._footer)).some(tuple(columns))
+            groups: Iterable[RowGroupEntry] = (
+                _FOOTERS.row_groups(self._footer) if self._parts is None else self._parts.row_groups
             )
-            of_columns = list(leaves.values())
-            groups: Iterator[list[ChunkEntry]] = (
-                _FOOTERS.row_groups(self._footer, of_columns)
-                if self._parts is None
-                else (
-                    [group.chunks[leaf] for leaf in of_columns] for group in self._parts.row_groups
-                )
-            )
-            for chunks in groups:
-                yield _extremes(chunks, wanted)
+            for group in groups:
+                yield _extremes(group, wanted)
 
     def copied_from(
         self, group: int, source: OpenedTable
@@ -803,10 +793,7 @@ class DataFile:
         Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
         and empty values take no part.
         """
-        group = self._group
-        plan = _plan_for(group.kind.shapes, self._columns)
-        edges = group.kind.edges
-        return plan.read([group.groups[edges[leaf] + place] for leaf, place in plan.places])
+        return _extremes(self._group, self._columns)
 
     def num_values(self, column: str) -> int | None:
         """Return the values of a column, elements of lists and nulls alike; None if not known."""
@@ -1022,7 +1009,7 @@ def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
     return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
     """The columns that have but one leaf.
 
@@ -1037,18 +1024,29 @@ class _Columns:
     forms: tuple[str | None, ...]
     files: Mapping[str, int] = field(default_factory=dict)
 
+    @lru_cache(maxsize=_KEPT_LAYOUTS)  # noqa: B019 - few are kept
+    def some(self, names: tuple[str, ...]) -> _Columns:
+        """Return those of some names."""
+        places = {name: self.places[name] for name in names if name in self.places}
+        return _Columns(places, self.forms)
 
-def _extremes(chunks: Sequence[ChunkEntry], columns: _Columns) -> dict[str, tuple[Number, Number]]:
-    plan = _plan_for(tuple([chunk.shape for chunk in chunks]), columns)
-    return plan.read([chunks[leaf].groups[place] for leaf, place in plan.places])
+
+def _extremes(group: RowGroupEntry, columns: _Columns) -> dict[str, tuple[Number, Number]]:
+    shapes = group.kind.shapes
+    plan = _PLANS.get((shapes, columns))
+    if plan is None:
+        plan = _plan_for(shapes, columns)
+    groups, edges = group.groups, group.kind.edges
+    found = plan.form.unpack(b"".join([groups[edges[leaf] + at] for leaf, at in plan.places]))
+    return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
 
 
 class _Plan(NamedTuple):
-    """Where the extremes of all columns stand in entries of some shapes, and how to read them.
+    """Where the extremes of some columns stand in entries of some shapes, and how to read them.
 
     Attributes:
         columns: Columns that have extremes.
-        places: Entry and group of the least and the greatest value of each in turn.
+        places: Leaf and group of the least and the greatest value of each in turn.
         form: Reads all of them, one after the other.
     """
 
@@ -1056,16 +1054,8 @@ class _Plan(NamedTuple):
     places: tuple[tuple[int, int], ...]
     form: Struct
 
-    def read(self, values: Iterable[bytes]) -> dict[str, tuple[Number, Number]]:
-        """Return the extremes of each column, given what stands in these places."""
-        found = self.form.unpack(b"".join(values))
-        return dict(zip(self.columns, zip(found[::2], found[1::2], strict=True), strict=True))
-
 
 def _plan_for(shapes: tuple[ChunkShape, ...], columns: _Columns) -> _Plan:
-    known = _PLANS.get((shapes, columns.forms))
-    if known is not None:
-        return known
     names: list[str] = []
     places: list[tuple[int, int]] = []
     form = "<"
@@ -1077,15 +1067,14 @@ def _plan_for(shapes: tuple[ChunkShape, ...], columns: _Columns) -> _Plan:
             form += 2 * letter
     if len(_PLANS) >= _KEPT_LAYOUTS:
         _PLANS.clear()
-    plan = _Plan(tuple(names), tuple(places), Struct(form))
-    _PLANS[shapes, columns.forms] = plan
+    plan = _PLANS[shapes, columns] = _Plan(tuple(names), tuple(places), Struct(form))
     return plan
 
 
 # Files of a dataset are alike: what the first took time to learn, the others are read by.
 _FOOTERS = FooterReader()
 _SNAPPY_DECODER = pa.Codec("snappy")
-_PLANS: dict[tuple[tuple[ChunkShape, ...], tuple[str | None, ...]], _Plan] = {}
+_PLANS: dict[tuple[tuple[ChunkShape, ...], _Columns], _Plan] = {}
 _COLUMNS: dict[FileSchema, _Columns] = {}
 _NO_COLUMNS = _Columns({}, ())
 _NO_ROW_GROUP = RowGroupEntry(0, RowGroupKind((), (0,)), ())

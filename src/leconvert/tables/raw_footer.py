@@ -7,7 +7,7 @@ metadata are the same bytes in file after file, so each is parsed once and recog
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -856,17 +856,12 @@ class FooterReader:
             raise _rows_disagree()
         return FileFooter(schema, rows, tuple(groups), self._tail(footer[position:]))
 
-    def row_groups(self, footer: bytes, leaves: Sequence[int]) -> Iterator[list[ChunkEntry]]:
-        """Yield some columns of each row group; one group is held at a time."""
+    def row_groups(self, footer: bytes) -> Iterator[RowGroupEntry]:
+        """Yield each row group; one is held at a time."""
         schema, _, size, position = self._begin(footer)
         for _ in range(size):
-            known = self._known_group(footer, position, schema)
-            if known is None:
-                group, position = self._row_group(footer, position, schema)
-                yield [group.chunks[leaf] for leaf in leaves]
-                continue
-            group, position = known
-            yield [group.chunk(leaf) for leaf in leaves]
+            group, position = self._row_group(footer, position, schema)
+            yield group
 
     def rows(self, footer: bytes) -> list[int]:
         """Return the rows of each row group; holds little else, however many there are."""

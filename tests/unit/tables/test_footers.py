@@ -180,8 +180,8 @@ def test_columns_of_row_groups_are_the_same_however_much_was_seen_before(tmp_pat
         ]
         for reader in (learned, FooterReader()):
             found = [
-                [(chunk.num_values, chunk.start) for chunk in chunks]
-                for chunks in reader.row_groups(footer, [2, 0])
+                [(group.chunk(leaf).num_values, group.chunk(leaf).start) for leaf in (2, 0)]
+                for group in reader.row_groups(footer)
             ]
             assert found == expected
 
