@@ -200,7 +200,7 @@ def test_the_numbers_of_a_row_group_are_those_that_arrow_reads(
         columns = [stated.column(leaf) for leaf in range(3)]
         assert group.numbers.num_values == [column.num_values for column in columns]
         for leaf, (chunk, column) in enumerate(zip(group.chunks, columns, strict=True)):
-            assert chunk == group.chunk(leaf)
+            assert [chunk] == group.chunks_of([leaf])
             assert chunk.num_values == column.num_values
             assert chunk.uncompressed_bytes == column.total_uncompressed_size
             assert chunk.compressed_bytes == column.total_compressed_size
