@@ -822,7 +822,7 @@ class DataFile:
         whole, parts = self.table.whole, self.counts.parts
         if leaf is None or whole is None or parts is None:
             return None
-        chunk = self._group.chunk(leaf)
+        (chunk,) = self._group.chunks_of([leaf])
         pages = whole[chunk.start : chunk.start + chunk.compressed_bytes]
         return (parts.schema, chunk.shape), pages
 
@@ -906,7 +906,7 @@ class DataFile:
     def distinct(self, column: str) -> list[Number]:
         """Return the different values of a column of one number a row, ascending."""
         found = self._dictionary(column)
-        if found is None or not self._group.chunk(self._columns.places[column]).is_all_dictionary:
+        if found is None or not self._group.chunks[self._columns.places[column]].is_all_dictionary:
             found = self.numbers(column)
         distinct: list[Number] = np.unique(found).tolist()
         return distinct
@@ -919,7 +919,7 @@ class DataFile:
         leaf, parts = self._columns.places.get(column), self.counts.parts
         if leaf is None or parts is None or not parts.tail.is_of_known_writer:
             return None
-        chunk = self._group.chunk(leaf)
+        (chunk,) = self._group.chunks_of([leaf])
         shape = chunk.shape
         dtype = _DTYPES.get(self._columns.forms[leaf] or "")
         if (

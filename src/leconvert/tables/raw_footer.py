@@ -7,7 +7,7 @@ metadata are the same bytes in file after file, so each is parsed once and recog
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -769,24 +769,28 @@ class RowGroupEntry:
     def chunks(self) -> tuple[ChunkEntry, ...]:
         """Its chunks, one a leaf column of the schema."""
         if self._chunks is None:
-            self._chunks = tuple(map(self.chunk, range(len(self.kind.shapes))))
+            self._chunks = tuple(self.chunks_of(range(len(self.kind.shapes))))
         return self._chunks
 
-    def chunk(self, leaf: int) -> ChunkEntry:
-        """Return the chunk of one leaf column."""
-        first, stop = self.kind.edges[leaf : leaf + 2]
-        shape, numbers = self.kind.shapes[leaf], self.numbers
-        data, start = numbers.data_offset[leaf], numbers.start[leaf]
-        return ChunkEntry(
-            shape,
-            self.groups[first:stop],
-            numbers.num_values[leaf],
-            numbers.uncompressed_bytes[leaf],
-            numbers.compressed_bytes[leaf],
-            data,
-            shape.dictionary_offset(self.groups, first),
-            start,
-        )
+    def chunks_of(self, leaves: Iterable[int]) -> list[ChunkEntry]:
+        """Return the chunks of some leaf columns."""
+        groups, shapes, edges = self.groups, self.kind.shapes, self.kind.edges
+        values, uncompressed, compressed, data, start = self.numbers
+        return [
+            ChunkEntry(
+                shapes[leaf],
+                groups[edges[leaf] : edges[leaf + 1]],
+                values[leaf],
+                uncompressed[leaf],
+                compressed[leaf],
+                data[leaf],
+                start[leaf]
+                if start[leaf] != data[leaf]
+                else shapes[leaf].dictionary_offset(groups, edges[leaf]),
+                start[leaf],
+            )
+            for leaf in leaves
+        ]
 
     def null_count(self, leaf: int) -> int | None:
         """Return `ChunkEntry.null_count` of one leaf column."""

@@ -180,7 +180,7 @@ def test_columns_of_row_groups_are_the_same_however_much_was_seen_before(tmp_pat
         ]
         for reader in (learned, FooterReader()):
             found = [
-                [(group.chunk(leaf).num_values, group.chunk(leaf).start) for leaf in (2, 0)]
+                [(chunk.num_values, chunk.start) for chunk in group.chunks_of([2, 0])]
                 for group in reader.row_groups(footer)
             ]
             assert found == expected
@@ -200,7 +200,7 @@ def test_the_numbers_of_a_row_group_are_those_that_arrow_reads(
         columns = [stated.column(leaf) for leaf in range(3)]
         assert group.numbers.num_values == [column.num_values for column in columns]
         for leaf, (chunk, column) in enumerate(zip(group.chunks, columns, strict=True)):
-            assert chunk == group.chunk(leaf)
+            assert [chunk] == group.chunks_of([leaf])
             assert chunk.num_values == column.num_values
             assert chunk.uncompressed_bytes == column.total_uncompressed_size
             assert chunk.compressed_bytes == column.total_compressed_size
