@@ -43,7 +43,8 @@ from leconvert.parallel import queued_seconds
 # duration. Nothing is refused here: whatever is unusual, or looks wrong, is left to ``parse.py``,
 # which either reads it or says what is wrong with it. So the two agree wherever this one answers.
 # Converting 4,000 short episodes takes a tenth more CPU time without it
-# (bench_logs/2026-11-22-media-plain.jsonl).
+# (bench_logs/2026-11-22-media-plain.jsonl). Of many clips of one set-up it reads the first, and
+# ``shapes.py`` the others.
 
 
 _HEADER = Struct(">I4s")

@@ -192,13 +192,14 @@ class ChunkShape:
 
     def entry(self, groups: tuple[bytes, ...]) -> ChunkEntry:
         """Return the entry with these groups."""
-        values, uncompressed, compressed, data, start = (
-            unzigzag(groups[self.number_at(number)]) for number in _IN_ORDER
-        )
+        numbers = self._numbers
+        values = unzigzag(groups[numbers[_NUM_VALUES]])
+        uncompressed = unzigzag(groups[numbers[_UNCOMPRESSED]])
+        compressed = unzigzag(groups[numbers[_COMPRESSED]])
+        data = unzigzag(groups[numbers[_DATA_OFFSET]])
         dictionary = self.dictionary_offset(groups)
-        return ChunkEntry(
-            self, groups, values, uncompressed, compressed, data, dictionary, start or data
-        )
+        start = data if dictionary is None else dictionary
+        return ChunkEntry(self, groups, values, uncompressed, compressed, data, dictionary, start)
 
     def writer(self, path: tuple[bytes, ...]) -> ChunkWriter:
         """Return what writes entries of this shape for a column with the names ``path``."""
@@ -730,16 +731,16 @@ class RowGroupKind:
             itemgetter(*places) if places else lambda _: ()
         )
 
-    def numbers(self, groups: tuple[bytes, ...]) -> ChunkNumbers:
-        """Return the numbers in some groups."""
-        size = len(self.shapes)
+    def numbers(self, groups: tuple[bytes, ...]) -> list[int]:
+        """Return the numbers in some groups, those of `ChunkNumbers` one behind the other."""
         flat = list(map(unzigzag, self._numbers(groups)))
-        two, three, four = 2 * size, 3 * size, 4 * size
-        data, starts = flat[three:four], flat[four:]
+        size = len(self.shapes)
+        starts = flat[4 * size :]
         # Some writers say 0 where there is no dictionary.
         if 0 in starts:
-            starts = [start or offset for start, offset in zip(starts, data, strict=True)]
-        return ChunkNumbers(flat[:size], flat[size:two], flat[two:three], data, starts)
+            data = flat[3 * size : 4 * size]
+            flat[4 * size :] = [start or at for start, at in zip(starts, data, strict=True)]
+        return flat
 
 
 @dataclass(slots=True, eq=False)
@@ -755,15 +756,21 @@ class RowGroupEntry:
     rows: int
     kind: RowGroupKind
     groups: tuple[bytes, ...]
-    _numbers: ChunkNumbers | None = field(default=None, init=False, repr=False)
+    # Not as `ChunkNumbers`: large footers have thousands of row groups.
+    _numbers: list[int] | None = field(default=None, init=False, repr=False)
     _chunks: tuple[ChunkEntry, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def numbers(self) -> ChunkNumbers:
         """The numbers of its chunks."""
-        if self._numbers is None:
-            self._numbers = self.kind.numbers(self.groups)
-        return self._numbers
+        flat = self._numbers
+        if flat is None:
+            flat = self._numbers = self.kind.numbers(self.groups)
+        one = len(self.kind.shapes)
+        two, three, four = 2 * one, 3 * one, 4 * one
+        return ChunkNumbers(
+            flat[:one], flat[one:two], flat[two:three], flat[three:four], flat[four:]
+        )
 
     @property
     def chunks(self) -> tuple[ChunkEntry, ...]:
@@ -883,10 +890,13 @@ class FooterReader:
         for _ in range(size):
             places.append(position)
             known = self._known_group(footer, position, schema)
-            if known is None:
-                known = self._row_group(footer, position, schema)
-            group, position = known
-            counts.append(group.rows)
+            if known is not None:
+                found = known[1]
+                counts.append(_row_count(found[found.re.groups]))
+                position = found.end()
+            else:
+                group, position = self._row_group(footer, position, schema)
+                counts.append(group.rows)
         if rows != sum(counts):
             raise _rows_disagree()
         self._tail(footer[position:])
@@ -924,16 +934,15 @@ class FooterReader:
 
     def _known_group(
         self, footer: bytes, position: int, schema: FileSchema
-    ) -> tuple[RowGroupEntry, int] | None:
-        """Return the row group at ``position`` and where it ends; None if its kind is new."""
+    ) -> tuple[RowGroupKind, re.Match[bytes]] | None:
+        """Return the kind of the row group at ``position`` and what it matched; None if new."""
         known = self._kinds.get(schema, ())
         for place, (pattern, kind) in enumerate(known):
             match = pattern.match(footer, position)
             if match is not None:
                 if place:
                     self._kinds[schema] = (known[place], *known[:place], *known[place + 1 :])
-                groups = match.groups()
-                return RowGroupEntry(_row_count(groups[-1]), kind, groups), match.end()
+                return kind, match
         return None
 
     def _row_group(
@@ -941,12 +950,14 @@ class FooterReader:
     ) -> tuple[RowGroupEntry, int]:
         known = self._known_group(footer, position, schema)
         if known is not None:
-            return known
+            kind, match = known
+            groups = match.groups()
+            return RowGroupEntry(_row_count(groups[-1]), kind, groups), match.end()
         reader = CompactReader(footer, position)
         if reader.byte() != _ROW_GROUP_COLUMNS:
             raise ThriftError("a row group does not begin with its columns")
-        kind, size = reader.list_header()
-        if kind != STRUCT or size != len(schema.leaves):
+        element, size = reader.list_header()
+        if element != STRUCT or size != len(schema.leaves):
             raise ThriftError("a row group has other columns than the schema")
         head, position = footer[position : reader.position], reader.position
         chunks: list[ChunkEntry] = []
@@ -958,10 +969,10 @@ class FooterReader:
             raise ThriftError("a row group is not followed by its sizes")
         rows = _row_count(found[1])
         edges = tuple(accumulate((len(chunk.groups) for chunk in chunks), initial=0))
-        alike = RowGroupKind(tuple(chunk.shape for chunk in chunks), edges)
-        self._remember(schema, head, alike)
+        kind = RowGroupKind(tuple(chunk.shape for chunk in chunks), edges)
+        self._remember(schema, head, kind)
         groups = tuple(chain.from_iterable(chunk.groups for chunk in chunks))
-        return RowGroupEntry(rows, alike, groups), found.end()
+        return RowGroupEntry(rows, kind, groups), found.end()
 
     def _remember(self, schema: FileSchema, head: bytes, kind: RowGroupKind) -> None:
         """Keep what finds row groups like this one, all columns at once.

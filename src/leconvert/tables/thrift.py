@@ -201,29 +201,25 @@ class _Integers(dict[bytes, int]):
     """
 
     def __missing__(self, encoded: bytes) -> int:
+        size = len(encoded)
+        if size == 2:
+            value = encoded[0] & 0x7F | encoded[1] << 7
+        elif size == 1:
+            value = encoded[0]
+        elif size == 3:
+            value = encoded[0] & 0x7F | (encoded[1] & 0x7F) << 7 | encoded[2] << 14
+        else:
+            value = 0
+            for byte in reversed(encoded):
+                value = value << 7 | byte & 0x7F
         if len(self) >= _KEPT_INTEGERS:
             self.clear()
-        found = self[encoded] = _unzigzag(encoded)
+        found = self[encoded] = -(value >> 1) - 1 if value & 1 else value >> 1
         return found
 
 
 unzigzag: Callable[[bytes], int] = _Integers().__getitem__
 """Return the integer of a complete zigzag varint."""
-
-
-def _unzigzag(encoded: bytes) -> int:
-    size = len(encoded)
-    if size == 2:
-        value = encoded[0] & 0x7F | encoded[1] << 7
-    elif size == 1:
-        value = encoded[0]
-    elif size == 3:
-        value = encoded[0] & 0x7F | (encoded[1] & 0x7F) << 7 | encoded[2] << 14
-    else:
-        value = 0
-        for byte in reversed(encoded):
-            value = value << 7 | byte & 0x7F
-    return -(value >> 1) - 1 if value & 1 else value >> 1
 
 
 def binary(content: bytes) -> bytes:
