@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,7 +36,15 @@ from leconvert.errors import (
 from leconvert.formats import Sources, SourceView, open_sources
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
-from leconvert.model import DATA_STREAM, Batch, IntArray, Shard, StreamScan, camera_of
+from leconvert.model import (
+    DATA_STREAM,
+    Batch,
+    FileTable,
+    IntArray,
+    Shard,
+    StreamScan,
+    camera_of,
+)
 from leconvert.source import changed_files, check_tables_unchanged, source_changed
 from leconvert.workdir.fs import link_into_tree, status_now, sync_file
 from leconvert.workdir.locks import Backoff
@@ -85,12 +93,15 @@ class ShardWriter:
         self._is_migration = run.manifest.is_migration
         self._schema = tables.deserialize_schema(run.manifest.data_schema)
         cameras = {camera_of(layout.stream) for layout in run.manifest.streams}
+        self._computed_stats = run.manifest.computed_stats
         # In order: statistics are written as they are computed.
-        self._column_stats = tuple(sorted(run.manifest.computed_stats - cameras))
+        self._column_stats = tuple(sorted(self._computed_stats - cameras))
         # Several shards may be cut from one file, which is then opened and parsed once.
         self._last_table = tables.LastTable()
         self._last_index = media.LastIndex()
-        self._parts: dict[str, _Part] = {}
+        self._slices: dict[str, _Slices] = {}
+        # Of each source, by its number, the files that these are parts of.
+        self._source_files: dict[str, list[tuple[int, FileTable]]] = {}
 
     def close(self) -> None:
         """Close the files that shards were cut from last."""
@@ -112,7 +123,9 @@ class ShardWriter:
                 first, stop = spans.get(shard.stream, (shard.first, shard.stop))
                 spans[shard.stream] = min(first, shard.first), max(stop, shard.stop)
             for stream, (first, stop) in spans.items():
-                self._parts[stream] = _Part.of(self._run, self._sources, stream, first, stop)
+                scan, episodes = self._run.scan.stream(stream, first, stop)
+                self._slices[stream] = _Slices.of(scan, self._sources, first, episodes)
+                self._source_files[stream] = list(scan.files.by_source())
             self._check_unchanged()
             yield
             self._check_unchanged()
@@ -123,13 +136,14 @@ class ShardWriter:
                 check_tables_unchanged(self._run)
             raise
         finally:
-            self._parts.clear()
+            self._slices.clear()
+            self._source_files.clear()
         if self._inputs is not None:
             self.close()
 
     def _check_unchanged(self) -> None:
-        for stream, part in self._parts.items():
-            for number, files in part.scan.files.by_source():
+        for stream, of_sources in self._source_files.items():
+            for number, files in of_sources:
                 changes = changed_files(self._sources[number].dataset, stream, files)
                 if changes:
                     raise source_changed(self._sources[number].root, changes)
@@ -143,9 +157,7 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Write one shard of the batch that is under way; return its record for ``done``."""
-        part = self._parts[shard.stream]
-        rows = slice(shard.first - part.first, shard.stop - part.first)
-        scan, sources = part.scan.rows(rows), part.sources[rows]
+        slices = self._slices[shard.stream].between(shard.first, shard.stop)
         told = 0
 
         def tell(size_bytes: int) -> None:
@@ -162,62 +174,47 @@ class ShardWriter:
         # Of what a migration keeps no byte is needed here, unless its statistics are.
         stays = shard.keep and self._is_migration and not self._computes(shard.stream)
         try:
-            with self._files(sources, should_stop, here=stays) as files:
-                written = write(
-                    shard, path, sources, files, scan, part.episodes[rows], tell, should_stop
-                )
-            record = {"path": name, **written}
+            if self._inputs is None or stays:
+                written = write(shard, path, slices, slices.sources.__getitem__, tell, should_stop)
+            else:
+                with self._inputs.files(slices.sources, should_stop) as files:
+                    written = write(shard, path, slices, files, tell, should_stop)
         except UnreadableSourceError:
             self._check_unchanged()  # a file replaced under us is not a broken file
             raise
-        rest = int(scan.size_bytes.sum()) - told
+        rest = sum(slices.size_bytes) - told
         if rest:
             tell(rest)  # source bytes that are not samples: indices, tables
-        sync_file(path)
-        return record
-
-    def _files(
-        self, sources: Sequence[str], should_stop: Callable[[], bool], *, here: bool
-    ) -> AbstractContextManager[Files]:
-        if self._inputs is None or here:
-            return nullcontext(sources.__getitem__)
-        return self._inputs.files(sources, should_stop)
+        return {"path": name, **written}
 
     def _write_table(
         self,
         shard: Shard,
         path: str,
-        sources: Sequence[str],
+        slices: _Slices,
         files: Files,
-        scan: StreamScan,
-        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
-        repairs = (
-            tables.RowRepair(
-                episode.source.repairs,
-                self._run.manifest.fps,
-                position,
-                int(self._first_indices[position]),
-                self._task(episode),
-                is_trimmed=episode.number in episode.source.repairs.trimmed_episodes,
+        ranges = [
+            tables.RowRange(
+                source,
+                rows,
+                None if is_whole else first,
+                self._repair(episode, position) if episode.source.repairs.change_rows else None,
             )
-            if episode.source.repairs.change_rows
-            else None
-            for position, episode in enumerate(episodes, shard.first)
-        )
-        ranges = (
-            tables.RowRange(source, rows, None if is_whole else first, repair)
-            for source, rows, is_whole, first, repair in zip(
-                sources,
-                scan.frames.tolist(),
-                scan.is_whole.tolist(),
-                scan.first.tolist(),
-                repairs,
-                strict=True,
+            for position, (source, rows, is_whole, first, episode) in enumerate(
+                zip(
+                    slices.sources,
+                    slices.frames,
+                    slices.is_whole,
+                    slices.begins,
+                    slices.episodes,
+                    strict=True,
+                ),
+                shard.first,
             )
-        )
+        ]
         with _StatsFile(path, bool(self._column_stats)) as stats:
             table = tables.join_tables(
                 ranges,
@@ -227,18 +224,30 @@ class ShardWriter:
                 # What was fetched goes when its shard is written.
                 last_table=self._last_table if self._inputs is None else None,
                 # To join tables is quick: one word at the end. To decode their pictures is not.
-                on_table=self._table_observer(shard, sources, scan, episodes, stats, tell)
+                on_table=self._table_observer(shard, slices, stats, tell)
                 if self._column_stats
                 else None,
                 should_stop=should_stop,
+                sync=True,
             )
         return {"size_bytes": table.size_bytes, **stats.record()}
+
+    def _repair(self, episode: _Episode, position: int) -> tables.RowRepair:
+        repairs = episode.source.repairs
+        return tables.RowRepair(
+            repairs,
+            self._run.manifest.fps,
+            position,
+            int(self._first_indices[position]),
+            self._task(episode),
+            is_trimmed=episode.number in repairs.trimmed_episodes,
+        )
 
     def _computes(self, stream: str) -> bool:
         """Tell whether statistics are computed of what is in the files of a stream."""
         if stream == DATA_STREAM:
             return bool(self._column_stats)
-        return camera_of(stream) in self._run.manifest.computed_stats
+        return camera_of(stream) in self._computed_stats
 
     def _keep(
         self,
@@ -250,37 +259,36 @@ class ShardWriter:
     ) -> media.CopiedFile:
         """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
         if not self._is_migration:
-            return media.copy_file(files(0), path, on_bytes=on_bytes, should_stop=should_stop)
+            return media.copy_file(
+                files(0), path, on_bytes=on_bytes, should_stop=should_stop, sync=True
+            )
         link_into_tree(source, path)
+        sync_file(path)
         return media.CopiedFile(Path(path).stat().st_size, copied_bytes=0, cloned_bytes=0)
 
     def _keep_table(
         self,
         shard: Shard,
         path: str,
-        sources: Sequence[str],
+        slices: _Slices,
         files: Files,
-        scan: StreamScan,
-        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Take a file as it is, and compute what statistics are wanted of its rows."""
         copied = self._keep(
-            sources[0], files, path, None if self._column_stats else tell, should_stop
+            slices.sources[0], files, path, None if self._column_stats else tell, should_stop
         )
         with _StatsFile(path, bool(self._column_stats)) as stats:
             if self._column_stats:
-                observe = self._table_observer(shard, sources, scan, episodes, stats, tell)
+                observe = self._table_observer(shard, slices, stats, tell)
                 observe(tables.read_rows(files(0), self._schema))
         return {"size_bytes": copied.size_bytes, **stats.record()}
 
     def _table_observer(
         self,
         shard: Shard,
-        sources: Sequence[str],
-        scan: StreamScan,
-        episodes: Sequence[_Episode],
+        slices: _Slices,
         stats: _StatsFile,
         tell: Callable[[int], None],
     ) -> Callable[[pa.Table], None]:
@@ -292,18 +300,18 @@ class ShardWriter:
         def observe(table: pa.Table) -> None:
             position = next(positions)
             place = position - shard.first
-            episode = episodes[place]
+            episode = slices.episodes[place]
             levels: dict[str, Any] | None = {} if episode.source.repairs.quantiles else None
             found = table_stats(
                 table,
                 self._sources.features,
                 names=[name for name in self._column_stats if episode.computes_stats(name)],
                 quantiles=episode.source.repairs.quantiles,
-                path=sources[place],
+                path=slices.sources[place],
                 levels=levels,
             )
             stats.add(position, found, levels)
-            tell(int(scan.size_bytes[place]))
+            tell(slices.size_bytes[place])
 
         return observe
 
@@ -311,23 +319,21 @@ class ShardWriter:
         self,
         shard: Shard,
         path: str,
-        sources: Sequence[str],
+        slices: _Slices,
         files: Files,
-        scan: StreamScan,
-        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         camera = str(camera_of(shard.stream))
-        decodes = camera in self._run.manifest.computed_stats
+        decodes = camera in self._computed_stats
         joined = media.join_clips(
             [
                 media.ClipRange(source, first, None if is_whole else frames)
                 for source, first, frames, is_whole in zip(
-                    sources,
-                    scan.first.tolist(),
-                    scan.frames.tolist(),
-                    scan.is_whole.tolist(),
+                    slices.sources,
+                    slices.begins,
+                    slices.frames,
+                    slices.is_whole,
                     strict=True,
                 )
             ],
@@ -339,8 +345,9 @@ class ShardWriter:
             # To decode takes a hundred times as long as to copy: a clip's bytes count when it is.
             on_bytes=_nothing if decodes else tell,
             should_stop=should_stop,
+            sync=True,
         )
-        expected = int(scan.frames.sum())
+        expected = sum(slices.frames)
         if joined.samples != expected:
             raise UnreadableSourceError(
                 f"{shard.name} got {joined.samples} frames, the scan counted {expected}.",
@@ -349,10 +356,10 @@ class ShardWriter:
         with _StatsFile(path, decodes) as stats:
             if decodes:
                 for place, (found, levels) in enumerate(
-                    self._clip_stats(camera, files, shard, scan, episodes, should_stop)
+                    self._clip_stats(camera, files, shard, slices, should_stop)
                 ):
                     stats.add(shard.first + place, found, levels)
-                    tell(int(scan.size_bytes[place]))
+                    tell(slices.size_bytes[place])
         return {
             "size_bytes": joined.size_bytes,
             "copied_bytes": joined.copied_bytes,
@@ -365,20 +372,18 @@ class ShardWriter:
         self,
         shard: Shard,
         path: str,
-        sources: Sequence[str],
+        slices: _Slices,
         files: Files,
-        scan: StreamScan,
-        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Take a clip as it is, and compute what statistics are wanted of its frames."""
         camera = str(camera_of(shard.stream))
-        decodes = camera in self._run.manifest.computed_stats
-        copied = self._keep(sources[0], files, path, None if decodes else tell, should_stop)
+        decodes = camera in self._computed_stats
+        copied = self._keep(slices.sources[0], files, path, None if decodes else tell, should_stop)
         with _StatsFile(path, decodes) as stats:
             if decodes:
-                every = self._clip_stats(camera, files, shard, scan, episodes, should_stop)
+                every = self._clip_stats(camera, files, shard, slices, should_stop)
                 ((found, levels),) = every
                 stats.add(shard.first, found, levels)
         return {
@@ -394,15 +399,15 @@ class ShardWriter:
         camera: str,
         files: Files,
         shard: Shard,
-        scan: StreamScan,
-        episodes: Sequence[_Episode],
+        slices: _Slices,
         should_stop: Callable[[], bool],
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
         """Yield a camera's statistics and levels of each episode of a shard, if they are wanted."""
         from leconvert.statistics import clip_stats, is_depth_map
 
         is_depth = is_depth_map(self._sources.features[camera])
-        file, first = scan.file.tolist(), (scan.first + scan.lead).tolist()
+        file, episodes = slices.file, slices.episodes
+        first = [begin + lead for begin, lead in zip(slices.begins, slices.lead, strict=True)]
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
         while place < len(episodes):
@@ -420,13 +425,11 @@ class ShardWriter:
             ):
                 stop += 1
             source = files(place)
-            slices = list(zip(first[place:stop], frames[place:stop], strict=True))
+            spans = list(zip(first[place:stop], frames[place:stop], strict=True))
             quantiles = episodes[place].source.repairs.quantiles
             levels: list[Any] | None = [] if quantiles else None
-            found = clip_stats(
-                source, slices, is_depth=is_depth, quantiles=quantiles, levels=levels
-            )
-            for _ in slices:
+            found = clip_stats(source, spans, is_depth=is_depth, quantiles=quantiles, levels=levels)
+            for _ in spans:
                 if should_stop():
                     raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
                 stats = {camera: next(found)}
@@ -446,33 +449,57 @@ class ShardWriter:
         return np.concatenate(([0], np.cumsum(length)[:-1]))
 
 
-class _Part(NamedTuple):
-    """What the shards of a batch take from one stream: neighbouring episodes, from ``first`` on.
+class _Slices(NamedTuple):
+    """The slices of neighbouring episodes of one stream, from ``position`` on.
+
+    Lists: to take one value of an array, or a piece of one, costs ten times as much.
 
     Attributes:
-        scan: Their slices and files.
-        sources: The path of each slice's file.
         episodes: Which episodes they are.
+        sources: The path of each slice's file.
+        file: The number of that file.
+        begins: First row or sample of each in its file.
+        frames: Rows or samples of each.
+        is_whole: Whether it is all of its file.
+        size_bytes: Bytes of each.
+        lead: Samples of each before the episode's first frame.
     """
 
-    first: int
-    scan: StreamScan
-    sources: list[str]
+    position: int
     episodes: list[_Episode]
+    sources: list[str]
+    file: list[int]
+    begins: list[int]
+    frames: list[int]
+    is_whole: list[bool]
+    size_bytes: list[int]
+    lead: list[int]
 
     @classmethod
-    def of(cls, run: OpenedRun, sources: Sources, stream: str, first: int, stop: int) -> _Part:
-        scan, episode_index = run.scan.stream(stream, first, stop)
-        paths, views = list(sources.absolute(stream, scan.files)), scan.files.source[scan.file]
+    def of(
+        cls, scan: StreamScan, sources: Sources, position: int, episode_index: IntArray
+    ) -> _Slices:
+        paths, views = list(sources.absolute(scan.stream, scan.files)), scan.files.source[scan.file]
+        file = scan.file.tolist()
         return cls(
-            first,
-            scan,
-            [paths[file] for file in scan.file.tolist()],
+            position,
             [
                 _Episode(sources[source], number)
                 for source, number in zip(views.tolist(), episode_index.tolist(), strict=True)
             ],
+            [paths[number] for number in file],
+            file,
+            scan.first.tolist(),
+            scan.frames.tolist(),
+            scan.is_whole.tolist(),
+            scan.size_bytes.tolist(),
+            scan.lead.tolist(),
         )
+
+    def between(self, first: int, stop: int) -> _Slices:
+        """Return those of the episodes at some positions."""
+        rows = slice(first - self.position, stop - self.position)
+        return _Slices._make((first, *[column[rows] for column in self[1:]]))
 
 
 class _Episode(NamedTuple):
@@ -495,13 +522,13 @@ class _StatsFile:
     def __init__(self, shard_path: str, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
         self._path = shard_path + _STATS_SUFFIX
-        self._digest = hashlib.sha256()
         self._size_bytes = 0
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
         """Keep the file open; on disk afterwards."""
         if self.is_wanted:
+            self._digest = hashlib.sha256()
             self._file = open(self._path, "xb")  # noqa: PTH123 - for every shard
         return self
 

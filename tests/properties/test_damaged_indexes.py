@@ -13,7 +13,8 @@ from leconvert import LayoutOptions, convert
 from leconvert.errors import LeconvertError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-FRAMES = [9, 12, 7]
+# So many that their indices are read together.
+FRAMES = [9, 12, 7, 8, 10, 9, 11]
 
 
 @pytest.fixture(scope="module", params=["libx264", "libsvtav1"])

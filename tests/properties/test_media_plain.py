@@ -1,10 +1,11 @@
-"""The quick reader of usual clips and the reader of every shape never disagree."""
+"""The quick readers of usual clips, of one and of many, never disagree with that of any clip."""
 
 from __future__ import annotations
 
 import os
 import struct
 from fractions import Fraction
+from itertools import batched
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media import ClipIndex
+from leconvert.media import ClipIndex, StoredIndex, read_stored_index
 from leconvert.media.boxes import read_moov
 from leconvert.media.encode import encode_clip
-from leconvert.media.index import read_plainly
+from leconvert.media.index import _shape_of, read_plainly
 from leconvert.media.parse import parse_moov
+from leconvert.media.shapes import FEWEST_CLIPS, IndexShape
 
 INTERESTING = [0, 1, 2, 7, 8, 12, 20, 0xFF, 0xFFFF, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 FUZZ = settings(
@@ -82,6 +84,7 @@ def assert_agree(quick: ClipIndex | None, full: ClipIndex | str) -> None:
         "geometry",
     ):
         assert getattr(quick, name) == getattr(full, name), name
+    assert (quick.duration, quick.unindexed_bytes) == (full.duration, full.unindexed_bytes)
     for name in ("sizes", "offsets", "decode_times", "presentation_times", "keyframes", "ranks"):
         one, other = getattr(quick, name), getattr(full, name)
         assert one.dtype == other.dtype
@@ -94,6 +97,7 @@ def assert_agree(quick: ClipIndex | None, full: ClipIndex | str) -> None:
         assert one is None or one.tolist() == other.tolist()
     for fps in (Fraction(30), Fraction(2997, 100), Fraction(1, 10)):
         assert quick.frames_off_their_place(fps) == full.frames_off_their_place(fps)
+        assert quick.misfit(fps) == full.misfit(fps)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -151,6 +155,99 @@ def test_the_readers_agree_when_any_single_number_is_extreme(
             quickly += quick is not None
             assert_agree(quick, full)
     assert quickly > 1000, "most changes should leave a usual clip, or nothing was compared"
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Clips of one set-up and many lengths."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("alike")
+    contents = []
+    for length in (9, 2, 17, 9, 30, 8, 12):
+        frames = [rng.integers(0, 255, (32, 32, 3), dtype=np.uint8) for _ in range(length)]
+        path = folder / f"{length}.mp4"
+        encode_clip(path, frames, fps=Fraction(30), options=OPTIONS["plain"])
+        contents.append(path.read_bytes())
+    return contents
+
+
+def stored(path: Path, content: bytes) -> StoredIndex | None:
+    path.write_bytes(content)
+    try:
+        return read_stored_index(str(path))
+    except UnreadableSourceError:
+        return None
+
+
+def compared(shape: IndexShape, files: list[StoredIndex]) -> int:
+    """Compare what a shape says of files with what is said of each; return how many it read."""
+    clips = shape.read(files)
+    for file, clip in zip(files, clips, strict=True):
+        if clip is not None:
+            assert_agree(clip, parse_moov(file.moov, file.path, file.size_bytes))
+    return sum(clip is not None for clip in clips)
+
+
+def test_clips_of_one_set_up_are_read_at_once_whatever_their_lengths(
+    alike: list[bytes], clips: dict[str, bytes], tmp_path: Path
+) -> None:
+    files = [stored(tmp_path / f"{number}", content) for number, content in enumerate(alike)]
+    sound = [file for file in files if file is not None]
+    for file in sound:
+        shape = _shape_of(file)
+        assert shape is not None
+        assert compared(shape, sound) == len(alike)
+    strange = [stored(tmp_path / name, clips[name]) for name in ("reordered", "keyframes-only")]
+    others = [file for file in strange if file is not None]
+    assert [_shape_of(file) for file in others] == [None, None]
+    assert compared(shape, [*others, *sound, *others]) == len(alike)
+    # Of so few the arrays cost more than they save.
+    assert compared(shape, sound[: FEWEST_CLIPS - 1]) == 0
+
+
+def test_a_shape_and_the_reader_of_one_clip_agree_when_any_single_number_is_extreme(
+    alike: list[bytes], tmp_path: Path
+) -> None:
+    """Not sampled: each byte of the index, and each 32-bit place with values that break sums."""
+    clip = alike[0]
+    shape = _shape_of(sound) if (sound := stored(tmp_path / "sound.mp4", clip)) else None
+    assert shape is not None
+    alone = tmp_path / "clip.mp4"
+    files: list[StoredIndex] = []
+    for place in range(clip.index(b"moov") - 4, len(clip) - 4):
+        changes = [bytes([clip[place] ^ 1]), bytes([clip[place] ^ 0x80])]
+        if place % 2 == 0:
+            changes += [struct.pack(">I", value) for value in (0, 1, 2**31 - 1, 2**32 - 1)]
+        for change in changes:
+            content = clip[:place] + change + clip[place + len(change) :]
+            if (file := stored(alone, content)) is not None:
+                files.append(file)
+    read = 0
+    for some in batched(files, 50):
+        together = [*[sound] * FEWEST_CLIPS, *some]
+        assert None not in shape.read(together)[:FEWEST_CLIPS]
+        read += compared(shape, together) - FEWEST_CLIPS
+    assert 100 < read < len(files) / 4, "most changes should not be of the shape"
+
+
+@settings(FUZZ, max_examples=200)
+@given(data=st.data())
+def test_a_shape_learned_of_a_changed_clip_agrees_with_the_reader_of_one(
+    data: st.DataObject, alike: list[bytes], tmp_path: Path
+) -> None:
+    contents = list(alike)
+    for _ in range(data.draw(st.integers(1, 3))):
+        number = data.draw(st.integers(0, len(contents) - 1))
+        clip = bytearray(contents[number])
+        place = data.draw(st.integers(alike[number].index(b"moov") - 4, len(clip) - 4))
+        value = data.draw(st.one_of(st.sampled_from(INTERESTING), st.integers(0, 2**32 - 1)))
+        clip[place : place + 4] = struct.pack(">I", value)
+        contents[number] = bytes(clip)
+    found = [stored(tmp_path / f"{number}", content) for number, content in enumerate(contents)]
+    files = [file for file in found if file is not None]
+    for file in files:
+        if (shape := _shape_of(file)) is not None:
+            compared(shape, [*files, *files])
 
 
 def index_of(shown: npt.NDArray[np.int64] | range, timescale: int) -> ClipIndex:

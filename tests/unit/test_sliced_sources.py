@@ -209,9 +209,10 @@ def test_a_shard_asks_for_the_files_of_its_episodes_alone_and_each_once(
     asked: list[str] = []
     real = changes.status_now
 
-    def noted(path: str) -> os.stat_result:
-        asked.append(str(path))
-        return real(path)
+    def noted(path: str, folder: int | None = None) -> os.stat_result:
+        above = Path() if folder is None else Path(f"/proc/self/fd/{folder}").readlink()
+        asked.append(str(above / path))
+        return real(path, folder)
 
     monkeypatch.setattr(changes, "status_now", noted)
     run = plan()

@@ -42,7 +42,14 @@ from leconvert.compare.rows import (
     compare_footer,
     compare_rows,
 )
-from leconvert.compare.videos import SourceClips, Span, check_video, compare_clips, compare_header
+from leconvert.compare.videos import (
+    SourceClips,
+    Span,
+    as_joined,
+    check_video,
+    compare_clips,
+    compare_header,
+)
 from leconvert.dataset_files import files_below, overlaid_pair, special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import (
@@ -316,8 +323,10 @@ class Comparer:
             for table in self._files(piece, self._row_spans):
                 self._compare_table(piece, table, rules, compared)
         else:
-            for video in self._files(piece, partial(self._clip_spans, piece.stream)):
-                self._compare_video(piece, video, compared)
+            videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
+            kept = self._kept_clips(videos)
+            for video in videos:
+                self._compare_video(piece, video, kept.get(video.path), compared)
         return compared
 
     def _files[Where](
@@ -396,9 +405,38 @@ class Comparer:
                 path, table, self._schemas, file.lengths, positions, indices
             )
 
-    def _compare_video(self, piece: Piece, file: _File[Span], compared: Compared) -> None:
+    def _kept_clips(self, files: Sequence[_File[Span]]) -> dict[str, media.ClipIndex]:
+        """Return the indices of files that are the source's as they are, read all at once.
+
+        By their paths in the result. Not all such files need be among them.
+        """
+        ones = [
+            file
+            for file in files
+            if file.spans and file.spans[0].source_first is None and self._is_one(file)
+        ]
+        names = [f"{self.result}/{file.path}" for file in ones]
+        indexes = media.read_alike(names, [file.spans[0].source for file in ones])
+        found = zip(ones, indexes, strict=True)
+        return {file.path: index for file, index in found if index is not None}
+
+    def _compare_video(
+        self, piece: Piece, file: _File[Span], kept: media.ClipIndex | None, compared: Compared
+    ) -> None:
         path, stream, fps = file.path, piece.stream, self.expected.fps
-        begins = piece.first <= file.first
+        if kept is not None:
+            (span,), read_bytes = file.spans, self.read_bytes
+            found = list(compare_kept_clip(path, stream, kept, span, fps, read_bytes=read_bytes))
+            compared.differences += found
+            compared.facts.append((ClipFacts.of(kept), 1))
+            return
+        begins, is_one = piece.first <= file.first, self._is_one(file)
+        if is_one and file.spans and not self.read_bytes:
+            name = f"{self.result}/{path}"
+            clip = as_joined(name, file.spans[0], fps, self._opened.clips)
+            if clip is not None:
+                compared.facts.append((ClipFacts.of(clip), 1))
+                return
         try:
             index, stored = self._opened.clip(f"{self.result}/{path}")
         except (UnreadableSourceError, OSError) as error:
@@ -406,8 +444,8 @@ class Comparer:
             return
         frames = sum(file.lengths)
         source = self._first_source(stream, file)
-        is_kept = self._is_one(file) and is_kept_clip(index, stored, source)
-        found: list[Difference] = []
+        is_kept = is_one and is_kept_clip(index, stored, source)
+        found = list[Difference]()
         if begins and not is_kept:
             found += check_video(path, stream, index, frames, fps)
         if is_kept:

@@ -185,11 +185,13 @@ def compare_footer(
         yield from differences
     if counts != list(lengths):
         return
-    episodes = schemas.episodes(positions)
-    groups = zip(episodes, lengths, positions, first_indices, strict=True)
+    groups = zip(lengths, positions, first_indices, strict=True)
     extremes = file.extremes(("index", "episode_index"))
-    for (episode, length, position, first), stated in zip(groups, extremes, strict=False):
+    for (length, position, first), stated in zip(groups, extremes, strict=False):
         demanded = {"index": (first, first + length - 1), "episode_index": (position, position)}
+        if stated == demanded:
+            continue
+        (episode,) = schemas.episodes([position])
         for column, values in demanded.items():
             if stated.get(column, values) != values:
                 what, have = _stated(column), str(stated[column])

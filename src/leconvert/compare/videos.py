@@ -20,7 +20,14 @@ from leconvert.compare.metadata import joinable
 from leconvert.compare.rows import first_difference, naming
 from leconvert.errors import UnreadableSourceError
 
-__all__ = ["SourceClips", "Span", "check_video", "compare_clips", "compare_header"]
+__all__ = [
+    "SourceClips",
+    "Span",
+    "as_joined",
+    "check_video",
+    "compare_clips",
+    "compare_header",
+]
 
 
 _SAMPLES_AT_A_TIME = 1 << 14
@@ -167,14 +174,7 @@ def _placed(
 ) -> _Found:
     """Compare with what must hold of an episode wherever it came from."""
     start = part.start
-    begin = start + span.lead
-    for name, have, frames in (
-        ("from_timestamp", span.from_timestamp, begin),
-        ("to_timestamp", span.to_timestamp, begin + span.length),
-    ):
-        seconds = frames * places.rate.denominator / places.rate.numerator
-        if have is not None and have != seconds:
-            yield name, seconds, have
+    yield from _other_times(span, start + span.lead, places)
     if not index.keyframes[start]:
         yield "first frame", "a keyframe", "a dependent frame"
     if index.timescale == places.timescale:
@@ -183,6 +183,18 @@ def _placed(
         digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
         if digest != span.order_digest:
             yield "packet sizes, keyframes or order (digest)", span.order_digest, digest
+
+
+def _other_times(span: Span, begin: int, places: _Places) -> _Found:
+    """Compare the times in the tables with those of the episode's first frame and of its end."""
+    for name, have, frames in (
+        ("from_timestamp", span.from_timestamp, begin),
+        ("to_timestamp", span.to_timestamp, begin + span.length),
+    ):
+        if have is not None:
+            seconds = frames * places.rate.denominator / places.rate.numerator
+            if have != seconds:
+                yield name, seconds, have
 
 
 def _exact_times(
@@ -324,6 +336,52 @@ _CONTAINERS = frozenset([b"moov", b"trak", b"edts", b"mdia", b"minf", b"dinf", b
 _SHOWN_BYTES = 8
 _MDAT_HEADER_BYTES = 16
 _LARGEST_GAP_BYTES = 1 << 20
+
+
+def as_joined(
+    name: str, span: Span, fps: Fraction, clips_of: SourceClips
+) -> media.ClipIndex | None:
+    """Return the index of the source's file if a file is what a join of one slice of it writes.
+
+    A file that begins with the header for the samples of its slice, and is as long as this says,
+    holds these samples and nothing else: neither its index need be read nor what is between them.
+    None where that is not so, or not to be had cheaply; `check_video`, `compare_clips` and
+    `compare_header` then say what differs.
+
+    Args:
+        span: The one episode of the file, without samples beside its frames.
+    """
+    start = span.source_first
+    if start is None:
+        return None  # its clip has an index of its own, which takes as long to read as the file's
+    (clip,) = clips_of.read([span.source])
+    stop = start + span.num_samples
+    if not isinstance(clip, media.ClipIndex) or not start < stop <= clip.num_samples:
+        return None
+    sizes, keyframes = clip.sizes[start:stop], clip.keyframes[start:stop]
+    lead, samples = clip.reordering(start, stop), media.FileSamples()
+    samples.add(sizes, keyframes, lead, source_offset=0, num_bytes=int(np.add.reduce(sizes)))
+    expected = media.build_header(
+        samples, fps=fps, sample_entry=clip.sample_entry, geometry=clip.geometry, block_align=0
+    )
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size_bytes = os.fstat(descriptor).st_size
+            head = os.pread(descriptor, len(expected.content), 0)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    if (
+        size_bytes != expected.size_bytes
+        or head != expected.content
+        or not keyframes[0]
+        or any(_other_times(span, 0, _Places.at(fps)))
+        or span.order_digest not in (None, media.order_digest(sizes, keyframes, lead))
+    ):
+        return None
+    return clip
 
 
 def compare_header(

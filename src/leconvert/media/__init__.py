@@ -8,8 +8,10 @@ from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha2
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import (
     StoredIndex,
+    read_alike,
     read_clip_index,
     read_clip_indexes,
+    read_clips,
     read_stored_index,
 )
 from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
@@ -49,8 +51,10 @@ __all__ = [
     "frame_ticks",
     "join_clips",
     "order_digest",
+    "read_alike",
     "read_clip_index",
     "read_clip_indexes",
+    "read_clips",
     "read_stored_index",
     "remux_clip",
     "retiming",

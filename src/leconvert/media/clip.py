@@ -27,6 +27,7 @@ _ROTATIONS = {
 }
 _READ_BYTES = 4 * 1024**2
 _SAFE_PRODUCT = 2**62
+_FIT = Misfit(0)
 _LEROBOT_TOLERANCE_SECONDS = 1e-4
 
 
@@ -204,9 +205,9 @@ class ClipIndex:
         shown at 0, and the last must lie less than 1e-4 s from its time at ``fps``, also where both
         times are rounded to single precision as LeRobot rounds them.
         """
-        found = Misfit(0)
-        if self.other_tracks:
-            found |= Misfit.OTHER_TRACKS
+        found = Misfit.OTHER_TRACKS if self.other_tracks else _FIT
+        if self._is_at_rate(fps):
+            return found
         count = self.num_samples
         times = self.shown if isinstance(self.shown, range) else np.sort(self.shown)
         first, last = int(times[0]), int(times[-1])
@@ -226,6 +227,16 @@ class ClipIndex:
             if float(off) + rounding >= _LEROBOT_TOLERANCE_SECONDS:
                 found |= Misfit.OTHER_RATE
         return found
+
+    def _is_at_rate(self, fps: Fraction) -> bool:
+        """Whether each frame is shown exactly at rank / ``fps``, and the last as long as others."""
+        times = self.shown
+        return (
+            isinstance(times, range)
+            and not times.start
+            and times.step * fps.numerator == self.timescale * fps.denominator
+            and times.step * len(times) == self.duration
+        )
 
     def begins_at(self, sample: int) -> bool:
         """Whether what is cut out from here on decodes by itself, and shows this frame first."""
@@ -255,6 +266,8 @@ class ClipIndex:
 
     def frames_off_their_place(self, fps: Fraction) -> int:
         """Count frames whose stored time is half a frame or more from rank / ``fps``."""
+        if self._is_at_rate(fps):
+            return 0
         # |time / timescale - rank / fps| >= 1 / (2 fps), in integers:
         # |2 time fps.num - 2 rank timescale fps.den| >= timescale fps.den
         frame = self.timescale * fps.denominator

@@ -33,6 +33,7 @@ from leconvert.media.parse import (
     parse_moov,
     sample_offsets,
 )
+from leconvert.media.shapes import FEWEST_CLIPS, IndexShape, learn_shape
 from leconvert.parallel import queued_seconds
 
 # ------------------------------------------------------------------------------------------------
@@ -42,7 +43,8 @@ from leconvert.parallel import queued_seconds
 # duration. Nothing is refused here: whatever is unusual, or looks wrong, is left to ``parse.py``,
 # which either reads it or says what is wrong with it. So the two agree wherever this one answers.
 # Converting 4,000 short episodes takes a tenth more CPU time without it
-# (bench_logs/2026-11-22-media-plain.jsonl).
+# (bench_logs/2026-11-22-media-plain.jsonl). Of many clips of one set-up it reads the first, and
+# ``shapes.py`` the others.
 
 
 _HEADER = Struct(">I4s")
@@ -54,6 +56,7 @@ _BOX_LIMIT = 64
 _DESCRIPTION_LIMIT_BYTES = 4096
 # Where the last child of the last sample entry is a btrt box: its header, and what it says.
 _RATES_BOX = slice(-20, -12)
+_RATES_HEADER = b"\0\0\0\x14btrt"
 _RATES_BYTES = 12
 _MEDIA_HEADER_BYTES = 20
 _TRACK_HEADER_BYTES = 84
@@ -288,7 +291,7 @@ def _places(
 
 def _described(descriptions: bytes, references: bytes, matrix: bytes) -> _Description | None:
     """Read the payloads of ``stsd`` and ``dref``; None where they are unusual."""
-    if descriptions[_RATES_BOX] != b"\0\0\0\x14btrt":
+    if descriptions[_RATES_BOX] != _RATES_HEADER:
         return _described_as_is(descriptions, references, matrix)
     # All clips of a camera have the rest in common: it is looked at once.
     return _described_but_for_rates(descriptions[:-_RATES_BYTES], references, matrix)
@@ -323,7 +326,7 @@ def _described_as_is(descriptions: bytes, references: bytes, matrix: bytes) -> _
 
 
 # Reading some and then parsing these costs a quarter less than turn by turn: caches stay warm.
-_CLIPS_AT_ONCE = 32
+_CLIPS_AT_ONCE = 64
 # What of them is held meanwhile; a larger index is read when its turn comes.
 _HELD_INDEX_BYTES = 128 * 1024
 _THREADS = 8
@@ -340,12 +343,17 @@ class StoredIndex(NamedTuple):
     Attributes:
         path: The file.
         moov: Its index.
-        size_bytes: Its size.
+        status: Its size and what else is known of it, asked when it was opened.
     """
 
     path: str
     moov: Moov
-    size_bytes: int
+    status: os.stat_result
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        return self.status.st_size
 
     def parse(self) -> ClipIndex:
         """Return what the index says."""
@@ -387,15 +395,42 @@ def read_stored_index(path: str) -> StoredIndex | None:
     return _fetch(path, _HELD_INDEX_BYTES)
 
 
+def read_alike(paths: Sequence[str], others: Sequence[str]) -> list[ClipIndex | None]:
+    """Return the index of each file that has the index and the size of another file.
+
+    Returns:
+        None for a file of which this is not so, or not known without a closer look at it, which is
+        as quick for a few. All are held at once: there are not to be many.
+    """
+    if len(paths) < FEWEST_CLIPS:
+        return [None] * len(paths)
+    files, twins = _fetch_all(paths, 0), _fetch_all(others, 0)
+    return _parse_alike(
+        [
+            file
+            if isinstance(file, StoredIndex) and isinstance(twin, StoredIndex) and file.equals(twin)
+            else None
+            for file, twin in zip(files, twins, strict=True)
+        ]
+    )
+
+
 def read_clip_indexes(
+    paths: Sequence[str], *, read_ahead: bool = False
+) -> Iterator[ClipIndex | UnreadableSourceError]:
+    """Read the indices of many clips, several times cheaper than one by one; see `read_clips`."""
+    return (index for _, index in read_clips(paths, read_ahead=read_ahead))
+
+
+def read_clips(
     paths: Sequence[str],
     *,
     read_ahead: bool = False,
     waited_seconds: Callable[[], float] = lambda: (
         time.perf_counter() - time.process_time() - queued_seconds()
     ),
-) -> Iterator[ClipIndex | UnreadableSourceError]:
-    """Read the indices of many clips, a little cheaper than one by one.
+) -> Iterator[tuple[os.stat_result | None, ClipIndex | UnreadableSourceError]]:
+    """Read the indices of many clips, and with each the status of its file.
 
     Where files are slow to answer, several are asked at the same time. A few indices are held.
 
@@ -404,7 +439,8 @@ def read_clip_indexes(
             as Python's lock may be what another waits for, or has no processor.
 
     Yields:
-        For each path, in order, its index or the error that `read_clip_index` would raise.
+        For each path, in order, its index or the error that `read_clip_index` would raise. The
+        status is that of the file whose index was read; None where that has to be asked for.
     """
     slow = False
     left_bytes = _READ_AHEAD_BYTES if read_ahead else 0
@@ -425,14 +461,18 @@ def read_clip_indexes(
                 slow = waited_seconds() - before > len(block) * _SLOW_SECONDS
             else:
                 fetched = _fetch_all(block, advise_bytes)
-            for path, found in zip(block, fetched, strict=True):
+            for path, found, clip in zip(block, fetched, _parse_alike(fetched), strict=True):
                 if isinstance(found, UnreadableSourceError):
-                    yield found
+                    yield None, found
                     continue
-                try:
-                    yield read_clip_index(path) if found is None else found.parse()
-                except UnreadableSourceError as error:
-                    yield error
+                status = None if found is None else found.status
+                if clip is not None:
+                    yield status, clip
+                else:
+                    try:
+                        yield status, read_clip_index(path) if found is None else found.parse()
+                    except UnreadableSourceError as error:
+                        yield status, error
                 if found is not None and found.size_bytes <= advise_bytes:
                     left_bytes -= found.size_bytes
 
@@ -458,9 +498,11 @@ def _fetch(
 ) -> StoredIndex | None:
     """Read the index of a file unless it is larger than that."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A named pipe would otherwise wait for somebody who writes.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size_bytes = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            size_bytes = status.st_size
             if size_bytes <= advise_bytes:
                 os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
             found = read_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
@@ -473,4 +515,55 @@ def _fetch(
             next_step="Restore the file from its origin, or drop its episode "
             "(--on-bad-episode drop).",
         ) from error
-    return None if found is None else StoredIndex(path, found, size_bytes)
+    return None if found is None else StoredIndex(path, found, status)
+
+
+# Cameras differ in the set-up of their decoders; strange indices must not fill the memory.
+_KEPT_SHAPES = 16
+
+# What the clips of a dataset have in common: what the first took time to learn, others are read by.
+_shapes: tuple[IndexShape, ...] = ()
+
+
+def _parse_alike(
+    files: Sequence[StoredIndex | UnreadableSourceError | None],
+) -> list[ClipIndex | None]:
+    """Return what indices of known shapes say; None for what is to be read by itself."""
+    global _shapes  # noqa: PLW0603 - threads may share it: at worst two learn the same
+    found: list[ClipIndex | None] = [None] * len(files)
+    left = [(place, file) for place, file in enumerate(files) if isinstance(file, StoredIndex)]
+    shapes = iter(_shapes)
+    while len(left) >= FEWEST_CLIPS:
+        shape = next(shapes, None)
+        is_new = shape is None
+        if shape is None:
+            shape = _shape_of(left[0][1])
+            if shape is None:
+                break
+            _shapes = (shape, *_shapes)[:_KEPT_SHAPES]
+        clips = shape.read([file for _, file in left])
+        for (place, _), clip in zip(left, clips, strict=True):
+            found[place] = clip
+        left = [each for each, clip in zip(left, clips, strict=True) if clip is None]
+        if is_new:
+            break
+    return found
+
+
+def _shape_of(file: StoredIndex) -> IndexShape | None:
+    """Return the shape of an index, None where it is unusual."""
+    moov = file.moov
+    boxes = _wanted_boxes(moov.buffer, moov.span)
+    clip = None if boxes is None else read_plainly(moov, file.path, file.size_bytes)
+    if boxes is None or clip is None:
+        return None
+    (place, stop), (other_place, other_stop) = boxes[b"stsd"], boxes[b"dref"]
+    descriptions = moov.buffer[place:stop]
+    rates_vary = descriptions[_RATES_BOX] == _RATES_HEADER and bool(
+        _described_but_for_rates(
+            descriptions[:-_RATES_BYTES],
+            moov.buffer[other_place:other_stop],
+            clip.geometry[:MATRIX_BYTES],
+        )
+    )
+    return learn_shape(file, clip, boxes, rates_vary=rates_vary)

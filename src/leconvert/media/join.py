@@ -309,13 +309,13 @@ def join_clips(
     last_index: LastIndex | None = None,
     on_bytes: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    sync: bool = False,
 ) -> JoinedFile:
     """Join episodes into one MP4 whose frame *i* is shown at exactly i / fps.
 
     The bytes of the result are a function of the clips, ``fps`` and ``block_align`` alone: not of
     the file system, of how bytes were moved, or of whether the samples came from the original
     clips or from parts that this function joined before. On any error the destination is removed.
-    Nothing is synced; that is the publisher's business.
 
     Args:
         clips: Episodes in order; all of one decoder configuration.
@@ -330,6 +330,7 @@ def join_clips(
         last_index: What the join before held, and what this one leaves for the next.
         on_bytes: Called with the number of coded bytes as they arrive.
         should_stop: Asked now and then; when it answers True the join ends.
+        sync: Force the file to the disk.
 
     Returns:
         Size and frames of the file, and how its bytes were moved.
@@ -382,6 +383,8 @@ def join_clips(
                     for start, length in episode.runs:
                         mover.move(source.descriptor, source.path, start, length, arrived)
                         arrived += length
+            if sync:
+                os.fsync(descriptor)
         except BaseException:
             with suppress(OSError):
                 Path(target).unlink()

@@ -278,11 +278,11 @@ def copy_file(
     patch: Patch | None = None,
     on_bytes: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    sync: bool = False,
 ) -> CopiedFile:
     """Copy a file, sharing its blocks where the file system can, and put a patch into the copy.
 
-    The source is read only, and shares no inode with the copy. Nothing is synced. On any error the
-    target is removed.
+    The source is read only, and shares no inode with the copy. On any error the target is removed.
 
     Args:
         source: The file; a link to a file is followed.
@@ -290,6 +290,7 @@ def copy_file(
         patch: What to change in the copy.
         on_bytes: Called with the number of bytes as they arrive.
         should_stop: Asked now and then; when it answers True the copy ends.
+        sync: Force the copy to the disk.
 
     Raises:
         UnreadableSourceError: The source cannot be read to its end.
@@ -324,6 +325,8 @@ def copy_file(
                         next_step="Run the same command again when nobody writes to the dataset.",
                     )
                 mover.write(patch.new, patch.offset)
+            if sync:
+                os.fsync(destination)
         except BaseException:
             Path(new_name).unlink(missing_ok=True)
             raise

@@ -23,7 +23,7 @@ from leconvert.formats.v2 import EPISODES_PATH, LEGACY_META_FILES, STATS_PATH, T
 from leconvert.model import FileTable, Source, camera_of
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.text import count, first_few, shown
-from leconvert.workdir.fs import forget_old_names, status_now
+from leconvert.workdir.fs import folder_anew, forget_old_names, status_now
 from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import META
 
@@ -37,6 +37,7 @@ __all__ = [
     "check_source_unchanged",
     "check_tables_unchanged",
     "extra_files",
+    "facts_of_opened",
     "files_along",
     "meta_digest",
     "signed_inode",
@@ -246,6 +247,16 @@ class FileFacts:
         return cls(seen.st_size, seen.st_mtime_ns, inode)
 
 
+def facts_of_opened(
+    path: str, seen: os.stat_result, fleeting_inodes: frozenset[int]
+) -> tuple[int, int, int]:
+    """Return the facts of a regular file as the scan table stores them, from its status."""
+    if not stat.S_ISREG(seen.st_mode):
+        raise OSError(f"{path} is not a regular file")
+    inode = 0 if seen.st_dev in fleeting_inodes else seen.st_ino
+    return seen.st_size, seen.st_mtime_ns, signed_inode(inode)
+
+
 def signed_inode(inode: int) -> int:
     """Return an inode number as 64 signed bits, the way the scan table stores it."""
     return inode - (1 << 64) if inode >= 1 << 63 else inode
@@ -294,7 +305,6 @@ def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
                     strict=True,
                 )
             )
-            forget_old_names(file[0] for file in planned)
             if len(files) <= _FILES_AT_A_TIME:
                 found = _changes(planned)
             elif pool is None:
@@ -315,7 +325,24 @@ def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
 
 def _changes(files: Iterable[tuple[str, int, int, int]]) -> list[str | None]:
     """Say how files differ from their paths, sizes, modification times and inodes when planned."""
-    return [_change(*file) for file in files]
+    found: list[str | None] = []
+    for folder, among in itertools.groupby(files, lambda file: file[0].rpartition("/")[0]):
+        begin = len(folder) + 1
+        with folder_anew(folder) as descriptor:
+            for file in among:
+                path, size_bytes, mtime_ns, inode = file
+                name = path if descriptor is None else path[begin:]
+                try:
+                    now = status_now(name, descriptor)
+                except OSError:
+                    found.append(_change(*file))
+                    continue
+                is_same = now.st_size == size_bytes and now.st_mtime_ns == mtime_ns
+                if is_same and (now.st_ino == inode or not inode):
+                    found.append(None)
+                else:
+                    found.append(_change(*file))
+    return found
 
 
 def _change(path: str, size_bytes: int, mtime_ns: int, inode: int) -> str | None:

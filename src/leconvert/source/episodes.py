@@ -34,7 +34,7 @@ from leconvert.formats.v2 import (
     refuse_pointers,
 )
 from leconvert.model import DATA_STREAM, FileTable, IntArray, Misfit, StreamScan, camera_of
-from leconvert.source.changes import FileFacts, signed_inode
+from leconvert.source.changes import facts_of_opened
 from leconvert.source.file_checks import (
     NOT_KNOWN,
     ClipCheck,
@@ -45,7 +45,7 @@ from leconvert.source.file_checks import (
     TableCheck,
 )
 from leconvert.text import count, shown
-from leconvert.workdir.fs import forget_old_names
+from leconvert.workdir.fs import forget_old_names, status_now
 from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
@@ -84,6 +84,7 @@ class _Facts(NamedTuple):
 
 
 _MISSING = _Facts(size_bytes=NO_FILE)
+_FIT = Misfit(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -223,9 +224,8 @@ class EpisodeScanner(Scanner):
             row_facts = RowFacts()
             extremes: Extremes = {}
             try:
-                file_facts = FileFacts.of(path, self._fleeting_inodes)
-                with tables.DataFile(path) as table:
-                    facts = self._table_facts(table, file_facts)
+                with self._opened_table(path) as table:
+                    facts = self._table_facts(table, path)
                     if facts.frames == length > 0:
                         extremes = table.extremes
                         row_facts = self._check_table(table, extremes, notes)
@@ -259,15 +259,18 @@ class EpisodeScanner(Scanner):
         path, offsets = self._stats
         return read_lines(path, offsets[first : first + number].tolist())
 
-    def _table_facts(self, table: tables.DataFile, file: FileFacts) -> _Facts:
-        return _Facts(
-            file.size_bytes,
-            file.mtime_ns,
-            signed_inode(file.inode),
-            table.counts.rows,
-            table.counts.uncompressed_bytes,
-            kind=self._kind_of(table),
-        )
+    def _opened_table(self, path: str) -> tables.DataFile:
+        try:
+            return tables.DataFile(path)
+        except UnreadableSourceError:
+            # What is no regular file, or cannot be opened, says so when its status is asked for.
+            facts_of_opened(path, status_now(path), self._fleeting_inodes)
+            raise
+
+    def _table_facts(self, table: tables.DataFile, path: str) -> _Facts:
+        file = facts_of_opened(path, table.table.status, self._fleeting_inodes)
+        rows, uncompressed_bytes = table.counts.rows, table.counts.uncompressed_bytes
+        return _Facts(*file, rows, uncompressed_bytes, kind=self._kind_of(table))
 
     def _look_at_clips(
         self,
@@ -277,21 +280,14 @@ class EpisodeScanner(Scanner):
         notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> list[_Facts]:
-        files: list[FileFacts | OSError] = []
-        for path in paths:
-            try:
-                files.append(FileFacts.of(path, self._fleeting_inodes))
-            except OSError as error:
-                files.append(error)
-        there = [path for path, file in zip(paths, files, strict=True) if _is_there(file)]
-        clips = media.read_clip_indexes(there)
         found: list[_Facts] = []
-        for path, index, length, file in zip(paths, indices, lengths, files, strict=True):
+        clips = media.read_clips(paths)
+        for path, index, length, (status, clip) in zip(paths, indices, lengths, clips, strict=True):
             notes.episode, notes.file = index, path
             try:
-                if isinstance(file, OSError):
-                    raise file
-                found.append(self._clip_facts(path, next(clips), file, length, notes, kinds))
+                # A file that cannot be read says why when its status is asked for.
+                file = facts_of_opened(path, status or status_now(path), self._fleeting_inodes)
+                found.append(self._clip_facts(path, clip, file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))
         return found
@@ -300,12 +296,12 @@ class EpisodeScanner(Scanner):
         self,
         path: str,
         clip: media.ClipIndex | UnreadableSourceError,
-        file: FileFacts,
+        file: tuple[int, int, int],
         length: int,
         notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> _Facts:
-        misfit = Misfit(0)
+        misfit = _FIT
         if isinstance(clip, media.UnsupportedClipError):
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
             clip, misfit = index_of_remuxed(path, self._fps), Misfit.REMUXED
@@ -313,7 +309,8 @@ class EpisodeScanner(Scanner):
             raise clip
         elif clip.unindexed_bytes:
             media.check_decodes(clip)
-        if clip.num_samples == length > 0:
+        frames = len(clip.sizes)
+        if frames == length > 0:
             if not clip.keyframes[0]:
                 notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
             elif late := clip.frames_off_their_place(self._fps):
@@ -329,15 +326,8 @@ class EpisodeScanner(Scanner):
         self._check_clip[notes.stream](clip, notes)
         if clip.config_key not in kinds:
             kinds[clip.config_key] = ClipFacts.of(clip)
-        return _Facts(
-            file.size_bytes,
-            file.mtime_ns,
-            signed_inode(file.inode),
-            clip.num_samples,
-            file.size_bytes,
-            misfit or clip.misfit(self._fps),
-            clip.config_key,
-        )
+        misfit = misfit or clip.misfit(self._fps)
+        return _Facts(*file, frames, file[0], misfit, clip.config_key)
 
     def _compare_lengths(
         self,
@@ -371,10 +361,6 @@ class EpisodeScanner(Scanner):
                     rows = f", its table has {table.frames} rows" if table.kind else ""
                     has = count(facts.frames, "frame")
                     notes.say("frame-count", f"{shown(notes.path)} has {has}, {says}{rows}.")
-
-
-def _is_there(file: FileFacts | OSError) -> bool:
-    return not isinstance(file, OSError)
 
 
 class TableKinds:

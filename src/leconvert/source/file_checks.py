@@ -384,10 +384,11 @@ class TableCheck:
                 notes.sight("image-paths", said_of_paths(name, where), feature=name)
         for name in self._computed:
             values, empty = file.num_values(name), file.null_count(name)
-            what = count(empty or 0, "empty value")
-            if not empty and values is not None and values % rows:
+            if empty:
+                what = count(empty, "empty value")
+            elif values is not None and values % rows:
                 what = f"lists of different lengths, {values} values in {rows} rows"
-            elif not empty:
+            else:
                 continue
             notes.say(
                 "uncomputable-stats",
@@ -395,43 +396,40 @@ class TableCheck:
                 feature=name,
             )
         if "episode_index" in columns and not _says_empty(file, "episode_index", notes):
-            with _numbers_or_said("episode-index", notes):
-                least, greatest = _extremes(file, extremes, "episode_index")
-                if (least, greatest) != (notes.episode, notes.episode):
-                    notes.say(
-                        "episode-index",
-                        f"{shown(notes.path)} has rows of episode {_span(least, greatest)}.",
-                    )
+            found = _extremes(file, extremes, "episode_index", "episode-index", notes)
+            if found not in (None, (notes.episode, notes.episode)):
+                notes.say(
+                    "episode-index", f"{shown(notes.path)} has rows of episode {_span(*found)}."
+                )
         if "frame_index" in columns and not _says_empty(file, "frame_index", notes):
-            with _numbers_or_said("frame-index", notes):
-                least, greatest = _extremes(file, extremes, "frame_index")
-                if (least, greatest) != (0, rows - 1):
-                    notes.say(
-                        "frame-index",
-                        f"{shown(notes.path)} counts its {rows} frames {_span(least, greatest)} "
-                        f"instead of {_span(0, rows - 1)}.",
-                    )
+            found = _extremes(file, extremes, "frame_index", "frame-index", notes)
+            if found not in (None, (0, rows - 1)):
+                notes.say(
+                    "frame-index",
+                    f"{shown(notes.path)} counts its {rows} frames {_span(*found)} "
+                    f"instead of {_span(0, rows - 1)}.",
+                )
         if "timestamp" in columns:
             empty = file.null_count("timestamp")
             if empty:
                 said = f"{shown(notes.path)} has {count(empty, 'row')} without timestamp."
                 notes.say("timestamps", said)
             else:
-                with _numbers_or_said("timestamps", notes):
-                    self._check_times(file, notes)
+                self._check_times(file, notes)
         first_index = NOT_KNOWN
         if "index" in columns and not file.null_count("index"):
-            with _numbers_or_said("global-index", notes):
-                least, greatest = _extremes(file, extremes, "index")
-                if greatest - least == rows - 1 and _index(least) != NO_INDEX:
-                    first_index = int(least)
+            found = _extremes(file, extremes, "index", "global-index", notes)
+            if found and found[1] - found[0] == rows - 1 and _index(found[0]) != NO_INDEX:
+                first_index = int(found[0])
         tasks: tuple[int, ...] = ()
         if "task_index" in columns and not _says_empty(file, "task_index", notes):
             # No flag knows which text or list stands for which task.
-            with _numbers_or_said("dtype-mismatch", notes):
-                least, greatest = _extremes(file, extremes, "task_index")
-                found = [least] if least == greatest else file.distinct("task_index")
-                tasks = tuple(dict.fromkeys(map(_index, found)))
+            found = _extremes(file, extremes, "task_index", "dtype-mismatch", notes)
+            if found and found[0] == found[1]:
+                tasks = (_index(found[0]),)
+            elif found:
+                with _numbers_or_said("dtype-mismatch", notes):
+                    tasks = tuple(dict.fromkeys(map(_index, file.distinct("task_index"))))
         return RowFacts(first_index, tasks, was_looked_at=True)
 
     def _check_times(self, file: DataFile, notes: ObservationLog) -> None:
@@ -439,6 +437,12 @@ class TableCheck:
         raw = file.raw("timestamp")
         if raw is not None and raw in self._right_times:
             return
+        with _numbers_or_said("timestamps", notes):
+            self._compare_times(file, raw, notes)
+
+    def _compare_times(
+        self, file: DataFile, raw: tuple[object, bytes] | None, notes: ObservationLog
+    ) -> None:
         times = file.numbers("timestamp")
         expected = self._times(len(times), times.dtype)
         is_even = not self._checks_steps or steps_are_even(times, self._fps, notes)
@@ -540,13 +544,20 @@ def _says_empty(file: DataFile, column: str, notes: ObservationLog) -> bool:
     return bool(empty)
 
 
-def _extremes(file: DataFile, extremes: Extremes, column: str) -> tuple[float, float]:
-    """Return the least and the greatest number of a column of at least one row."""
+def _extremes(
+    file: DataFile, extremes: Extremes, column: str, code: str, notes: ObservationLog
+) -> tuple[float, float] | None:
+    """Return the least and the greatest number of a column of at least one row.
+
+    None where it has no number a row, which is said.
+    """
     found = extremes.get(column)
     # A footer passes over NaN; a column of indices that are no integers is rare enough to be read.
     if found is None or isinstance(found[0], float):
-        values = file.numbers(column)
-        found = values.min().item(), values.max().item()
+        found = None
+        with _numbers_or_said(code, notes):
+            values = file.numbers(column)
+            found = values.min().item(), values.max().item()
     return found
 
 

@@ -107,6 +107,9 @@ from leconvert.workdir.swap import is_converted
 __all__ = ["scan_source"]
 
 _EPISODES_PER_BLOCK = 32
+# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
+_MOST_EPISODES_PER_BLOCK = 64
+_BLOCKS = 32
 NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -488,9 +491,10 @@ def _look(
 
 def _blocks(num_episodes: int) -> list[tuple[int, int]]:
     """Return first and stop of each block; two halves begin, to know sooner what they cost."""
-    half = max(1, _EPISODES_PER_BLOCK // 2)
+    size = max(_EPISODES_PER_BLOCK, min(num_episodes // _BLOCKS, _MOST_EPISODES_PER_BLOCK))
+    half = max(1, size // 2)
     edges = {0, min(half, num_episodes), num_episodes}
-    edges.update(range(2 * half, num_episodes, _EPISODES_PER_BLOCK))
+    edges.update(range(2 * half, num_episodes, size))
     return list(pairwise(sorted(edges)))
 
 

@@ -495,10 +495,7 @@ class FileScanner(Scanner):
         look.size_bytes = look.facts[0] * look.frames // max(1, counts.rows)
         parts = counts.parts
         if parts is not None and group_rows == lengths.tolist():
-            sizes = [
-                sum(chunk.uncompressed_bytes for chunk in group.chunks)
-                for group in parts.row_groups
-            ]
+            sizes = [sum(group.numbers.uncompressed_bytes) for group in parts.row_groups]
             look.roll_bytes = np.array(sizes, dtype=np.int64)
         else:
             look.roll_bytes = counts.uncompressed_bytes * look.frames // max(1, counts.rows)

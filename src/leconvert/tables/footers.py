@@ -13,7 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.tables.raw_footer import FileFooter, FooterReader, uncompressed_sizes
+from leconvert.tables.raw_footer import (
+    FileFooter,
+    FileSchema,
+    FooterReader,
+    uncompressed_sizes,
+)
 from leconvert.tables.thrift import STRUCT, ContradictionError, ThriftError, list_header
 
 __all__ = [
@@ -56,22 +61,34 @@ class OpenedTable:
     Attributes:
         path: The file.
         descriptor: It, open for reading.
-        size_bytes: Its size when it was opened.
+        status: What is known of it, asked when it was opened.
+        size_bytes: Its size by that.
         whole: All its bytes if they are few, else None.
     """
 
-    __slots__ = ("_held", "_held_at", "_tail", "descriptor", "path", "size_bytes", "whole")
+    __slots__ = (
+        "_held",
+        "_held_at",
+        "_tail",
+        "descriptor",
+        "path",
+        "size_bytes",
+        "status",
+        "whole",
+    )
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A named pipe would otherwise wait for somebody who writes.
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise missing(path) from error
         except OSError as error:
             raise unreadable(path, error) from error
         try:
-            self.size_bytes = os.fstat(self.descriptor).st_size
+            self.status = os.fstat(self.descriptor)
+            self.size_bytes = self.status.st_size
             is_small = self.size_bytes <= _WHOLE_FILE_BYTES
             tail_bytes = self.size_bytes if is_small else _TAIL_BYTES
             self._tail = self._read(self.size_bytes - tail_bytes, tail_bytes)
@@ -240,23 +257,25 @@ def _counts(footer: FileFooter, size_bytes: int) -> DataFooter | None:
     """Return the counts that a footer states; None where they make no sense."""
     uncompressed_bytes = 0
     for group in footer.row_groups:
-        for chunk in group.chunks:
-            if (
-                chunk.uncompressed_bytes < 0
-                or chunk.compressed_bytes < 0
-                or chunk.num_values < 0
-                or not 0 <= chunk.start <= size_bytes - chunk.compressed_bytes
-                or chunk.data_offset < chunk.start
-            ):
-                return None
-            uncompressed_bytes += chunk.uncompressed_bytes
-    # A nested column has one leaf or more, all of which begin with its name.
-    try:
-        names = tuple(dict.fromkeys(leaf.path[0].decode() for leaf in footer.schema.leaves))
-    except UnicodeDecodeError:
+        found = group.uncompressed_within(size_bytes)
+        if found is None:
+            return None
+        uncompressed_bytes += found
+    names = _column_names(footer.schema)
+    if names is None:
         return None
     groups = len(footer.row_groups)
     return DataFooter(footer.rows, groups, uncompressed_bytes, names, footer)
+
+
+@lru_cache(maxsize=1 << 4)
+def _column_names(schema: FileSchema) -> tuple[str, ...] | None:
+    """Return the names of the columns, None where one cannot be decoded."""
+    # A nested column has one leaf or more, all of which begin with its name.
+    try:
+        return tuple(dict.fromkeys(leaf.path[0].decode() for leaf in schema.leaves))
+    except UnicodeDecodeError:
+        return None
 
 
 def _counts_by_walking(
@@ -298,11 +317,11 @@ def _walked(footer: bytes, taken_apart: FileFooter | None) -> list[int]:
     if taken_apart is None:
         return list(walked)
     groups = taken_apart.row_groups
-    kinds = [tuple([chunk.shape for chunk in group.chunks]) for group in groups]
+    kinds = [group.kind.shapes for group in groups]
     firsts = {kind: place for place, kind in reversed(list(enumerate(kinds)))}
     sizes = list(islice(walked, max(firsts.values(), default=-1) + 1))
     known = groups[len(sizes) :]
-    return sizes + [sum(chunk.uncompressed_bytes for chunk in group.chunks) for group in known]
+    return sizes + [sum(group.numbers.uncompressed_bytes) for group in known]
 
 
 class _Trusted:
@@ -329,7 +348,7 @@ def _parts(footer: FileFooter) -> list[object]:
     return [
         footer.schema,
         (tail.created_by, tail.column_orders_raw, tail.arrow_schema),
-        *[chunk.shape for group in footer.row_groups for chunk in group.chunks],
+        *[shape for group in footer.row_groups for shape in group.kind.shapes],
     ]
 
 

@@ -488,12 +488,13 @@ def join_tables(
     on_rows: Callable[[int], None] | None = None,
     on_table: Callable[[pa.Table], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    sync: bool = False,
 ) -> JoinedTable:
     """Write the rows of ``episodes`` into one new parquet file, a row group an episode, in order.
 
     The bytes depend on the sources, the schema and the versions of this program and pyarrow alone:
     joining files that this function wrote, episode by episode, gives the bytes of joining their
-    sources. Nothing is synced to disk. Images are carried as bytes, never decoded.
+    sources. Images are carried as bytes, never decoded.
 
     A row group is copied if it needs no repair, is all that an episode has and of no other episode,
     was written by Arrow with the schema's columns and types, and is compressed with Snappy and has
@@ -514,6 +515,7 @@ def join_tables(
         on_table: Called with the rows of each episode as they are in the result; they are then
             read even where their pages are copied.
         should_stop: Asked before each episode; True ends the work.
+        sync: Force the file to the disk.
     No partial file is left behind by any of these.
     """
     target = os.fspath(destination)
@@ -537,7 +539,10 @@ def join_tables(
                 join.add(episode, None if stored is None else partial(stored, place))
                 if on_rows is not None:
                     on_rows(episode.rows)
-            return join.finish()
+            joined = join.finish()
+            if sync:
+                os.fsync(descriptor)
+            return joined
     except BaseException:
         # Half a file is of no use to anyone, and its name must be free for the next try.
         Path(target).unlink(missing_ok=True)

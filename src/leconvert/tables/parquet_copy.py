@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -51,6 +51,7 @@ from leconvert.tables.raw_footer import (
     FooterReader,
     Leaf,
     RowGroupEntry,
+    RowGroupKind,
 )
 from leconvert.tables.thrift import (
     I32,
@@ -601,22 +602,12 @@ class StoredGroups:
         told: there may be fewer of them than row groups.
         """
         with suppress(ThriftError):
-            known = _columns_of(_FOOTERS.schema(self._footer))
-            leaves = {name: known.places[name] for name in columns if name in known.places}
-            wanted = _Columns(
-                {name: place for place, name in enumerate(leaves)},
-                tuple([known.forms[leaf] for leaf in leaves.values()]),
+            wanted = _columns_of(_FOOTERS.schema(self._footer)).some(tuple(columns))
+            groups: Iterable[RowGroupEntry] = (
+                _FOOTERS.row_groups(self._footer) if self._parts is None else self._parts.row_groups
             )
-            of_columns = list(leaves.values())
-            groups: Iterator[list[ChunkEntry]] = (
-                _FOOTERS.row_groups(self._footer, of_columns)
-                if self._parts is None
-                else (
-                    [group.chunks[leaf] for leaf in of_columns] for group in self._parts.row_groups
-                )
-            )
-            for chunks in groups:
-                yield _extremes(tuple(chunks), wanted)
+            for group in groups:
+                yield _extremes(group, wanted)
 
     def copied_from(
         self, group: int, source: OpenedTable
@@ -757,7 +748,7 @@ class DataFile:
         counts: What its footer says.
     """
 
-    __slots__ = ("_chunks", "_columns", "counts", "path", "table")
+    __slots__ = ("_columns", "_group", "counts", "path", "table")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -767,12 +758,12 @@ class DataFile:
         except BaseException:
             self.table.close()
             raise
-        self._chunks: tuple[ChunkEntry, ...] = ()
+        self._group = _NO_ROW_GROUP
         self._columns = _NO_COLUMNS
         parts = self.counts.parts
         # Files of several row groups are rare, and read whole where anything is asked of them.
         if parts is not None and len(parts.row_groups) == 1:
-            self._chunks = parts.row_groups[0].chunks
+            self._group = parts.row_groups[0]
             self._columns = _columns_of(parts.schema)
 
     def __enter__(self) -> Self:
@@ -802,17 +793,17 @@ class DataFile:
         Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
         and empty values take no part.
         """
-        return _extremes(self._chunks, self._columns)
+        return _extremes(self._group, self._columns)
 
     def num_values(self, column: str) -> int | None:
         """Return the values of a column, elements of lists and nulls alike; None if not known."""
         leaf = self._columns.places.get(column)
-        return None if leaf is None else self._chunks[leaf].num_values
+        return None if leaf is None else self._group.numbers.num_values[leaf]
 
     def null_count(self, column: str) -> int | None:
         """Return the empty values of a column, elements of lists alike; None if not known."""
         leaf = self._columns.places.get(column)
-        return None if leaf is None else self._chunks[leaf].null_count
+        return None if leaf is None else self._group.null_count(leaf)
 
     def missing_files(self, column: str) -> int | None:
         """Return how many images of a column have no bytes, but a path at best; None if not known.
@@ -820,7 +811,7 @@ class DataFile:
         Only of columns that hold bytes and path of each image.
         """
         leaf = self._columns.files.get(column)
-        return None if leaf is None else self._chunks[leaf].null_count
+        return None if leaf is None else self._group.null_count(leaf)
 
     def raw(self, column: str) -> tuple[object, bytes] | None:
         """Return a column as it stands in a small file; None where that is not at hand.
@@ -831,7 +822,7 @@ class DataFile:
         whole, parts = self.table.whole, self.counts.parts
         if leaf is None or whole is None or parts is None:
             return None
-        chunk = self._chunks[leaf]
+        (chunk,) = self._group.chunks_of([leaf])
         pages = whole[chunk.start : chunk.start + chunk.compressed_bytes]
         return (parts.schema, chunk.shape), pages
 
@@ -847,7 +838,8 @@ class DataFile:
         leaf = self._columns.places.get(column)
         if leaf is None:
             return False
-        start, size = self._chunks[leaf].start, self._chunks[leaf].compressed_bytes
+        numbers = self._group.numbers
+        start, size = numbers.start[leaf], numbers.compressed_bytes[leaf]
         (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
         return ours[at : at + size] == theirs[there : there + size]
 
@@ -914,7 +906,7 @@ class DataFile:
     def distinct(self, column: str) -> list[Number]:
         """Return the different values of a column of one number a row, ascending."""
         found = self._dictionary(column)
-        if found is None or not self._chunks[self._columns.places[column]].is_all_dictionary:
+        if found is None or not self._group.chunks[self._columns.places[column]].is_all_dictionary:
             found = self.numbers(column)
         distinct: list[Number] = np.unique(found).tolist()
         return distinct
@@ -927,7 +919,7 @@ class DataFile:
         leaf, parts = self._columns.places.get(column), self.counts.parts
         if leaf is None or parts is None or not parts.tail.is_of_known_writer:
             return None
-        chunk = self._chunks[leaf]
+        (chunk,) = self._group.chunks_of([leaf])
         shape = chunk.shape
         dtype = _DTYPES.get(self._columns.forms[leaf] or "")
         if (
@@ -1017,7 +1009,7 @@ def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
     return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Columns:
     """The columns that have but one leaf.
 
@@ -1032,26 +1024,29 @@ class _Columns:
     forms: tuple[str | None, ...]
     files: Mapping[str, int] = field(default_factory=dict)
 
+    @lru_cache(maxsize=_KEPT_LAYOUTS)  # noqa: B019 - few are kept
+    def some(self, names: tuple[str, ...]) -> _Columns:
+        """Return those of some names."""
+        places = {name: self.places[name] for name in names if name in self.places}
+        return _Columns(places, self.forms)
 
-def _extremes(
-    chunks: tuple[ChunkEntry, ...], columns: _Columns
-) -> dict[str, tuple[Number, Number]]:
-    if not chunks:
-        return {}
-    shapes = tuple([chunk.shape for chunk in chunks])
-    plan = _PLANS.get((shapes, columns.forms))
+
+def _extremes(group: RowGroupEntry, columns: _Columns) -> dict[str, tuple[Number, Number]]:
+    shapes = group.kind.shapes
+    plan = _PLANS.get((shapes, columns))
     if plan is None:
         plan = _plan_for(shapes, columns)
-    found = plan.form.unpack(b"".join([chunks[at].groups[group] for at, group in plan.places]))
+    groups, edges = group.groups, group.kind.edges
+    found = plan.form.unpack(b"".join([groups[edges[leaf] + at] for leaf, at in plan.places]))
     return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
 
 
 class _Plan(NamedTuple):
-    """Where the extremes of all columns stand in entries of some shapes, and how to read them.
+    """Where the extremes of some columns stand in entries of some shapes, and how to read them.
 
     Attributes:
         columns: Columns that have extremes.
-        places: Entry and group of the least and the greatest value of each in turn.
+        places: Leaf and group of the least and the greatest value of each in turn.
         form: Reads all of them, one after the other.
     """
 
@@ -1072,17 +1067,17 @@ def _plan_for(shapes: tuple[ChunkShape, ...], columns: _Columns) -> _Plan:
             form += 2 * letter
     if len(_PLANS) >= _KEPT_LAYOUTS:
         _PLANS.clear()
-    plan = _Plan(tuple(names), tuple(places), Struct(form))
-    _PLANS[shapes, columns.forms] = plan
+    plan = _PLANS[shapes, columns] = _Plan(tuple(names), tuple(places), Struct(form))
     return plan
 
 
 # Files of a dataset are alike: what the first took time to learn, the others are read by.
 _FOOTERS = FooterReader()
 _SNAPPY_DECODER = pa.Codec("snappy")
-_PLANS: dict[tuple[tuple[ChunkShape, ...], tuple[str | None, ...]], _Plan] = {}
+_PLANS: dict[tuple[tuple[ChunkShape, ...], _Columns], _Plan] = {}
 _COLUMNS: dict[FileSchema, _Columns] = {}
 _NO_COLUMNS = _Columns({}, ())
+_NO_ROW_GROUP = RowGroupEntry(0, RowGroupKind((), (0,)), ())
 # By the identity of the schema, which is held: to hash one takes as long as to look at it.
 _LISTS: dict[int, tuple[pa.Schema, list[tuple[str, bool]]]] = {}
 

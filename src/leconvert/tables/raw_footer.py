@@ -7,9 +7,11 @@ metadata are the same bytes in file after file, so each is parsed once and recog
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, chain
+from operator import add, itemgetter, lt
 from typing import NamedTuple
 
 from leconvert.tables.thrift import (
@@ -42,6 +44,7 @@ __all__ = [
     "FooterReader",
     "Leaf",
     "RowGroupEntry",
+    "RowGroupKind",
     "parse_schema",
     "parse_tail",
     "uncompressed_sizes",
@@ -70,6 +73,8 @@ _TYPE, _ENCODINGS, _PATH, _CODEC = 1, 2, 3, 4
 _NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET = 5, 6, 7, 9, 11
 _STATISTICS, _ENCODING_STATS, _SIZE_STATISTICS = 12, 13, 16
 _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 3, 5, 6
+# A chunk begins with its dictionary, where it has one.
+_IN_ORDER = (_NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET)
 # Fields of PageEncodingStats.
 _PAGE_TYPE, _ENCODING, _PAGES = 1, 2, 3
 _DATA_PAGES = frozenset([0, 3])
@@ -176,6 +181,15 @@ class ChunkShape:
         """What matches a whole entry; None where byte strings of any length are among it."""
         return self._segments[0] if len(self._segments) == 1 else None
 
+    def number_at(self, number: int) -> int:
+        """Return which group a field is; of a chunk without dictionary this is its first page."""
+        return self._numbers.get(number, self._numbers[_DATA_OFFSET])
+
+    def dictionary_offset(self, groups: tuple[bytes, ...], first: int = 0) -> int | None:
+        """Return where the dictionary is, given the groups from ``first`` on; None without."""
+        at = self._numbers.get(_DICTIONARY_OFFSET)
+        return None if at is None else unzigzag(groups[first + at]) or None
+
     def entry(self, groups: tuple[bytes, ...]) -> ChunkEntry:
         """Return the entry with these groups."""
         numbers = self._numbers
@@ -183,8 +197,7 @@ class ChunkShape:
         uncompressed = unzigzag(groups[numbers[_UNCOMPRESSED]])
         compressed = unzigzag(groups[numbers[_COMPRESSED]])
         data = unzigzag(groups[numbers[_DATA_OFFSET]])
-        at = numbers.get(_DICTIONARY_OFFSET)
-        dictionary = None if at is None else unzigzag(groups[at]) or None
+        dictionary = self.dictionary_offset(groups)
         start = data if dictionary is None else dictionary
         return ChunkEntry(self, groups, values, uncompressed, compressed, data, dictionary, start)
 
@@ -676,7 +689,7 @@ def _key_value(reader: CompactReader) -> tuple[bytes, bytes | None]:
 _KEPT_SCHEMAS = 16
 _KEPT_TAILS = 64
 _KEPT_SHAPES = 16
-_KEPT_GROUP_SHAPES = 8
+_KEPT_KINDS = 8
 
 _ROWS = re.compile(rb"\x16(%b)\x19" % INTEGER, re.DOTALL)
 _SIZES = re.compile(
@@ -686,11 +699,123 @@ _SIZES = re.compile(
 _ROW_GROUP_COLUMNS = 0x19
 
 
-class RowGroupEntry(NamedTuple):
-    """One row group as a footer states it."""
+class ChunkNumbers(NamedTuple):
+    """The numbers of the column chunks of a row group, see `ChunkEntry`; one a column in each."""
+
+    num_values: list[int]
+    uncompressed_bytes: list[int]
+    compressed_bytes: list[int]
+    data_offset: list[int]
+    start: list[int]
+
+
+class RowGroupKind:
+    """What row groups of one kind have in common.
+
+    Attributes:
+        shapes: Each column's shape.
+        edges: Each column's first group among the groups of all, and how many these are.
+    """
+
+    __slots__ = ("_numbers", "edges", "shapes")
+
+    def __init__(self, shapes: tuple[ChunkShape, ...], edges: tuple[int, ...]) -> None:
+        self.shapes = shapes
+        self.edges = edges
+        places = [
+            edge + shape.number_at(number)
+            for number in _IN_ORDER
+            for shape, edge in zip(shapes, edges[:-1], strict=True)
+        ]
+        self._numbers: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = (
+            itemgetter(*places) if places else lambda _: ()
+        )
+
+    def numbers(self, groups: tuple[bytes, ...]) -> list[int]:
+        """Return the numbers in some groups, those of `ChunkNumbers` one behind the other."""
+        flat = list(map(unzigzag, self._numbers(groups)))
+        size = len(self.shapes)
+        starts = flat[4 * size :]
+        # Some writers say 0 where there is no dictionary.
+        if 0 in starts:
+            data = flat[3 * size : 4 * size]
+            flat[4 * size :] = [start or at for start, at in zip(starts, data, strict=True)]
+        return flat
+
+
+@dataclass(slots=True, eq=False)
+class RowGroupEntry:
+    """One row group as a footer states it; what is asked of its chunks is read when it is asked.
+
+    Attributes:
+        rows: Its rows.
+        kind: What it has in common with others.
+        groups: The bytes that differ, those of all columns.
+    """
 
     rows: int
-    chunks: tuple[ChunkEntry, ...]
+    kind: RowGroupKind
+    groups: tuple[bytes, ...]
+    # Not as `ChunkNumbers`: large footers have thousands of row groups.
+    _numbers: list[int] | None = field(default=None, init=False, repr=False)
+    _chunks: tuple[ChunkEntry, ...] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def numbers(self) -> ChunkNumbers:
+        """The numbers of its chunks."""
+        flat = self._numbers
+        if flat is None:
+            flat = self._numbers = self.kind.numbers(self.groups)
+        one = len(self.kind.shapes)
+        two, three, four = 2 * one, 3 * one, 4 * one
+        return ChunkNumbers(
+            flat[:one], flat[one:two], flat[two:three], flat[three:four], flat[four:]
+        )
+
+    @property
+    def chunks(self) -> tuple[ChunkEntry, ...]:
+        """Its chunks, one a leaf column of the schema."""
+        if self._chunks is None:
+            self._chunks = tuple(self.chunks_of(range(len(self.kind.shapes))))
+        return self._chunks
+
+    def chunks_of(self, leaves: Iterable[int]) -> list[ChunkEntry]:
+        """Return the chunks of some leaf columns."""
+        groups, shapes, edges = self.groups, self.kind.shapes, self.kind.edges
+        values, uncompressed, compressed, data, start = self.numbers
+        return [
+            ChunkEntry(
+                shapes[leaf],
+                groups[edges[leaf] : edges[leaf + 1]],
+                values[leaf],
+                uncompressed[leaf],
+                compressed[leaf],
+                data[leaf],
+                start[leaf]
+                if start[leaf] != data[leaf]
+                else shapes[leaf].dictionary_offset(groups, edges[leaf]),
+                start[leaf],
+            )
+            for leaf in leaves
+        ]
+
+    def null_count(self, leaf: int) -> int | None:
+        """Return `ChunkEntry.null_count` of one leaf column."""
+        at = self.kind.shapes[leaf].null_count
+        return None if at is None else unzigzag(self.groups[self.kind.edges[leaf] + at])
+
+    def uncompressed_within(self, size_bytes: int) -> int | None:
+        """Return the uncompressed bytes of all chunks; None where not all are in such a file."""
+        numbers = self.numbers
+        if not numbers.start:
+            return 0
+        if (
+            min(map(min, numbers)) < 0
+            or max(map(add, numbers.start, numbers.compressed_bytes)) > size_bytes
+            or any(map(lt, numbers.data_offset, numbers.start))
+        ):
+            return None
+        return sum(numbers.uncompressed_bytes)
 
 
 class FileFooter(NamedTuple):
@@ -717,18 +842,6 @@ class FooterOutline(NamedTuple):
     places: list[int]
 
 
-class _GroupShape(NamedTuple):
-    """What row groups of one kind have in common: one expression finds all their numbers.
-
-    Attributes:
-        pattern: It; its last group is the number of rows.
-        parts: Each column's shape, and its first group and the one after its last.
-    """
-
-    pattern: re.Pattern[bytes]
-    parts: tuple[tuple[ChunkShape, int, int], ...]
-
-
 class FooterReader:
     """Reads footers and remembers what it saw, to read the next one faster.
 
@@ -740,7 +853,8 @@ class FooterReader:
         self._schemas: tuple[FileSchema, ...] = ()
         self._tails: dict[bytes, FileTail] = {}
         self._shapes: dict[tuple[bytes, ...], tuple[ChunkShape, ...]] = {}
-        self._group_shapes: dict[FileSchema, tuple[_GroupShape, ...]] = {}
+        # With each kind what finds all its groups at once, and the number of rows behind them.
+        self._kinds: dict[FileSchema, tuple[tuple[re.Pattern[bytes], RowGroupKind], ...]] = {}
 
     def read(self, footer: bytes) -> FileFooter:
         """Take a footer apart."""
@@ -753,19 +867,12 @@ class FooterReader:
             raise _rows_disagree()
         return FileFooter(schema, rows, tuple(groups), self._tail(footer[position:]))
 
-    def row_groups(self, footer: bytes, leaves: Sequence[int]) -> Iterator[list[ChunkEntry]]:
-        """Yield some columns of each row group; one group is held at a time."""
+    def row_groups(self, footer: bytes) -> Iterator[RowGroupEntry]:
+        """Yield each row group; one is held at a time."""
         schema, _, size, position = self._begin(footer)
         for _ in range(size):
-            known = self._known_group(footer, position, schema)
-            if known is None:
-                group, position = self._row_group(footer, position, schema)
-                yield [group.chunks[leaf] for leaf in leaves]
-                continue
-            shape, match = known
-            groups, position = match.groups(), match.end()
-            parts = [shape.parts[leaf] for leaf in leaves]
-            yield [column.entry(groups[first:stop]) for column, first, stop in parts]
+            group, position = self._row_group(footer, position, schema)
+            yield group
 
     def rows(self, footer: bytes) -> list[int]:
         """Return the rows of each row group; holds little else, however many there are."""
@@ -784,8 +891,8 @@ class FooterReader:
             places.append(position)
             known = self._known_group(footer, position, schema)
             if known is not None:
-                shape, found = known
-                counts.append(_row_count(found[shape.pattern.groups]))
+                found = known[1]
+                counts.append(_row_count(found[found.re.groups]))
                 position = found.end()
             else:
                 group, position = self._row_group(footer, position, schema)
@@ -827,16 +934,15 @@ class FooterReader:
 
     def _known_group(
         self, footer: bytes, position: int, schema: FileSchema
-    ) -> tuple[_GroupShape, re.Match[bytes]] | None:
+    ) -> tuple[RowGroupKind, re.Match[bytes]] | None:
         """Return the kind of the row group at ``position`` and what it matched; None if new."""
-        known = self._group_shapes.get(schema, ())
-        for place, shape in enumerate(known):
-            match = shape.pattern.match(footer, position)
+        known = self._kinds.get(schema, ())
+        for place, (pattern, kind) in enumerate(known):
+            match = pattern.match(footer, position)
             if match is not None:
                 if place:
-                    front = (shape, *known[:place], *known[place + 1 :])
-                    self._group_shapes[schema] = front
-                return shape, match
+                    self._kinds[schema] = (known[place], *known[:place], *known[place + 1 :])
+                return kind, match
         return None
 
     def _row_group(
@@ -844,15 +950,14 @@ class FooterReader:
     ) -> tuple[RowGroupEntry, int]:
         known = self._known_group(footer, position, schema)
         if known is not None:
-            shape, match = known
+            kind, match = known
             groups = match.groups()
-            entries = [column.entry(groups[first:stop]) for column, first, stop in shape.parts]
-            return RowGroupEntry(_row_count(groups[-1]), tuple(entries)), match.end()
+            return RowGroupEntry(_row_count(groups[-1]), kind, groups), match.end()
         reader = CompactReader(footer, position)
         if reader.byte() != _ROW_GROUP_COLUMNS:
             raise ThriftError("a row group does not begin with its columns")
-        kind, size = reader.list_header()
-        if kind != STRUCT or size != len(schema.leaves):
+        element, size = reader.list_header()
+        if element != STRUCT or size != len(schema.leaves):
             raise ThriftError("a row group has other columns than the schema")
         head, position = footer[position : reader.position], reader.position
         chunks: list[ChunkEntry] = []
@@ -863,32 +968,30 @@ class FooterReader:
         if found is None:
             raise ThriftError("a row group is not followed by its sizes")
         rows = _row_count(found[1])
-        self._remember(schema, head, chunks)
-        return RowGroupEntry(rows, tuple(chunks)), found.end()
+        edges = tuple(accumulate((len(chunk.groups) for chunk in chunks), initial=0))
+        kind = RowGroupKind(tuple(chunk.shape for chunk in chunks), edges)
+        self._remember(schema, head, kind)
+        groups = tuple(chain.from_iterable(chunk.groups for chunk in chunks))
+        return RowGroupEntry(rows, kind, groups), found.end()
 
-    def _remember(self, schema: FileSchema, head: bytes, chunks: list[ChunkEntry]) -> None:
+    def _remember(self, schema: FileSchema, head: bytes, kind: RowGroupKind) -> None:
         """Keep what finds row groups like this one, all columns at once.
 
         Only the first few kinds: where columns vary freely there are too many, and each takes
         milliseconds to learn.
         """
-        known = self._group_shapes.get(schema, ())
-        if len(known) >= _KEPT_GROUP_SHAPES:
+        known = self._kinds.get(schema, ())
+        if len(known) >= _KEPT_KINDS:
             return
-        expressions = [chunk.shape.pattern for chunk in chunks]
-        pattern = re.escape(head)
-        parts: list[tuple[ChunkShape, int, int]] = []
-        first = 0
-        for chunk, expression in zip(chunks, expressions, strict=True):
-            if expression is None:
+        expression = re.escape(head)
+        for shape in kind.shapes:
+            if shape.pattern is None:
                 return
-            pattern += expression.pattern
-            parts.append((chunk.shape, first, first + expression.groups))
-            first += expression.groups
-        shape = _GroupShape(re.compile(pattern + _SIZES.pattern, re.DOTALL), tuple(parts))
-        if len(self._group_shapes) >= _KEPT_SCHEMAS and schema not in self._group_shapes:
-            self._group_shapes.clear()
-        self._group_shapes[schema] = (*known, shape)
+            expression += shape.pattern.pattern
+        pattern = re.compile(expression + _SIZES.pattern, re.DOTALL)
+        if len(self._kinds) >= _KEPT_SCHEMAS and schema not in self._kinds:
+            self._kinds.clear()
+        self._kinds[schema] = (*known, (pattern, kind))
 
     def _chunk(self, footer: bytes, position: int, leaf: Leaf) -> tuple[ChunkEntry, int]:
         known = self._shapes.get(leaf.path, ())

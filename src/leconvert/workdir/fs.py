@@ -13,8 +13,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -33,6 +33,7 @@ __all__ = [
     "OutcomeUnknownError",
     "can_clone",
     "devices_with_fleeting_inodes",
+    "folder_anew",
     "forget_old_names",
     "is_mount_point",
     "is_there",
@@ -200,14 +201,18 @@ def _renameat2(source: Path, target: Path, flags: int) -> None:
         raise OSError(code, os.strerror(code), str(source), None, str(target))
 
 
-def status_now(path: str | os.PathLike[str]) -> os.stat_result:
+def status_now(path: str | os.PathLike[str], folder: int | None = None) -> os.stat_result:
     """Return a file's status by opening it; symbolic links are followed.
 
     An NFS client asks the server again when it opens a file. ``os.stat`` may answer with what the
     client remembers, which is up to a minute old.
+
+    Args:
+        path: The file; where a folder is given, its name in that.
+        folder: A descriptor, from `folder_anew`.
     """
     # A named pipe would otherwise wait for somebody who writes.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     try:
         return os.fstat(descriptor)
     finally:
@@ -223,6 +228,23 @@ def forget_old_names(paths: Iterable[str]) -> None:
     for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
         with suppress(OSError):  # whoever opens a file in it meets the same error
             LOCAL.ask_again(folder)
+
+
+@contextmanager
+def folder_anew(folder: str) -> Iterator[int | None]:
+    """Open a folder, as `forget_old_names` does; None where that fails, as it may for its files.
+
+    A file that is opened by its name in it is found without a walk along its path.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 LOCAL = FileSystem()

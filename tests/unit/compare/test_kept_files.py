@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +11,8 @@ import pytest
 from tests.oddities import ODDITIES
 
 import leconvert
-from leconvert import tables
+from leconvert import media, tables
+from leconvert.compare import pair as comparison
 from leconvert.compare import verify_pair
 from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -150,10 +151,7 @@ def test_a_kept_clip_whose_index_was_changed_is_not_taken_for_the_sources(
     pair: tuple[Path, Path],
 ) -> None:
     source, result = pair
-    content = bytearray((result / KEPT_CLIP).read_bytes())
-    sizes = content.index(b"stsz") + 16
-    content[sizes : sizes + 8] = content[sizes + 4 : sizes + 8] + content[sizes : sizes + 4]
-    (result / KEPT_CLIP).write_bytes(content)
+    swap_sizes(result / KEPT_CLIP)
     for depth in ("structure", "bytes"):
         assert f"{KEPT_CLIP}: packet sizes" in differences(result, source, depth)
 
@@ -173,3 +171,55 @@ def test_a_kept_clip_of_another_length_is_found(pair: tuple[Path, Path]) -> None
     longer = source / CLIP.replace("000001", "000002")
     put_into_both(source, result, lambda: (source / CLIP).write_bytes(longer.read_bytes()))
     assert differences(result, source, "structure") == [f"{KEPT_CLIP}: number of frames"]
+
+
+def swap_sizes(clip: Path) -> None:
+    content = bytearray(clip.read_bytes())
+    sizes = content.index(b"stsz") + 16
+    content[sizes : sizes + 8] = content[sizes + 4 : sizes + 8] + content[sizes : sizes + 4]
+    clip.write_bytes(content)
+
+
+def flip_a_coded_byte(clip: Path) -> None:
+    content = bytearray(clip.read_bytes())
+    content[int(media.read_clip_index(clip).offsets[-1])] ^= 1
+    clip.write_bytes(content)
+
+
+@pytest.mark.parametrize("depth", ["structure", "bytes"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        swap_sizes,
+        flip_a_coded_byte,
+        lambda clip: clip.write_bytes(clip.with_name("file-002.mp4").read_bytes()),
+        lambda clip: clip.write_bytes(clip.read_bytes()[:-9]),
+        Path.unlink,
+    ],
+)
+def test_clips_that_are_read_at_once_are_compared_like_single_ones(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path], object] | None,
+    depth: str,
+) -> None:
+    monkeypatch.setattr(comparison, "_LEAST_EPISODES_A_PIECE", 16)
+    cameras = (CameraSpec("top", 32, 32, options={"bf": "0"}),)
+    spec = DatasetSpec(episodes=8, frames=[8, 5, 9, 3, 6, 4, 7, 2], cameras=cameras)
+    source, result = make_dataset(tmp_path / "source", spec), tmp_path / "result"
+    leconvert.convert(source, output=result, layout=LayoutOptions(layout="episode-files"))
+    read, known = media.read_alike, list[media.ClipIndex | None]()
+
+    def noted(paths: Sequence[str], others: Sequence[str]) -> list[media.ClipIndex | None]:
+        known.extend(read(paths, others))
+        return known
+
+    monkeypatch.setattr(media, "read_alike", noted)
+    if damage is not None:
+        damage(result / KEPT_CLIP)
+    at_once = verify_pair(result, source, depth=depth)
+    has_other_index = damage not in (None, flip_a_coded_byte)
+    assert [index is None for index in known] == [at == 1 and has_other_index for at in range(8)]
+    monkeypatch.setattr(media, "read_alike", lambda paths, _: [None] * len(paths))
+    assert verify_pair(result, source, depth=depth) == at_once

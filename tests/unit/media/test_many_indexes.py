@@ -13,7 +13,13 @@ from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index, read_clip_indexes
+from leconvert.media import (
+    ClipIndex,
+    UnsupportedClipError,
+    read_clip_index,
+    read_clip_indexes,
+    read_clips,
+)
 from leconvert.media import index as index_module
 
 
@@ -26,7 +32,7 @@ def paths(make_clip: Callable[[Recipe], Path], tmp_path: Path) -> list[str]:
     audio = tmp_path / "matroska.mp4"
     audio.write_bytes(b"\x1aE\xdf\xa3" + bytes(100))
     some = [*clips, broken, audio, tmp_path / "missing.mp4"]
-    return [str(path) for path in itertools.islice(itertools.cycle(some), 70)]
+    return [str(path) for path in itertools.islice(itertools.cycle(some), 110)]
 
 
 def described(answer: ClipIndex | UnreadableSourceError) -> tuple[object, ...]:
@@ -49,7 +55,17 @@ def one_by_one(paths: list[str]) -> list[tuple[object, ...]]:
 def test_many_indices_are_those_of_each(paths: list[str], read_ahead: bool) -> None:
     answers = list(read_clip_indexes(paths, read_ahead=read_ahead))
     assert [described(answer) for answer in answers] == one_by_one(paths)
-    assert sum(isinstance(answer, UnsupportedClipError) for answer in answers) == 14
+    assert sum(isinstance(answer, UnsupportedClipError) for answer in answers) == 22
+
+
+def test_each_index_comes_with_the_status_of_its_file(paths: list[str]) -> None:
+    for path, (status, answer) in zip(paths, read_clips(paths), strict=True):
+        if isinstance(answer, ClipIndex):
+            assert status is not None
+            assert (status.st_size, status.st_ino) == (
+                answer.file_size_bytes,
+                Path(path).stat().st_ino,
+            )
 
 
 def test_files_that_are_slow_to_answer_are_asked_from_several_threads(
@@ -64,7 +80,7 @@ def test_files_that_are_slow_to_answer_are_asked_from_several_threads(
 
     monkeypatch.setattr(os, "open", noting_open)
     waited = itertools.count(0.0, 1.0)
-    answers = list(read_clip_indexes(paths, waited_seconds=lambda: next(waited)))
+    answers = [answer for _, answer in read_clips(paths, waited_seconds=lambda: next(waited))]
     monkeypatch.undo()
     assert [described(answer) for answer in answers] == one_by_one(paths)
     block = index_module._CLIPS_AT_ONCE
@@ -73,7 +89,7 @@ def test_files_that_are_slow_to_answer_are_asked_from_several_threads(
 
     opened_by.clear()
     monkeypatch.setattr(os, "open", noting_open)
-    list(read_clip_indexes(paths, waited_seconds=lambda: 0.0))
+    list(read_clips(paths, waited_seconds=lambda: 0.0))
     assert not any(name.startswith("read-index") for name in opened_by)
 
 
@@ -104,12 +120,13 @@ def test_only_small_clips_are_read_ahead_and_only_so_much(
 ) -> None:
     advised: list[int] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda *request: advised.append(request[2]))
-    sound = paths[:1] * 70
+    block = index_module._CLIPS_AT_ONCE
+    sound = paths[:1] * (2 * block + 6)
     size_bytes = Path(sound[0]).stat().st_size
     list(read_clip_indexes(sound))
     assert advised == []
     list(read_clip_indexes(sound, read_ahead=True))
-    assert advised == [size_bytes] * 70
+    assert advised == [size_bytes] * len(sound)
 
     advised.clear()
     monkeypatch.setattr(index_module, "_SMALL_CLIP_BYTES", size_bytes - 1)
@@ -118,6 +135,6 @@ def test_only_small_clips_are_read_ahead_and_only_so_much(
 
     monkeypatch.setattr(index_module, "_SMALL_CLIP_BYTES", size_bytes)
     # Room for the first block; what is left is no clip's share of the second.
-    monkeypatch.setattr(index_module, "_READ_AHEAD_BYTES", 33 * size_bytes)
+    monkeypatch.setattr(index_module, "_READ_AHEAD_BYTES", (block + 1) * size_bytes)
     list(read_clip_indexes(sound, read_ahead=True))
-    assert advised == [size_bytes] * 32
+    assert advised == [size_bytes] * block

@@ -70,7 +70,7 @@ def test_a_server_that_fails_is_no_change(
     scan = scan_source(source_copy)
     dataset = Dataset(source_copy)
 
-    def stale(path: str) -> os.stat_result:
+    def stale(path: str, folder: int | None = None) -> os.stat_result:
         raise OSError(errno.ESTALE, "Stale file handle", path)
 
     monkeypatch.setattr(changes, "status_now", stale)
@@ -85,15 +85,57 @@ def test_a_file_that_may_not_be_read_is_no_change(
     refused = source_copy / DATA.format(1)
     real = os.open
 
-    def open_or_refuse(path: str, flags: int, mode: int = 0o777) -> int:
-        if str(path) == str(refused):
+    def open_or_refuse(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        if Path(path).name == refused.name:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return real(path, flags, mode)
+        return real(path, flags, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", open_or_refuse)
     dataset = Dataset(source_copy)
     with pytest.raises(StorageError, match=f"Cannot use {refused}: permission is denied"):
         changed_files(dataset, "data", scan.streams[0].files)
+
+
+def test_files_of_a_folder_that_may_not_be_listed_are_found_by_their_paths(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = scan_source(source_copy)
+    dataset = Dataset(source_copy)
+    (source_copy / DATA.format(1)).unlink()
+    folder = str((source_copy / DATA.format(0)).parent)
+    real = os.open
+
+    def open_or_refuse(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        if path == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        assert dir_fd is None
+        return real(path, flags)
+
+    monkeypatch.setattr(os, "open", open_or_refuse)
+    changes = changed_files(dataset, "data", scan.streams[0].files)
+    assert changes == [f"{DATA.format(1)}: No such file or directory"]
+
+
+def test_each_file_is_opened_by_its_name_in_its_folder_which_is_closed_again(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = scan_source(source_copy)
+    dataset = Dataset(source_copy)
+    opened: list[str] = []
+    real = os.open
+
+    def noted(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        opened.append(path)
+        return real(path, flags, dir_fd=dir_fd)
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(os, "open", noted)
+    assert changed_files(dataset, "data", scan.streams[0].files) == []
+    monkeypatch.undo()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    folder, *names = opened
+    assert folder == str((source_copy / DATA.format(0)).parent)
+    assert names == [Path(DATA.format(key)).name for key in scan.streams[0].files.key.tolist()]
 
 
 def test_a_named_pipe_in_a_files_place_is_told_and_not_waited_for(source_copy: Path) -> None:

@@ -180,10 +180,39 @@ def test_columns_of_row_groups_are_the_same_however_much_was_seen_before(tmp_pat
         ]
         for reader in (learned, FooterReader()):
             found = [
-                [(chunk.num_values, chunk.start) for chunk in chunks]
-                for chunks in reader.row_groups(footer, [2, 0])
+                [(chunk.num_values, chunk.start) for chunk in group.chunks_of([2, 0])]
+                for group in reader.row_groups(footer)
             ]
             assert found == expected
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False, ["x"]])
+def test_the_numbers_of_a_row_group_are_those_that_arrow_reads(
+    tmp_path: Path, use_dictionary: bool | list[str]
+) -> None:
+    reader = FooterReader()
+    for rows in (3, 70_000, 5):
+        values = pa.array([None, *range(1, rows)], pa.int64())
+        table = pa.table({"x": values, "list": [[1.5, 2.5]] * rows, "y": pa.array(range(rows))})
+        path = write(tmp_path / "file", table, use_dictionary=use_dictionary)
+        (group,) = reader.read(footer_of(path)).row_groups
+        stated = pq.read_metadata(path).row_group(0)
+        columns = [stated.column(leaf) for leaf in range(3)]
+        assert group.numbers.num_values == [column.num_values for column in columns]
+        for leaf, (chunk, column) in enumerate(zip(group.chunks, columns, strict=True)):
+            assert [chunk] == group.chunks_of([leaf])
+            assert chunk.num_values == column.num_values
+            assert chunk.uncompressed_bytes == column.total_uncompressed_size
+            assert chunk.compressed_bytes == column.total_compressed_size
+            assert chunk.data_offset == column.data_page_offset
+            assert chunk.dictionary_offset == column.dictionary_page_offset
+            assert chunk.start == (column.dictionary_page_offset or column.data_page_offset)
+            nulls = column.statistics.null_count
+            assert chunk.null_count == group.null_count(leaf) == nulls == int(leaf == 0)
+        total_bytes = sum(column.total_uncompressed_size for column in columns)
+        end = max(chunk.start + chunk.compressed_bytes for chunk in group.chunks)
+        assert group.uncompressed_within(end) == total_bytes
+        assert group.uncompressed_within(end - 1) is None
 
 
 def test_a_hundred_schemas_and_authors_leave_the_answers_as_they_are(tmp_path: Path) -> None:
