@@ -35,6 +35,7 @@ from leconvert.formats import (
     episode_digests,
     has_provenance,
     read_provenance,
+    rows_of,
     v2,
     v3,
 )
@@ -398,7 +399,7 @@ class Expected:
         These are of features that stay and are not computed.
         """
         for source in self.sources:
-            found = zip(source.index.tolist(), source.episode_stats(), strict=True)
+            found = zip(source.index.tolist(), rows_of(source.stats_blocks()), strict=True)
             for index, stats in found:
                 if stats is None:
                     _check_computed(source, index)

@@ -6,6 +6,7 @@ need not know its version, through the interface that the `Dataset` of both has.
 
 from leconvert.formats import v2, v3
 from leconvert.formats.dataset import Dataset, Episodes, Slices, Totals
+from leconvert.formats.episode_stats import StatsBlock, rows_of
 from leconvert.formats.provenance import (
     PROVENANCE_PATH,
     Provenance,
@@ -38,6 +39,7 @@ __all__ = [
     "SourceRecord",
     "SourceView",
     "Sources",
+    "StatsBlock",
     "Target",
     "Totals",
     "differences_table",
@@ -48,6 +50,7 @@ __all__ = [
     "open_sources",
     "read_provenance",
     "renamed_stream",
+    "rows_of",
     "target_of",
     "v2",
     "v3",
