@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from tests.episode_records import EpisodeRecord, write_episodes
 
 from leconvert.errors import SourceError
+from leconvert.findings import ObservationLog
 from leconvert.formats import StatsBlock, v2
 from leconvert.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
+from leconvert.source.file_checks import StatsCheck
 
 NUMBERS = st.one_of(
     st.floats(),
@@ -226,3 +228,42 @@ def test_columns_of_the_table_are_those_of_rows_that_are_looked_at_one_by_one(
                 same(a[name], b[name]) for a, b in zip(found, slowly, strict=True) for name in a
             )
     assert results[0] == results[1]
+
+
+DECLARED: dict[str, dict[str, Any]] = {
+    "action": {"dtype": "float32", "shape": [3]},
+    "image": {"dtype": "video", "shape": [4, 4, 3]},
+    "index": {"dtype": "int64", "shape": [1]},
+    "done": {"dtype": "bool", "shape": [1]},
+    "text": {"dtype": "string", "shape": [1]},
+}
+
+
+@pytest.mark.parametrize("oddity", [None, *ODDITIES])
+@SETTINGS
+@given(
+    rows=BLOCKS,
+    place=st.integers(0, 4),
+    declared=st.sampled_from(
+        [
+            {},
+            {"action": {"dtype": "float32", "shape": [4]}},
+            {"image": {"dtype": "float32", "shape": [3]}},
+            {"done": {"dtype": "image", "shape": [4, 4, 3]}},
+            {"other": {"dtype": "float32", "shape": [1]}},
+        ]
+    ),
+)
+def test_a_block_of_which_nothing_is_said_has_no_episode_of_which_something_is_said(
+    oddity: str | None, rows: list[dict[str, Any]], place: int, declared: dict[str, Any]
+) -> None:
+    if oddity is not None:
+        rows = with_oddity(rows, oddity, place)
+    check = StatsCheck(DECLARED | declared)
+    notes = ObservationLog()
+    found = [check({"stats": row}, 0, {}, notes) for row in rows]
+    said = [*notes.sightings.remarks(), *(name for names, _ in found for name in names)]
+    finds_nothing = check.finds_nothing(StatsBlock(rows))
+    assert not (finds_nothing and said)
+    if oddity is None:
+        assert finds_nothing is not bool(said)
