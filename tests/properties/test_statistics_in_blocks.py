@@ -15,7 +15,8 @@ from tests.episode_records import EpisodeRecord, write_episodes
 
 from leconvert.errors import SourceError
 from leconvert.findings import ObservationLog
-from leconvert.formats import StatsBlock, v2
+from leconvert.formats import StatsBlock, rows_of, v2
+from leconvert.formats.episode_stats import joined
 from leconvert.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
 from leconvert.source.file_checks import StatsCheck
 
@@ -34,6 +35,13 @@ def values(shape: tuple[int, ...], numbers: st.SearchStrategy[Any]) -> st.Search
     return numbers
 
 
+def in_order(stats: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {key: stats[name][key] for key in ("min", "max", "mean", "std", "count")}
+        for name in SHAPES
+    }
+
+
 def statistics() -> st.SearchStrategy[dict[str, Any]]:
     """Statistics as most datasets have them."""
     kinds = {"index": WHOLE, "done": st.booleans()}
@@ -50,7 +58,7 @@ def statistics() -> st.SearchStrategy[dict[str, Any]]:
                 "count": values((1,), st.integers(0, 1000)),
             }
         )
-    return st.fixed_dictionaries(features)
+    return st.fixed_dictionaries(features).map(in_order)
 
 
 # What makes one of many episodes unlike the others.
@@ -78,6 +86,10 @@ ODDITIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "names with a slash": lambda stats: stats.update({"a": {"b": stats.pop("grid")}}),
     "a negative count": lambda stats: stats["action"].update(count=[-1]),
     "two counts": lambda stats: stats["action"].update(count=[1, 2]),
+    "another order": lambda stats: stats.update(grid=stats.pop("grid")),
+    "another order of statistics": lambda stats: stats["grid"].update(min=stats["grid"].pop("min")),
+    "nothing of a feature": lambda stats: stats.update(grid={}),
+    "nothing at all": lambda stats: stats.clear(),
     "no table": lambda stats: stats.update(action=[1.5]),
 }
 BLOCKS = st.lists(statistics(), min_size=1, max_size=5)
@@ -127,6 +139,36 @@ def test_columns_are_what_numpy_gives_or_none(
             expected = np.array([row[feature][name] for row in rows])
             assert found.dtype == expected.dtype
             assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("oddity", [None, *ODDITIES])
+@SETTINGS
+@given(rows=st.lists(statistics(), min_size=2, max_size=9), place=st.integers(0, 8))
+def test_no_value_changes_on_the_way_through_columns(
+    oddity: str | None, rows: list[dict[str, Any]], place: int
+) -> None:
+    if oddity is not None:
+        rows = with_oddity(rows, oddity, place)
+    blocks = [StatsBlock(rows[first : first + 2]) for first in range(0, len(rows), 2)]
+    together = list(joined(blocks))
+    assert sum(map(len, together)) == len(rows)
+    assert len(together) == 1 or oddity is not None
+    for block in blocks, together:
+        assert same(list(rows_of(block)), rows)
+        fewer = [{name: row[name] for name in row if name != "action"} for row in rows]
+        assert same(list(rows_of(each.without({"action"}) for each in block)), fewer)
+        named = [{"a" if name == "action" else name: row[name] for name in row} for row in rows]
+        assert same(list(rows_of(each.renamed({"action": "a"}) for each in block)), named)
+        chosen = np.arange(len(rows)) % 2 == 0
+        edges = np.cumsum([len(each) for each in block])
+        parts = zip(block, np.split(chosen, edges[:-1]), strict=True)
+        some = [each.select(part) for each, part in parts if part.any()]
+        assert same(list(rows_of(some)), rows[::2])
+
+
+def test_blocks_are_joined_to_blocks_of_a_thousand_episodes_at_most() -> None:
+    blocks = [StatsBlock([{"a": {"min": [0.5]}}] * 125)] * 17
+    assert [len(block) for block in joined(blocks)] == [1000, 1000, 125]
 
 
 @pytest.mark.parametrize("oddity", [None, *ODDITIES])

@@ -222,9 +222,9 @@ def _all_stats(
             own = _exactly(len(copied), indices)
             # One at a time: what is counted of pictures is large.
             beside = zip(own, islice(others, len(copied)), strict=True)
-            if not source.repairs:
+            if not (computed or former or source.repairs.computed_stats):
                 deque(beside, maxlen=0)
-                yield copied
+                yield copied.without(source.repairs.dropped_features)
             else:
                 rows = enumerate(zip(copied.rows, beside, strict=True), position)
                 yield StatsBlock(
