@@ -197,7 +197,7 @@ def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     rows = time.perf_counter()
     aggregate = v3.StatsAggregator()
     for block in records():
-        aggregate.update_block(block.stats, first_episode=int(block.episode_index[0]))
+        aggregate.update_block(block.stats, block.episode_index.tolist())
     v3.write_stats(folder, aggregate.result())
     ended = time.perf_counter()
     return {

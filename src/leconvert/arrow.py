@@ -158,9 +158,19 @@ def nested_floats(column: pa.Array) -> FloatArray | None:
 
 
 def nested_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
-    """Return a column of nested lists as int64 or float64; None where they are not regular."""
-    whole = pa.types.is_integer(innermost_type(column.type))
-    return _nested(column, integers if whole else floats)
+    """Return a column of nested lists as int64, float64 or bool; None where it is irregular."""
+    inner = innermost_type(column.type)
+    if pa.types.is_boolean(inner):
+        return _nested(column, _truths)
+    return _nested(column, integers if pa.types.is_integer(inner) else floats)
+
+
+def _truths(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return a column of truth values, shape (rows,); None where it has nulls."""
+    if column.null_count or not len(column):
+        return None
+    bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
+    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
 
 
 def _nested(

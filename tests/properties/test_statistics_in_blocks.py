@@ -15,8 +15,7 @@ from tests.episode_records import EpisodeRecord, write_episodes
 
 from leconvert.errors import SourceError
 from leconvert.findings import ObservationLog
-from leconvert.formats import StatsBlock, rows_of, v2
-from leconvert.formats.episode_stats import joined
+from leconvert.formats import StatsBlock, joined, rows_of, v2
 from leconvert.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
 from leconvert.source.file_checks import StatsCheck
 
@@ -185,8 +184,8 @@ def test_adding_a_block_up_is_adding_its_episodes_up(
         try:
             with np.errstate(all="ignore"):
                 if by_block:
-                    aggregate.update_block(StatsBlock(rows[:2]), first_episode=0)
-                    aggregate.update_block(StatsBlock(rows[2:]), first_episode=2)
+                    aggregate.update_block(StatsBlock(rows[:2]), [0, 1])
+                    aggregate.update_block(StatsBlock(rows[2:]), range(2, len(rows)))
                 else:
                     for episode, stats in enumerate(rows):
                         aggregate.update(stats, episode_index=episode)

@@ -6,7 +6,7 @@ need not know its version, through the interface that the `Dataset` of both has.
 
 from leconvert.formats import v2, v3
 from leconvert.formats.dataset import Dataset, Episodes, Slices, Totals
-from leconvert.formats.episode_stats import StatsBlock, rows_of
+from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
 from leconvert.formats.provenance import (
     PROVENANCE_PATH,
     Provenance,
@@ -29,6 +29,7 @@ from leconvert.formats.sources import (
 from leconvert.formats.targets import TARGETS, Target, target_of, v3_target
 
 __all__ = [
+    "BLOCK_EPISODES",
     "PROVENANCE_PATH",
     "TARGETS",
     "Dataset",
@@ -46,6 +47,7 @@ __all__ = [
     "differing_features",
     "episode_digests",
     "has_provenance",
+    "joined",
     "open_dataset",
     "open_sources",
     "read_provenance",

@@ -97,6 +97,17 @@ class StatsBlock:
         }
         return StatsBlock.of_columns(columns, int(np.count_nonzero(chosen)))
 
+    def __getitem__(self, part: slice) -> StatsBlock:
+        """Return the block of consecutive episodes."""
+        if self._columns is None:
+            assert self._rows is not None
+            return StatsBlock(self._rows[part])
+        columns = {
+            feature: {name: array[part] for name, array in own.items()}
+            for feature, own in self._columns.items()
+        }
+        return StatsBlock.of_columns(columns, len(range(self._length)[part]))
+
     def without(self, features: Collection[str]) -> StatsBlock:
         """Return the block without some features."""
         if self._rows is None:

@@ -37,7 +37,7 @@ from leconvert.findings import (
     RepeatedObservations,
 )
 from leconvert.formats.dataset import Slices, Totals, fps_number, written_features
-from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock, joined
+from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
 from leconvert.selection import EpisodeSelection
@@ -1168,14 +1168,10 @@ class Dataset:
                 yield StatsBlock([{}] * min(BLOCK_EPISODES, len(index) - first))
             return
         offsets = EpisodeLines(path, validated=True).offsets_of(index).tolist()
-        yield from joined(_parsed_stats(path, offsets))
-
-
-def _parsed_stats(path: Path, offsets: Sequence[int]) -> Iterator[StatsBlock]:
-    with _open(path) as file:
-        lines = _lines_at(file, offsets)
-        while block := list(islice(lines, BLOCK_EPISODES)):
-            yield StatsBlock([_stats_in(path, line) for line in block])
+        with _open(path) as file:
+            lines = _lines_at(file, offsets)
+            while block := list(islice(lines, BLOCK_EPISODES)):
+                yield StatsBlock([_stats_in(path, line) for line in block])
 
 
 def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:

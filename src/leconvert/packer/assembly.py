@@ -26,6 +26,7 @@ from leconvert.formats import (
     Target,
     Totals,
     has_provenance,
+    joined,
     open_sources,
     rows_of,
     target_of,
@@ -70,10 +71,10 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     def records() -> Iterator[v3.EpisodeRecords]:
         nonlocal aggregated
         for found in _episode_records(run, sources, stats_files, pixels):
-            first = int(found.episode_index[0])
-            if first == aggregated:  # once, even if the rows are asked for again
-                aggregate.update_block(found.stats, first_episode=first)
-                aggregated += len(found.stats)
+            episodes = found.episode_index.tolist()
+            if episodes[0] == aggregated:  # once, even if the rows are asked for again
+                aggregate.update_block(found.stats, episodes)
+                aggregated += len(episodes)
             yield found
 
     placed_fps = Fraction(*media.frame_ticks(manifest.fps))
@@ -160,7 +161,7 @@ def _episode_records(
     }
     lines = sources.lines()
     first = 0
-    for stats in _all_stats(run, sources, stats_files, pixels):
+    for stats in joined(_all_stats(run, sources, stats_files, pixels)):
         block = slice(first, first + len(stats))
         yield v3.EpisodeRecords(
             episode_index=positions[block],

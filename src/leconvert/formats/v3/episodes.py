@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from leconvert.arrow import (
     FloatArray,
     floats,
-    innermost_type,
     integers,
     is_list,
     nested_numbers,
@@ -192,8 +191,8 @@ def stats_of_rows(rows: pa.Table) -> StatsBlock:
     columns: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for feature, statistic, column in _stats_columns(rows):
         array = nested_numbers(column.combine_chunks()) if is_list(column.type) else None
-        # Truth values stay such, and empty lists have no type of their own.
-        if array is None or not array.size or pa.types.is_boolean(innermost_type(column.type)):
+        # Empty lists have no type of their own.
+        if array is None or not array.size:
             return StatsBlock(_stats_rows(rows))
         columns.setdefault(feature, {})[statistic] = array
     return StatsBlock.of_columns(columns, rows.num_rows)

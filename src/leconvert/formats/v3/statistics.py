@@ -87,17 +87,19 @@ class StatsAggregator:
             self._feature(name).add(episode, values)
         self._count(1)
 
-    def update_block(self, block: StatsBlock, *, first_episode: int) -> None:
+    def update_block(self, block: StatsBlock, episodes: Sequence[int]) -> None:
         """Add some consecutive episodes: the same as `update` of each, and much faster."""
         done = 0
         while done < len(block):
             some = min(len(block) - done, self._block_episodes - self._in_block)
-            if not self._add_columns(block, done, done + some, first_episode):
-                for episode in range(done, done + some):
-                    self.update(block.rows[episode] or {}, episode_index=first_episode + episode)
+            if not self._add_columns(block, done, done + some, episodes):
+                for row in range(done, done + some):
+                    self.update(block.rows[row] or {}, episode_index=episodes[row])
             done += some
 
-    def _add_columns(self, block: StatsBlock, first: int, stop: int, first_episode: int) -> bool:
+    def _add_columns(
+        self, block: StatsBlock, first: int, stop: int, episodes: Sequence[int]
+    ) -> bool:
         """Add episodes of a block as columns; False, and nothing is done, where they do not fit."""
         columns = block.columns
         if columns is None:
@@ -107,12 +109,11 @@ class StatsAggregator:
             feature.pack()
         if not all(feature.takes(columns[name]) for name, feature in features.items()):
             return False
-        episodes = range(first_episode + first, first_episode + stop)
         for name, feature in features.items():
             arrays = {key: array[first:stop] for key, array in columns[name].items()}
-            feature.add_columns(episodes, arrays)
-        self._next_episode += len(episodes)
-        self._count(len(episodes))
+            feature.add_columns(episodes[first:stop], arrays)
+        self._next_episode += stop - first
+        self._count(stop - first)
         return True
 
     def _feature(self, name: str) -> _FeatureStats:
