@@ -44,7 +44,7 @@ import pyarrow as pa
 from bench_common import file_system_of, without_path
 from leconvert import tables
 from leconvert._version import __version__
-from leconvert.formats import v3
+from leconvert.formats import StatsBlock, v3
 from leconvert.layout import count_out_of_reach, cut_batches, layout_streams
 from leconvert.model import (
     KEEPING_LAYOUTS,
@@ -60,6 +60,8 @@ from leconvert.model import (
 from leconvert.workdir.run import Manifest, tool_versions
 
 CAMERAS = 4
+# Episodes whose rows are made at a time, as of a source of v2.1.
+BLOCK = 125
 FRAMES = 300
 # One episode's slices fill about a twentieth of an output file each.
 EPISODES_PER_BATCH = 21
@@ -170,27 +172,32 @@ def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
             "min": pixel, "max": pixel, "mean": pixel, "std": pixel, "count": [100],
         }  # fmt: skip
 
-    def records() -> Iterator[v3.EpisodeRecord]:
-        for index in range(episodes):
-            yield v3.EpisodeRecord(
+    def records() -> Iterator[v3.EpisodeRecords]:
+        for first in range(0, episodes, BLOCK):
+            index = np.arange(first, min(first + BLOCK, episodes))
+            begin, length = np.zeros_like(index), np.full_like(index, FRAMES)
+            yield v3.EpisodeRecords(
                 episode_index=index,
                 data_file=index // in_a_table,
                 dataset_from_index=index * FRAMES,
-                length=FRAMES,
-                videos=tuple(
-                    v3.VideoSpan(f"observation.images.{n}", index // in_a_video, 0, FRAMES)
+                length=length,
+                videos=[
+                    v3.VideoSpans(f"observation.images.{n}", index // in_a_video, begin, length)
                     for n in range(CAMERAS)
-                ),
-                legacy={"episode_index": index, "tasks": ["pick"], "length": FRAMES},
-                stats=stats,
+                ],
+                legacy=[
+                    {"episode_index": number, "tasks": ["pick"], "length": FRAMES}
+                    for number in index.tolist()
+                ],
+                stats=StatsBlock([stats] * len(index)),
             )
 
     started = time.perf_counter()
     written = v3.write_episodes(folder, records, fps=Fraction(30), names=names)
     rows = time.perf_counter()
     aggregate = v3.StatsAggregator()
-    for index in range(episodes):
-        aggregate.update(stats, episode_index=index)
+    for block in records():
+        aggregate.update_block(block.stats, block.episode_index.tolist())
     v3.write_stats(folder, aggregate.result())
     ended = time.perf_counter()
     return {

@@ -7,7 +7,7 @@ asked for one, and that costs more than a small conversion. Arrays made from buf
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "is_text",
     "list_length",
     "nested_floats",
+    "nested_numbers",
     "repeated_int64",
     "type_of",
     "type_of_numbers",
@@ -153,6 +154,28 @@ def floats(column: pa.Array) -> FloatArray | None:
 
 def nested_floats(column: pa.Array) -> FloatArray | None:
     """Return a column of nested lists, shape (rows, ...); None where they are not regular."""
+    return _nested(column, floats)
+
+
+def nested_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
+    """Return a column of nested lists as int64, float64 or bool; None where it is irregular."""
+    inner = innermost_type(column.type)
+    if pa.types.is_boolean(inner):
+        return _nested(column, _truths)
+    return _nested(column, integers if pa.types.is_integer(inner) else floats)
+
+
+def _truths(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return a column of truth values, shape (rows,); None where it has nulls."""
+    if column.null_count or not len(column):
+        return None
+    bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
+    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
+
+
+def _nested(
+    column: pa.Array, values_of: Callable[[pa.Array], npt.NDArray[Any] | None]
+) -> npt.NDArray[Any] | None:
     shape = [len(column)]
     while is_list(column.type):
         if column.null_count:
@@ -165,7 +188,7 @@ def nested_floats(column: pa.Array) -> FloatArray | None:
                 return None
         shape.append(size)
         column = values
-    numbers = floats(column)
+    numbers = values_of(column)
     return None if numbers is None else numbers.reshape(shape)
 
 

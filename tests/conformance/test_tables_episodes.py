@@ -13,8 +13,7 @@ import pytest
 from lerobot.datasets.io_utils import cast_stats_to_numpy, load_episodes
 from lerobot.datasets.io_utils import write_episodes as reference_write_episodes
 from lerobot.scripts.convert_dataset_v21_to_v30 import generate_episode_metadata_dict
-
-from leconvert.formats.v3 import EpisodeRecord, VideoSpan, write_episodes
+from tests.episode_records import EpisodeRecord, VideoSpan, write_episodes
 
 FPS = Fraction(30)
 FIRST_FILE = "meta/episodes/chunk-000/file-000.parquet"

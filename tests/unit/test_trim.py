@@ -19,7 +19,7 @@ from leconvert.cli import main
 from leconvert.compare import verify_pair
 from leconvert.compare.files import reason_to_keep
 from leconvert.errors import FindingsError, PlanMismatchError, TargetError, UsageError
-from leconvert.formats import v3
+from leconvert.formats import rows_of, v3
 from leconvert.formats.v3 import read_repairs
 from leconvert.model import LayoutOptions, stream_of_camera
 from leconvert.packer import ProofOptions
@@ -100,7 +100,7 @@ def test_the_video_keeps_what_its_frames_need_and_no_more(source: Path, trimmed:
 
 
 def test_statistics_of_trimmed_episodes_alone_are_computed(source: Path, trimmed: Path) -> None:
-    found = list(v3.Dataset(trimmed).episode_stats())
+    found = list(rows_of(v3.Dataset(trimmed).stats_blocks()))
     copied = [
         json.loads(line)["stats"]
         for line in (source / "meta/episodes_stats.jsonl").read_text().splitlines()

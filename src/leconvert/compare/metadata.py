@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert import media, tables
@@ -30,6 +31,7 @@ from leconvert.formats import (
     Slices,
     Sources,
     SourceView,
+    StatsBlock,
     Target,
     Totals,
     episode_digests,
@@ -57,6 +59,7 @@ from leconvert.workdir.storage_errors import raise_storage_trouble
 
 __all__ = [
     "Expected",
+    "ResultStats",
     "Routes",
     "compare_aggregate_form",
     "compare_cameras",
@@ -68,6 +71,7 @@ __all__ = [
     "compare_stats",
     "compare_tasks",
     "file_runs",
+    "flat_columns",
     "flattened",
     "joinable",
     "read_routes",
@@ -392,23 +396,13 @@ class Expected:
         """Yield what the sources say of each episode, see `leconvert.formats.Dataset`."""
         return self.sources.lines()
 
-    def stats(self) -> Iterator[tuple[Repairs, int, Mapping[str, Any]]]:
-        """Yield each episode's repairs, its number in its source, and its copied statistics.
-
-        These are of features that stay and are not computed.
-        """
+    def stats(self) -> Iterator[tuple[SourceView, list[int], StatsBlock]]:
+        """Yield the statistics of episodes of one source, with their numbers in it."""
         for source in self.sources:
-            found = zip(source.index.tolist(), source.episode_stats(), strict=True)
-            for index, stats in found:
-                if stats is None:
-                    _check_computed(source, index)
-                kept = {
-                    name: values
-                    for name, values in (stats or {}).items()
-                    if name not in source.repairs.dropped_features
-                    and not source.repairs.computes_stats(name, index)
-                }
-                yield source.repairs, index, kept
+            first = 0
+            for block in source.stats_blocks():
+                yield source, source.index[first : first + len(block)].tolist(), block
+                first += len(block)
 
 
 def _check_computed(source: SourceView, episode: int) -> None:
@@ -497,11 +491,25 @@ def _task(task: tuple[int, str] | None) -> str:
     return "no such row" if task is None else f"task {task[0]}, {task[1]!r}"
 
 
+class ResultStats(NamedTuple):
+    """The statistics of some episodes of a result, by column ``stats/<feature>/<name>``.
+
+    Attributes:
+        length: How many episodes.
+        columns: All columns as arrays; None where they are not regular.
+        rows: Gives what each episode has.
+    """
+
+    length: int
+    columns: Mapping[str, npt.NDArray[Any]] | None
+    rows: Callable[[], Sequence[Mapping[str, Any]]]
+
+
 def compare_stats(
     result: Path,
     path: str,
     expected: Expected,
-    found: Iterable[Mapping[str, Any]],
+    found: Iterable[ResultStats],
     data_files: Callable[[], Sequence[str]],
 ) -> Iterator[Difference]:
     """Compare every episode's statistics, and the dataset's with their aggregate and its rows.
@@ -523,15 +531,15 @@ def _compare_stats(
     result: Path,
     path: str,
     expected: Expected,
-    found: Iterable[Mapping[str, Any]],
+    found: Iterable[ResultStats],
     data_files: Callable[[], Sequence[str]],
 ) -> Iterator[Difference]:
     aggregate = v3.StatsAggregator()
     known: tuple[Set[str], Set[str]] = frozenset(), frozenset()
     names: list[str] = []
     times_computed: Counter[str] = Counter()
-    for have, (repairs, index, copied) in zip(found, expected.stats(), strict=False):
-        stats = dict(copied)
+    rows = _stats_rows(aggregate, expected.stats(), found)
+    for have, (repairs, index, stats) in rows:
         wanted = dict(flattened(stats, "stats"))
         for name in repairs.computed_stats:
             if not repairs.computes_stats(name, index):
@@ -560,6 +568,72 @@ def _compare_stats(
         return aggregate.bounds(feature, quantile)
 
     yield from _compare_aggregate(result, total, expected.features, data_files, bounds)
+
+
+def _stats_rows(
+    aggregate: v3.StatsAggregator,
+    expected: Iterable[tuple[SourceView, list[int], StatsBlock]],
+    found: Iterable[ResultStats],
+) -> Iterator[tuple[Mapping[str, Any], tuple[Repairs, int, dict[str, Any]]]]:
+    """Yield what must be compared episode by episode; blocks that are equal are aggregated here.
+
+    Of each episode that is yielded there are the result's columns; repairs, number and statistics
+    of the source, of features that stay and are not computed.
+    """
+    blocks = iter(found)
+    have, first = ResultStats(0, None, list), 0
+    for source, index, whole in expected:
+        done = 0
+        while done < len(whole):
+            if first == have.length:
+                following = next(blocks, None)
+                if following is None:
+                    return
+                have, first = following, 0
+            some = min(len(whole) - done, have.length - first)
+            block, own = whole[done : done + some], index[done : done + some]
+            part = slice(first, first + some)
+            done, first = done + some, first + some
+            repairs = source.repairs
+            if not repairs.computed_stats:
+                block = block.without(repairs.dropped_features)
+                if _same_columns(block, have.columns, part):
+                    aggregate.update_block(block, own)
+                    continue
+            for row, number, stats in zip(have.rows()[part], own, block.rows, strict=True):
+                if stats is None:
+                    _check_computed(source, number)
+                kept = {
+                    name: values
+                    for name, values in (stats or {}).items()
+                    if name not in repairs.dropped_features
+                    and not repairs.computes_stats(name, number)
+                }
+                yield row, (repairs, number, kept)
+
+
+def _same_columns(
+    block: StatsBlock, found: Mapping[str, npt.NDArray[Any]] | None, part: slice
+) -> bool:
+    """Whether statistics are for sure those of a part of the result's; NaN is not looked at."""
+    if found is None or block.columns is None:
+        return False
+    wanted = flat_columns(block.columns)
+    return wanted.keys() == found.keys() and all(
+        array.dtype == found[name].dtype and np.array_equal(array, found[name][part])
+        for name, array in wanted.items()
+    )
+
+
+def flat_columns(
+    columns: Mapping[str, Mapping[str, npt.NDArray[Any]]],
+) -> dict[str, npt.NDArray[Any]]:
+    """Return columns of statistics by their names in a table."""
+    return {
+        f"stats/{feature}/{name}": array
+        for feature, own in columns.items()
+        for name, array in own.items()
+    }
 
 
 def compare_aggregate_form(result: Path) -> Iterator[Difference]:

@@ -13,23 +13,34 @@ import numpy as np
 import pyarrow as pa
 
 from leconvert import tables
-from leconvert.arrow import int64_values
+from leconvert.arrow import int64_values, nested_numbers
 from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import (
     Expected,
+    ResultStats,
     Routes,
     compare_info,
     compare_location,
     compare_own_values,
     compare_stats,
     compare_tasks,
+    flat_columns,
     flattened,
     read_routes,
     same_json,
     unusable_columns,
 )
 from leconvert.errors import UsageError
-from leconvert.formats import TARGETS, Target, target_of, v2, v3, v3_target
+from leconvert.formats import (
+    BLOCK_EPISODES,
+    TARGETS,
+    StatsBlock,
+    Target,
+    target_of,
+    v2,
+    v3,
+    v3_target,
+)
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
@@ -197,12 +208,17 @@ class V3Tables:
             self.root, _EPISODES, expected, self._stats(), partial(_data_files, self)
         )
 
-    def _stats(self) -> Iterator[Mapping[str, Any]]:
+    def _stats(self) -> Iterator[ResultStats]:
         for rows in self._episodes.blocks(lambda name: name.startswith("stats/")):
-            columns = enumerate(rows.column_names)  # a name may be there twice
-            block = {name: rows.column(number).to_pylist() for number, name in columns}
-            for row in range(rows.num_rows):
-                yield {name: values[row] for name, values in block.items()}
+            columns = {
+                name: nested_numbers(rows.column(number).combine_chunks())
+                for number, name in enumerate(rows.column_names)  # a name may be there twice
+            }
+            whole = {name: array for name, array in columns.items() if array is not None}
+            is_regular = len(whole) == len(columns)
+            yield ResultStats(
+                rows.num_rows, whole if is_regular else None, partial(_listed_rows, rows)
+            )
 
     def own_files(self, there: Mapping[str, bool]) -> set[str]:
         """Return the tables that there must be, given all files that there are."""
@@ -300,8 +316,19 @@ class V21Tables:
         if not np.array_equal(self._stats.episode_index, self._episodes.episode_index):
             yield Difference("episodes", path, str(self.num_episodes), str(len(self._stats)))
             return
-        found = (dict(flattened(_stats_in(line), "stats")) for line in self._stats)
-        yield from compare_stats(self.root, path, expected, found, partial(_data_files, self))
+        yield from compare_stats(
+            self.root, path, expected, self._stats_blocks(), partial(_data_files, self)
+        )
+
+    def _stats_blocks(self) -> Iterator[ResultStats]:
+        lines = iter(self._stats)
+        while found := [_stats_in(line) for line in islice(lines, BLOCK_EPISODES)]:
+            columns = StatsBlock(found).columns
+            yield ResultStats(
+                len(found),
+                None if columns is None else flat_columns(columns),
+                partial(_flattened_rows, found),
+            )
 
     def own_files(self, there: Mapping[str, bool]) -> set[str]:  # noqa: ARG002
         """Return the tables that there must be."""
@@ -322,6 +349,16 @@ class V21Tables:
 def _data_files(result: ResultTables) -> list[str]:
     numbers = np.unique(result.routes([DATA_STREAM]).file_number[DATA_STREAM]).tolist()
     return [str(result.root / result.target.path(DATA_STREAM, number)) for number in numbers]
+
+
+def _listed_rows(rows: pa.Table) -> list[Mapping[str, Any]]:
+    columns = enumerate(rows.column_names)  # a name may be there twice
+    block = {name: rows.column(number).to_pylist() for number, name in columns}
+    return [{name: values[row] for name, values in block.items()} for row in range(rows.num_rows)]
+
+
+def _flattened_rows(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [dict(flattened(stats, "stats")) for stats in found]
 
 
 def _stats_in(line: Mapping[str, Any]) -> Mapping[str, Any]:

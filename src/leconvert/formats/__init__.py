@@ -6,6 +6,7 @@ need not know its version, through the interface that the `Dataset` of both has.
 
 from leconvert.formats import v2, v3
 from leconvert.formats.dataset import Dataset, Episodes, Slices, Totals
+from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
 from leconvert.formats.provenance import (
     PROVENANCE_PATH,
     Provenance,
@@ -28,6 +29,7 @@ from leconvert.formats.sources import (
 from leconvert.formats.targets import TARGETS, Target, target_of, v3_target
 
 __all__ = [
+    "BLOCK_EPISODES",
     "PROVENANCE_PATH",
     "TARGETS",
     "Dataset",
@@ -38,16 +40,19 @@ __all__ = [
     "SourceRecord",
     "SourceView",
     "Sources",
+    "StatsBlock",
     "Target",
     "Totals",
     "differences_table",
     "differing_features",
     "episode_digests",
     "has_provenance",
+    "joined",
     "open_dataset",
     "open_sources",
     "read_provenance",
     "renamed_stream",
+    "rows_of",
     "target_of",
     "v2",
     "v3",

@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
+from leconvert.formats.episode_stats import StatsBlock
 from leconvert.model import IntArray
 
 __all__ = ["Dataset", "Episodes", "Slices", "Totals", "fps_number", "written_features"]
@@ -139,10 +140,10 @@ class Dataset(Protocol):
         Each has its ``episode_index``.
         """
 
-    def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
-        """Yield the statistics of each episode, by feature; empty where there are none.
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of all episodes, in order; an episode without any has none in it.
 
-        None where there is something else than a table of them.
+        None stands for what is something else than a table of them.
         """
 
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from leconvert.arrow import array_of, int64_array, int64_values
 from leconvert.errors import UnreadableSourceError
+from leconvert.formats.episode_stats import rows_of
 from leconvert.formats.sources import Sources, SourceView
 from leconvert.model import IntArray, Source
 from leconvert.repairs import Repairs
@@ -96,7 +97,7 @@ def episode_digests(source: SourceView) -> Iterator[str]:
     It is of the JSON, keys sorted, of its line in the table of episodes and of its statistics
     there; where the conversion computes all statistics, these are not read and count as none.
     """
-    for line, stats in zip(source.lines(), source.episode_stats(), strict=True):
+    for line, stats in zip(source.lines(), rows_of(source.stats_blocks()), strict=True):
         text = json.dumps([line, stats or {}], sort_keys=True, default=_plain)
         yield hashlib.sha256(text.encode()).hexdigest()
 

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from leconvert.formats import v2, v3
 from leconvert.formats.dataset import Dataset, Episodes, Slices
+from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model import DATA_STREAM, FileTable, IntArray, Source, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.text import aligned, shown
@@ -137,10 +139,9 @@ class RenamedDataset:
         """Yield what is said of each episode beside where it lies."""
         return self.stored.lines()
 
-    def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
-        """Yield the statistics of each episode, by the features' new names."""
-        for stats in self.stored.episode_stats():
-            yield None if stats is None else self._renamed(stats)
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of all episodes, by the features' new names."""
+        return (block.renamed(self._new) for block in self.stored.stats_blocks())
 
     def stored_stream(self, stream: str) -> str:
         """Return the dataset's own name of a stream."""
@@ -224,7 +225,7 @@ class SourceView:
 
         Of a trimmed one only those tasks are named that a row which stays has.
         """
-        lines = self._of_kept(self.dataset.lines())
+        lines = compress(self.dataset.lines(), self._is_kept.tolist())
         intervals = self.repairs.trimmed_episodes
         if not intervals:
             return lines
@@ -251,19 +252,28 @@ class SourceView:
     def _rows(self) -> Slices:
         return self.dataset.slices(DATA_STREAM)
 
-    def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
-        """Yield what statistics the source has of each episode, see `Dataset.episode_stats`.
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield what statistics the source has of the episodes, see `Dataset.stats_blocks`.
 
         Nothing is read where none of them are kept.
         """
         if self.repairs.replaces_stats(self.dataset.features):
-            return iter([{}] * len(self))
-        return self._of_kept(self.dataset.episode_stats())
+            for first in range(0, len(self), BLOCK_EPISODES):
+                yield StatsBlock([{}] * min(BLOCK_EPISODES, len(self) - first))
+            return
+        is_kept, first = self._is_kept, 0
+        for block in self.dataset.stats_blocks():
+            chosen = is_kept[first : first + len(block)]
+            first += len(block)
+            if chosen.any():
+                yield block.select(chosen)
 
-    def _of_kept[Item](self, items: Iterable[Item]) -> Iterator[Item]:
+    @property
+    def _is_kept(self) -> npt.NDArray[np.bool_]:
+        """Whether the result has each episode of the source."""
         is_kept = np.zeros(len(self.dataset.episodes), np.bool_)
         is_kept[self.kept] = True
-        return compress(items, is_kept.tolist())
+        return is_kept
 
 
 class Sources(Sequence[SourceView]):

@@ -15,7 +15,7 @@ from leconvert.model import DATA_STREAM, OVERLAY, IntArray
 
 __all__ = ["TARGETS", "Target", "target_of", "v3_target"]
 
-Records = Callable[[], Iterable[v3.EpisodeRecord]]
+Records = Callable[[], Iterable[v3.EpisodeRecords]]
 
 
 class Target(Protocol):
@@ -99,8 +99,8 @@ class _V21:
         return v2.converted_info(info, totals)
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:  # noqa: ARG002
-        rows = ((each.episode_index, each.length, each.legacy, each.stats) for each in episodes())
-        return v2.write_episodes(root, rows)
+        blocks = ((each.episode_index, each.length, each.legacy, each.stats) for each in episodes())
+        return v2.write_episodes(root, blocks)
 
     def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
         v2.write_tasks(root, tasks)

@@ -37,6 +37,7 @@ from leconvert.findings import (
     RepeatedObservations,
 )
 from leconvert.formats.dataset import Slices, Totals, fps_number, written_features
+from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
 from leconvert.selection import EpisodeSelection
@@ -1159,20 +1160,25 @@ class Dataset:
         """Yield the lines of ``episodes.jsonl``, in ascending order of the episodes."""
         return iter(self.table)
 
-    def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
-        """Yield the statistics of each episode, by feature; None for what is no table of them."""
-        path = self.root / STATS_PATH
-        lines: Iterator[dict[str, Any]] = iter(())
-        if self.declared.has_episode_stats and path.exists():
-            lines = iter(EpisodeLines(path, validated=True))
-        line = next(lines, None)
-        for index in self.table.episode_index.tolist():
-            while line is not None and line["episode_index"] < index:
-                line = next(lines, None)
-            is_there = line is not None and line["episode_index"] == index
-            stats = line.get("stats") if is_there and line is not None else None
-            stats = {} if stats is None else stats
-            yield stats if isinstance(stats, dict) else None
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of the episodes; None for what is no table of them."""
+        path, index = self.root / STATS_PATH, self.table.episode_index
+        if not self.declared.has_episode_stats or not path.exists():
+            for first in range(0, len(index), BLOCK_EPISODES):
+                yield StatsBlock([{}] * min(BLOCK_EPISODES, len(index) - first))
+            return
+        offsets = EpisodeLines(path, validated=True).offsets_of(index).tolist()
+        with _open(path) as file:
+            lines = _lines_at(file, offsets)
+            while block := list(islice(lines, BLOCK_EPISODES)):
+                yield StatsBlock([_stats_in(path, line) for line in block])
+
+
+def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:
+    stats = None if line is None else _parse(path, None, line).get("stats")
+    if stats is None:
+        return {}
+    return stats if isinstance(stats, dict) else None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1184,6 +1190,9 @@ DATA_PATH_TEMPLATE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}
 VIDEO_PATH_TEMPLATE = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 # Of v3.0: in v2.1 no file holds several episodes.
 _DROPPED_KEYS = frozenset({"data_files_size_in_mb", "video_files_size_in_mb"})
+# Python writes fractions from here, and up to there, without an exponent.
+_LEAST_PLAIN, _EXPONENT_FROM = 1e-4, 1e16
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def output_path(stream: str, number: int) -> str:
@@ -1243,30 +1252,69 @@ def write_tasks(root: str | os.PathLike[str], tasks: Iterable[tuple[int, str]]) 
 
 def write_episodes(
     root: str | os.PathLike[str],
-    episodes: Iterable[tuple[int, int, Mapping[str, Any], Mapping[str, Any] | None]],
+    episodes: Iterable[tuple[IntArray, IntArray, Sequence[Mapping[str, Any]], StatsBlock]],
 ) -> list[str]:
-    """Write ``episodes.jsonl`` and ``episodes_stats.jsonl`` below ``root``, a line at a time.
+    """Write ``episodes.jsonl`` and ``episodes_stats.jsonl`` below ``root``, a block at a time.
+
+    Args:
+        episodes: Indices and lengths, lines of another table, and statistics of some episodes.
 
     Returns:
         The files written, relative to ``root``.
     """
     with (
-        _new_table(Path(root) / EPISODES_PATH) as add_episode,
+        _new_table(Path(root) / EPISODES_PATH) as add_episodes,
         _new_table(Path(root) / STATS_PATH) as add_stats,
     ):
-        for index, length, line, stats in episodes:
-            add_episode(episode_line(line, index, length))
-            add_stats({"episode_index": index, "stats": stats or {}})
+        for index, length, lines, stats in episodes:
+            rows = zip(lines, index.tolist(), length.tolist(), strict=True)
+            add_episodes(_json(episode_line(*row)) + "\n" for row in rows)
+            add_stats(_stats_lines(index, stats))
     return [EPISODES_PATH, STATS_PATH]
+
+
+def _stats_lines(index: IntArray, stats: StatsBlock) -> Iterator[str]:
+    """Yield the lines of statistics of some episodes, made of the texts of whole columns."""
+    columns = stats.columns
+    if columns is None:
+        for number, row in zip(index.tolist(), stats.rows, strict=True):
+            yield _json({"episode_index": number, "stats": row or {}}) + "\n"
+        return
+    features = ", ".join(
+        f"{_json(feature)}: {{{', '.join(f'{_json(name)}: \0' for name in own)}}}"
+        for feature, own in columns.items()
+    )
+    line = f'{{"episode_index": \0, "stats": {{{features}}}}}\n'.replace("%", "%%")
+    values = chain.from_iterable(own.values() for own in columns.values())
+    texts = zip(*map(_row_texts, chain([index], values)), strict=True)
+    yield from map(line.replace("\0", "%s").__mod__, texts)
+
+
+def _row_texts(numbers: npt.NDArray[Any]) -> list[str]:
+    """Return the JSON of each row of an array, as Python writes it.
+
+    The fast writer of arrays gives whole numbers and fractions of usual size the same digits, the
+    fewest that are read as the same number, but has an exponent elsewhere and otherwise.
+    """
+    depth = numbers.ndim
+    whole = orjson.dumps(np.ascontiguousarray(numbers), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    opening, closing = "[" * (depth - 1), "]" * (depth - 1)
+    inner = whole.replace(",", ", ")[depth:-depth]
+    texts = [f"{opening}{text}{closing}" for text in inner.split(f"{closing}, {opening}")]
+    if numbers.dtype.kind == "f":
+        size = np.abs(numbers.reshape(len(numbers), -1))
+        usual = ((size >= _LEAST_PLAIN) & (size < _EXPONENT_FROM)) | (size == 0)
+        for row in np.flatnonzero(~usual.all(axis=1)).tolist():
+            texts[row] = _json(numbers[row].tolist())
+    return texts
 
 
 def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     with _new_table(path) as add:
-        for record in records:
-            add(record)
+        add(_json(record) + "\n" for record in records)
 
 
 @contextmanager
-def _new_table(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+def _new_table(path: Path) -> Iterator[Callable[[Iterable[str]], object]]:
     with path.open("w", encoding="utf-8") as file:
-        yield lambda record: file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        yield file.writelines

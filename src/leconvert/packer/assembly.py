@@ -6,10 +6,10 @@ import hashlib
 import json
 import shlex
 import shutil
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,13 @@ from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
 from leconvert.formats import (
     PROVENANCE_PATH,
     Sources,
+    StatsBlock,
     Target,
     Totals,
     has_provenance,
+    joined,
     open_sources,
+    rows_of,
     target_of,
     v3,
     write_provenance,
@@ -33,6 +36,7 @@ from leconvert.formats import (
 from leconvert.layout import first_frames
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, OutputFile, Shard, Source, camera_of
+from leconvert.repairs import Repairs
 from leconvert.source import files_along
 from leconvert.source.modality import extension_files, mended_extension
 from leconvert.workdir.fs import (
@@ -64,14 +68,14 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     aggregate, pixels = v3.StatsAggregator(), _PixelCounts(sources.features)
     aggregated = 0
 
-    def records() -> Iterator[v3.EpisodeRecord]:
+    def records() -> Iterator[v3.EpisodeRecords]:
         nonlocal aggregated
-        found = _episode_records(run, sources, stats_files, pixels)
-        for position, record in enumerate(found):
-            if position == aggregated:  # once, even if the rows are asked for again
-                aggregate.update(record.stats or {}, episode_index=record.episode_index)
-                aggregated += 1
-            yield record
+        for found in _episode_records(run, sources, stats_files, pixels):
+            episodes = found.episode_index.tolist()
+            if episodes[0] == aggregated:  # once, even if the rows are asked for again
+                aggregate.update_block(found.stats, episodes)
+                aggregated += len(episodes)
+            yield found
 
     placed_fps = Fraction(*media.frame_ticks(manifest.fps))
     written = target.write_episodes(tree, records, fps=placed_fps)
@@ -138,8 +142,8 @@ def _target_of(run: OpenedRun, sources: Sources) -> Target:
 
 def _episode_records(
     run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
-) -> Iterator[v3.EpisodeRecord]:
-    """Yield what the result says of each episode, in order."""
+) -> Iterator[v3.EpisodeRecords]:
+    """Yield what the result says of the episodes, a block after the other."""
     manifest = run.manifest
     _, length = run.scan.lengths()
     ends = np.concatenate(([0], np.cumsum(length)))
@@ -155,46 +159,51 @@ def _episode_records(
         for layout in manifest.streams
         if camera_of(layout.stream) is not None
     }
-    all_stats = _all_stats(run, sources, stats_files, pixels)
-    for position, (line, stats) in enumerate(zip(sources.lines(), all_stats, strict=True)):
-        frames = int(length[position])
-        videos = tuple(
-            v3.VideoSpan(
-                camera,
-                int(numbers[stream][position]),
-                int(begins[stream][position]),
-                int(begins[stream][position]) + frames,
-            )
-            for camera, stream in cameras
-        )
-        yield v3.EpisodeRecord(
-            episode_index=position,
-            data_file=int(numbers[DATA_STREAM][position]),
-            dataset_from_index=int(ends[position]),
-            length=frames,
-            videos=videos,
-            legacy=line,
+    lines = sources.lines()
+    first = 0
+    for stats in joined(_all_stats(run, sources, stats_files, pixels)):
+        block = slice(first, first + len(stats))
+        yield v3.EpisodeRecords(
+            episode_index=positions[block],
+            data_file=numbers[DATA_STREAM][block],
+            dataset_from_index=ends[block],
+            length=length[block],
+            videos=[
+                v3.VideoSpans(
+                    camera,
+                    numbers[stream][block],
+                    begins[stream][block],
+                    begins[stream][block] + length[block],
+                )
+                for camera, stream in cameras
+            ],
+            legacy=_exactly(len(stats), lines),
             stats=stats,
         )
+        first = block.stop
+    _exactly(0, lines)
+    assert first == len(length), "the sources have the episodes of the plan"
+
+
+def _exactly[Item](number: int, items: Iterator[Item]) -> list[Item]:
+    """Return the next items; of none wanted there must be none."""
+    found = list(islice(items, number or 1))
+    if len(found) != number:
+        raise ValueError(f"{number} episodes are expected, {len(found)} or more are there")
+    return found
 
 
 def _all_stats(
     run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
-) -> Iterator[Mapping[str, Any]]:
-    """Yield each episode's statistics: copied, but for what was computed or left out.
+) -> Iterator[StatsBlock]:
+    """Yield the episodes' statistics: copied, but for what was computed or left out.
 
     What an earlier conversion computed of episodes to which others are appended is copied, too.
     """
     kept, total = run.manifest.kept_episodes, run.manifest.num_episodes
-    former: Iterable[Mapping[str, Any]] = ()
+    former: Iterable[Mapping[str, Any] | None] = ()
     if kept and stats_files:
-        former = v3.Dataset(run.manifest.target).episode_stats()
-    copied = (
-        # Where there is no table of statistics, the scan had them computed.
-        (source.repairs, index, stats or {})
-        for source in sources
-        for index, stats in zip(source.index.tolist(), source.episode_stats(), strict=True)
-    )
+        former = rows_of(v3.Dataset(run.manifest.target).stats_blocks())
     # In the plan's order: that of `stats_files` is who came first.
     computed = [
         chain(
@@ -206,26 +215,54 @@ def _all_stats(
     ]
     # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
     earlier = chain(former, repeat({}, total - (kept if former else 0)))
-    for position, (own, before, *found) in enumerate(zip(copied, earlier, *computed, strict=True)):
-        repairs, index, stats = own
-        if not repairs:
-            yield stats
-            continue
-        fresh = {
-            name: values for name, values in before.items() if repairs.computes_stats(name, index)
-        }
-        for entry in found:
-            assert entry["episode_index"] == position, "shards are read in order"
-            fresh |= entry["stats"]
-            if "levels" in entry:
-                pixels.add(position, entry["levels"])
-        merged = {
-            name: fresh.pop(name, values)
-            for name, values in stats.items()
-            if name in fresh
-            or not (name in repairs.dropped_features or repairs.computes_stats(name, index))
-        }
-        yield merged | fresh
+    others = zip(earlier, *computed, strict=True)
+    position = 0
+    for source in sources:
+        indices = iter(source.index.tolist())
+        for copied in source.stats_blocks():
+            own = _exactly(len(copied), indices)
+            # One at a time: what is counted of pictures is large.
+            beside = zip(own, islice(others, len(copied)), strict=True)
+            if not (computed or former or source.repairs.computed_stats):
+                deque(beside, maxlen=0)
+                yield copied.without(source.repairs.dropped_features)
+            else:
+                rows = enumerate(zip(copied.rows, beside, strict=True), position)
+                yield StatsBlock(
+                    [
+                        # Where there is no table of statistics, the scan had them computed.
+                        _merged(stats or {}, index, place, found, source.repairs, pixels)
+                        for place, (stats, (index, found)) in rows
+                    ]
+                )
+            position += len(copied)
+        _exactly(0, indices)
+    _exactly(0, others)
+
+
+def _merged(
+    stats: Mapping[str, Any],
+    index: int,
+    position: int,
+    beside: Sequence[Mapping[str, Any]],
+    repairs: Repairs,
+    pixels: _PixelCounts,
+) -> dict[str, Any]:
+    """Return the statistics of an episode with those computed before, and now by each stream."""
+    before, *found = beside
+    fresh = {name: values for name, values in before.items() if repairs.computes_stats(name, index)}
+    for entry in found:
+        assert entry["episode_index"] == position, "shards are read in order"
+        fresh |= entry["stats"]
+        if "levels" in entry:
+            pixels.add(position, entry["levels"])
+    merged = {
+        name: fresh.pop(name, values)
+        for name, values in stats.items()
+        if name in fresh
+        or not (name in repairs.dropped_features or repairs.computes_stats(name, index))
+    }
+    return merged | fresh
 
 
 def _computed_lines(run: OpenedRun, files: Sequence[tuple[int, Path]]) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from leconvert import media
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import DROP, ObservationLog, said_of_paths
+from leconvert.formats import StatsBlock
 from leconvert.formats.v2 import STATS_PATH
 from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
 from leconvert.tables import DataFile
@@ -581,6 +582,8 @@ _UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
 # Statistics are often computed and written in single precision.
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
 _MAX_DEPTH = 8
+_VALUES = ("min", "max", "mean", "std")
+_PICTURE_SHAPES = {(3, 1, 1), (1, 1, 1)}
 
 
 class StatsCheck:
@@ -675,6 +678,19 @@ class StatsCheck:
                 self._say_unsound(stats, name, notes, helps=("--recompute-stats",))
         return missing, stale
 
+    def finds_nothing(self, block: StatsBlock) -> bool:
+        """Whether there is nothing to say of some episodes, their extremes left aside."""
+        columns = block.columns
+        if columns is None or not columns.keys() >= set(self.features):
+            return False
+        if not all(map(_can_be_added_up, columns.values())):
+            return False
+        shapes = {name: {columns[name][key].shape[1:] for key in _VALUES} for name in self.features}
+        return all(
+            len(shapes[name]) == 1 and size in (0, *(shape[0] for shape in shapes[name]))
+            for name, size in self._numeric
+        ) and all(shapes[name] <= _PICTURE_SHAPES for name in self._visual)
+
     def _say_unsound(
         self,
         stats: Mapping[str, Any],
@@ -718,6 +734,14 @@ class StatsCheck:
             path=self._path,
         )
         return True
+
+
+def _can_be_added_up(own: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether columns are such as the result's statistics of a feature are added up from."""
+    count = own.get("count")
+    if count is None or count.shape[1:] != (1,) or not (count >= 0).all():
+        return False
+    return own.keys() >= set(_VALUES)
 
 
 def _differ(stated: float, found: float) -> bool:

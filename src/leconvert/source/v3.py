@@ -311,7 +311,11 @@ def _check_stats(
     missing: dict[str, list[int]] = {}
     row = 0
     for block in v3.EpisodesReader(root).blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
-        for record in v3.stats_of_rows(block):
+        stats = v3.stats_of_rows(block)
+        if check.finds_nothing(stats):
+            row += len(stats)
+            continue
+        for record in stats.rows:
             log.episode = row
             for name in check({"stats": record}, 0, {}, log)[0] if wanted[row] else ():
                 missing.setdefault(name, []).append(row)

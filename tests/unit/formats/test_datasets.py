@@ -10,7 +10,7 @@ import pytest
 
 import leconvert
 from leconvert.errors import LeconvertError, SourceError
-from leconvert.formats import Dataset, open_dataset, v2, v3
+from leconvert.formats import Dataset, open_dataset, rows_of, v2, v3
 from leconvert.model import LayoutOptions, camera_of
 from leconvert.repairs import DroppedEpisode, Repairs
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -43,7 +43,7 @@ def test_both_versions_tell_the_same(pair: tuple[Dataset, Dataset]) -> None:
     assert np.array_equal(old.episodes.episode_index, new.episodes.episode_index)
     assert old.episodes.length.tolist() == new.episodes.length.tolist() == [6, 4, 4, 1, 5]
     assert list(old.lines()) == list(new.lines())
-    assert list(old.episode_stats()) == list(new.episode_stats())
+    assert list(rows_of(old.stats_blocks())) == list(rows_of(new.stats_blocks()))
     assert next(old.lines())["operator"] == "ann"
 
 
@@ -89,7 +89,7 @@ def test_an_episode_without_statistics_has_none(pair: tuple[Dataset, Dataset]) -
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:2], *lines[3:]]))
     try:
-        found = list(v2.Dataset(old.root).episode_stats())
+        found = list(rows_of(v2.Dataset(old.root).stats_blocks()))
     finally:
         path.write_text("".join(lines))
     assert [bool(stats) for stats in found] == [True, True, False, True, True]

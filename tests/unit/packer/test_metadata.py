@@ -13,7 +13,7 @@ from tests.trees import read_episodes
 
 import leconvert
 from leconvert.errors import WorkDirError
-from leconvert.formats.v3 import episodes_writer as episodes
+from leconvert.formats import v2
 from leconvert.model import DATA_STREAM
 from leconvert.packer.assembly import write_meta
 from leconvert.repairs import RepairOptions, Repairs
@@ -45,7 +45,7 @@ def test_statistics_count_once_where_rows_have_to_be_written_again(
     source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The last line needs a wider type than the first ones, so all rows are asked for again.
-    monkeypatch.setattr(episodes, "_BLOCK_ROWS", 2)
+    monkeypatch.setattr(v2, "BLOCK_EPISODES", 2)
     edit_lines(
         source_copy,
         "episodes",

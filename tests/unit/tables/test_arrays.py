@@ -12,6 +12,7 @@ from leconvert.arrow import (
     MixedKindsError,
     array_of,
     array_of_numbers,
+    nested_numbers,
     repeated_int64,
     type_of,
     type_of_numbers,
@@ -112,3 +113,27 @@ def test_numbers_fit_into_wider_ones_but_not_into_another_nesting() -> None:
 @pytest.mark.parametrize("length", [0, 1, 5])
 def test_one_integer_is_repeated(length: int) -> None:
     assert repeated_int64(-7, length).to_pylist() == [-7] * length
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[1, 2], [3, -(2**63)]],
+        [[[0.5], [float("inf")]], [[-0.0], [1e-320]]],
+        [[True], [False], [True], [True], [False], [True], [True], [False], [True], [True]],
+    ],
+)
+def test_regular_lists_come_back_as_numbers_of_their_type(values: list[Any]) -> None:
+    column = pa.array([values[0], *values])
+    for part, wanted in ((column, [values[0], *values]), (column[1:], values)):
+        found = nested_numbers(part)
+        assert found is not None
+        assert found.dtype == np.array(values).dtype
+        assert found.tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "values", [[[1], None], [[1], [None]], [[True], [None]], [[1], [2, 3]], [["a"]], [[{"a": 1}]]]
+)
+def test_lists_that_are_no_regular_numbers_do_not(values: list[Any]) -> None:
+    assert nested_numbers(pa.array(values)) is None

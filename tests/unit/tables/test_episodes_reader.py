@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.episode_records import EpisodeRecord, write_episodes
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.formats.v3 import EpisodeRecord, EpisodesReader, write_episodes
+from leconvert.formats.v3 import EpisodesReader
 
 EPISODES = 2300
 

@@ -360,15 +360,16 @@ def test_no_table_function_imports_pandas(tmp_path: Path) -> None:
 import sys
 from fractions import Fraction
 from pathlib import Path
+import numpy as np
 from leconvert import tables as t
-from leconvert.formats import v3
+from leconvert.formats import StatsBlock, v3
 root = Path(sys.argv[1])
-span = v3.VideoSpan("cam", 0, 0, 3)
+zero, three = np.array([0]), np.array([3])
+spans = v3.VideoSpans("cam", zero, zero, three)
 line = {"tasks": ["a"], "x": {"y": [1.5]}, "z": None}
-v3.write_episodes(
-    root, lambda: [v3.EpisodeRecord(0, 0, 0, 3, (span,), line, {"a": {"min": [True]}})],
-    fps=Fraction(30),
-)
+stats = StatsBlock([{"a": {"min": [True]}, "b": {"min": [1.5], "max": [2]}}])
+record = v3.EpisodeRecords(zero, zero, zero, three, [spans], [line], stats)
+v3.write_episodes(root, lambda: [record], fps=Fraction(30))
 v3.write_tasks(root, [(0, "a")])
 list(v3.EpisodesReader(root).blocks(bool))
 v3.read_tasks(root)

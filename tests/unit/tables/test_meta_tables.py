@@ -12,18 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.episode_records import EpisodeRecord, VideoSpan, write_episodes
 from tests.trees import read_episodes
 
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.formats.v3 import (
     DATA_PATH_TEMPLATE,
     Dataset,
-    EpisodeRecord,
     EpisodesReader,
-    VideoSpan,
     episodes_path,
     read_tasks,
-    write_episodes,
     write_tasks,
 )
 

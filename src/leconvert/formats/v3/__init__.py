@@ -15,7 +15,7 @@ from leconvert.formats.v3.episodes import (
     read_episode_table,
     stats_of_rows,
 )
-from leconvert.formats.v3.episodes_writer import EpisodeRecord, VideoSpan, write_episodes
+from leconvert.formats.v3.episodes_writer import EpisodeRecords, VideoSpans, write_episodes
 from leconvert.formats.v3.info import (
     CODEBASE_VERSION,
     DATA_PATH_TEMPLATE,
@@ -85,7 +85,7 @@ __all__ = [
     "VIDEO_PATH_TEMPLATE",
     "Dataset",
     "Declared",
-    "EpisodeRecord",
+    "EpisodeRecords",
     "EpisodeTable",
     "EpisodesReader",
     "Feature",
@@ -96,7 +96,7 @@ __all__ = [
     "RowCheck",
     "StatsAggregator",
     "StreamPlaces",
-    "VideoSpan",
+    "VideoSpans",
     "check_ranges",
     "converted_info",
     "declaration",

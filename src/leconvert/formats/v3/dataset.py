@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from leconvert import media
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.formats.dataset import Slices
+from leconvert.formats.episode_stats import StatsBlock
 from leconvert.formats.v3.episodes import (
     LOCATION_COLUMNS,
     STATS_PREFIX,
@@ -279,10 +280,10 @@ class Dataset:
                     line["tasks"] = []  # as where nothing is listed, and told alike
                 yield line
 
-    def episode_stats(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the statistics of each episode, by feature; empty where there are none."""
-        for block in EpisodesReader(self.root).blocks(lambda name: name.startswith(STATS_PREFIX)):
-            yield from stats_of_rows(block)
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of all episodes, in order."""
+        blocks = EpisodesReader(self.root).blocks(lambda name: name.startswith(STATS_PREFIX))
+        return map(stats_of_rows, blocks)
 
     def relative(self, stream: str, key: int) -> str:
         """Return the path of the file that a scan's `FileTable` calls ``key``."""

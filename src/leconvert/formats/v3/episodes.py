@@ -17,12 +17,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import FloatArray, floats, integers
+from leconvert.arrow import (
+    FloatArray,
+    floats,
+    integers,
+    is_list,
+    nested_numbers,
+)
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
+from leconvert.formats.episode_stats import StatsBlock
 from leconvert.formats.v3.info import EPISODES_DIR, episodes_path
 from leconvert.model import Finding, IntArray, camera_of
 from leconvert.tables.footers import open_parquet, row_group_rows, unreadable, with_unique_names
@@ -178,19 +186,33 @@ def _leaves(reader: pq.ParquetReader, wanted: Callable[[str], bool]) -> list[int
     return [leaf for leaf, names in enumerate(reader.column_paths) if wanted(names[0])]
 
 
-def stats_of_rows(rows: pa.Table) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the statistics of each row, feature to statistic to value, as far as it has them."""
-    columns = []
+def stats_of_rows(rows: pa.Table) -> StatsBlock:
+    """Return the statistics of some rows, one at least, as far as each has them."""
+    columns: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for feature, statistic, column in _stats_columns(rows):
+        array = nested_numbers(column.combine_chunks()) if is_list(column.type) else None
+        # Empty lists have no type of their own.
+        if array is None or not array.size:
+            return StatsBlock(_stats_rows(rows))
+        columns.setdefault(feature, {})[statistic] = array
+    return StatsBlock.of_columns(columns, rows.num_rows)
+
+
+def _stats_rows(rows: pa.Table) -> list[dict[str, dict[str, Any]]]:
+    stats: list[dict[str, dict[str, Any]]] = [{} for _ in range(rows.num_rows)]
+    for feature, statistic, column in _stats_columns(rows):
+        for own, value in zip(stats, column.to_pylist(), strict=True):
+            if value is not None:
+                own.setdefault(feature, {})[statistic] = value
+    return stats
+
+
+def _stats_columns(rows: pa.Table) -> Iterator[tuple[str, str, pa.ChunkedArray]]:
+    """Yield feature, statistic and values of each column of statistics."""
     for name in rows.column_names:
         if name.startswith(STATS_PREFIX):
             feature, _, statistic = name.removeprefix(STATS_PREFIX).rpartition("/")
-            columns.append((feature, statistic, rows.column(name).to_pylist()))
-    for row in range(rows.num_rows):
-        stats: dict[str, dict[str, Any]] = {}
-        for feature, statistic, values in columns:
-            if values[row] is not None:
-                stats.setdefault(feature, {})[statistic] = values[row]
-        yield stats
+            yield feature, statistic, rows.column(name)
 
 
 # ------------------------------------------------------------------------------------------------

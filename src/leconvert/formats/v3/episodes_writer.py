@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.arrow import (
+    FloatArray,
     MixedKindsError,
     array_of,
     array_of_numbers,
@@ -31,12 +32,13 @@ from leconvert.arrow import (
     type_of_numbers,
 )
 from leconvert.errors import SourceError
+from leconvert.formats.episode_stats import StatsBlock
 from leconvert.formats.v3.info import USUAL_NAMES, FileNames, episodes_path
-from leconvert.model import FILES_PER_CHUNK
+from leconvert.model import FILES_PER_CHUNK, IntArray
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = ["EpisodeRecord", "VideoSpan", "write_episodes"]
+__all__ = ["EpisodeRecords", "VideoSpans", "write_episodes"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -44,27 +46,26 @@ __all__ = ["EpisodeRecord", "VideoSpan", "write_episodes"]
 
 
 _STATS_PREFIX = "stats/"
+# Integers below are floats, too, whose quotient is rounded once.
+_EXACT_BELOW = 2**53
 
 
-class RowBlock:
-    """Some rows of Python values that become columns; a row that lacks a column is null there.
+class _Rows:
+    """Rows of `EpisodeRecords` that become columns; a row that lacks a column is null there.
 
     The order of the columns is that of their first appearance, statistics after all others.
     """
 
-    def __init__(self) -> None:
-        self._rows: list[Mapping[str, Any]] = []
-        self._stats: list[Mapping[str, Any] | None] = []
-        self._stats_columns: dict[str, list[Any]] | None = None
-        # Statistics are most of the values and nearly always regular: one conversion gives a
-        # column's type and its numbers.
-        self._numbers: dict[str, npt.NDArray[Any]] = {}
-
-    def add(self, row: Mapping[str, Any], stats: Mapping[str, Any] | None) -> None:
-        """Append a row."""
-        self._rows.append(row)
-        self._stats.append(stats)
-        self._stats_columns = None
+    def __init__(self, records: EpisodeRecords, fps: Fraction, names: FileNames) -> None:
+        self._legacy = records.legacy
+        self._stats = records.stats
+        self._numbers = _routing_columns(records, fps, names)
+        first, *others = records.legacy
+        own = chain(self._numbers, first, ("length",), chain.from_iterable(others))
+        self._names = list(dict.fromkeys(own))
+        self._numbers["length"] = records.length
+        self._other_stats: dict[str, list[Any]] = {}
+        self._add_stats()
 
     def schema(self) -> pa.Schema:
         """Return the narrowest types that hold the rows.
@@ -74,22 +75,20 @@ class RowBlock:
         it is and everything else is written as JSON.
         """
         fields: list[pa.Field] = []
-        for name in _names(self._rows):
-            try:
-                found = type_of([row.get(name) for row in self._rows])
-            except MixedKindsError:
-                found = pa.string()
-            fields.append(pa.field(name, found))
-        for name, values in self._statistics().items():
-            numbers = _numbers(values)
+        for name in self._names:
+            numbers = self._numbers.get(name)
             if numbers is not None:
-                self._numbers[name] = numbers
                 found = type_of_numbers(numbers)
-            else:
+            elif name in self._other_stats:
                 try:
-                    found = type_of(values, truth_counts=True)
+                    found = type_of(self._other_stats[name], truth_counts=True)
                 except MixedKindsError as error:
                     raise _no_common_type(name, error) from error
+            else:
+                try:
+                    found = type_of(self._legacy_values(name))
+                except MixedKindsError:
+                    found = pa.string()
             fields.append(pa.field(name, found))
         return pa.schema(fields)
 
@@ -103,9 +102,9 @@ class RowBlock:
                     arrays.append(array_of_numbers(numbers, field.type))
                     continue
                 if field.name.startswith(_STATS_PREFIX):
-                    values = self._statistics().get(field.name) or [None] * len(self._rows)
+                    values = self._other_stats.get(field.name) or [None] * len(self._legacy)
                 else:
-                    values = [row.get(field.name) for row in self._rows]
+                    values = self._legacy_values(field.name)
                 if pa.types.is_string(field.type):
                     values = [_text(value) for value in values]
                 arrays.append(array_of(values, field.type))
@@ -113,18 +112,62 @@ class RowBlock:
                 raise _no_common_type(field.name, error) from error
         return pa.Table.from_arrays(arrays, schema=schema)
 
-    def _statistics(self) -> dict[str, list[Any]]:
-        """Return the columns of the statistics."""
-        if self._stats_columns is None:
-            columns = _regular_columns(self._stats)
-            if columns is None:
-                flat: list[dict[str, Any]] = [{} for _ in self._stats]
-                for stats, row in zip(self._stats, flat, strict=True):
-                    if stats is not None:
-                        _flatten(_STATS_PREFIX, stats, row)
-                columns = {name: [row.get(name) for row in flat] for name in _names(flat)}
-            self._stats_columns = columns
-        return self._stats_columns
+    def _legacy_values(self, name: str) -> list[Any]:
+        return [line.get(name) for line in self._legacy]
+
+    def _add_stats(self) -> None:
+        """Add the columns of the statistics: nearly always they are arrays already."""
+        if (found := self._stats.columns) is not None:
+            columns = {
+                f"{_STATS_PREFIX}{feature}/{statistic}": array
+                for feature, arrays in found.items()
+                for statistic, array in arrays.items()
+            }
+            # A feature with a slash in its name may give a column the name of another's.
+            if len(columns) == sum(map(len, found.values())):
+                self._numbers |= columns
+                self._names += columns
+                return
+        flat: list[dict[str, Any]] = [{} for _ in self._legacy]
+        for stats, row in zip(self._stats.rows, flat, strict=True):
+            if stats is not None:
+                _flatten(_STATS_PREFIX, stats, row)
+        for name in dict.fromkeys(chain.from_iterable(flat)):
+            self._names.append(name)
+            values = [row.get(name) for row in flat]
+            numbers = _numbers(values)
+            if numbers is None:
+                self._other_stats[name] = values
+            else:
+                self._numbers[name] = numbers
+
+
+def _routing_columns(
+    records: EpisodeRecords, fps: Fraction, names: FileNames
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns that say where episodes are, but for their length."""
+    start = records.dataset_from_index
+    chunk, file = names.indices(records.data_file)
+    columns: dict[str, npt.NDArray[Any]] = {
+        "episode_index": records.episode_index,
+        "data/chunk_index": chunk,
+        "data/file_index": file,
+        "dataset_from_index": start,
+        "dataset_to_index": start + records.length,
+    }
+    for spans in records.videos:
+        prefix = f"videos/{spans.key}/"
+        columns[prefix + "chunk_index"], columns[prefix + "file_index"] = names.indices(spans.file)
+        columns[prefix + "from_timestamp"] = _seconds(spans.from_frame, fps)
+        columns[prefix + "to_timestamp"] = _seconds(spans.to_frame, fps)
+    return columns
+
+
+def _seconds(frames: IntArray, fps: Fraction) -> FloatArray:
+    if max(int(frames.max()) * fps.denominator, fps.numerator) < _EXACT_BELOW:
+        return frames * fps.denominator / fps.numerator
+    # Python divides integers exactly and rounds once; NumPy's operands would be rounded before.
+    return np.array([frame * fps.denominator / fps.numerator for frame in frames.tolist()])
 
 
 def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
@@ -174,32 +217,6 @@ def storable(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _regular_columns(
-    rows: Sequence[Mapping[str, Any] | None],
-) -> dict[str, list[Any]] | None:
-    """Return the columns of statistics that all rows have, as lists, two levels deep.
-
-    Nearly all do, and then nothing is flattened row by row. None where they do not.
-    """
-    columns: dict[str, list[Any]] = {}
-    first = rows[0] if rows else None
-    if first is None or any(row is None or row.keys() != first.keys() for row in rows):
-        return None
-    for feature, example in first.items():
-        values = [row[feature] for row in rows if row is not None]
-        if set(map(type, values)) != {dict} or any(
-            value.keys() != example.keys() for value in values
-        ):
-            return None
-        for statistic in example:
-            column = [value[statistic] for value in values]
-            name = f"{_STATS_PREFIX}{feature}/{statistic}"
-            if set(map(type, column)) != {list} or name in columns:
-                return None
-            columns[name] = column
-    return columns
-
-
 def _flatten(prefix: str, stats: Mapping[str, Any], flat: dict[str, Any]) -> None:
     for key, value in stats.items():
         if type(value) is list:
@@ -210,10 +227,6 @@ def _flatten(prefix: str, stats: Mapping[str, Any], flat: dict[str, Any]) -> Non
             plain = value.tolist() if hasattr(value, "tolist") else value
             # A statistic is an array of one dimension at least.
             flat[f"{prefix}{key}"] = plain if isinstance(plain, list) else [plain]
-
-
-def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(rows)))
 
 
 def _numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
@@ -270,13 +283,11 @@ def _no_common_type(column: str, error: Exception) -> SourceError:
 
 # Rows of a row group.
 _GROUP_ROWS = 1000
-# Rows that are held as Python's values before they become columns; those take ten times the room.
-_BLOCK_ROWS = 125
 _FILE_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
-class VideoSpan(NamedTuple):
-    """Where one camera's frames of an episode are.
+class VideoSpans(NamedTuple):
+    """Where one camera's frames of some episodes are; arrays have shape (n,).
 
     Attributes:
         key: The video feature.
@@ -286,37 +297,37 @@ class VideoSpan(NamedTuple):
     """
 
     key: str
-    file: int
-    from_frame: int
-    to_frame: int
+    file: IntArray
+    from_frame: IntArray
+    to_frame: IntArray
 
 
-class EpisodeRecord(NamedTuple):
-    """All that ``meta/episodes`` says about one episode.
+class EpisodeRecords(NamedTuple):
+    """All that ``meta/episodes`` says about n episodes, one at least; arrays have shape (n,).
 
     Attributes:
-        episode_index: Its index in the result.
-        data_file: Number of the data file that holds its rows, from 0.
+        episode_index: Their indices in the result.
+        data_file: Number of the data file that holds the rows of each, from 0.
         dataset_from_index: First of its rows in the whole dataset.
         length: Number of its rows.
-        videos: One span a camera, sorted by key.
-        legacy: Its line of ``episodes.jsonl``; keys keep their order. ``episode_index`` and
-            ``length`` above take precedence over what it says.
-        stats: Its statistics, feature to statistic to value; None where the source has none.
+        videos: The spans of each camera, sorted by key.
+        legacy: The lines of ``episodes.jsonl``; keys keep their order. ``episode_index`` and
+            ``length`` above take precedence over what they say.
+        stats: The statistics; None for an episode of which the source has none.
     """
 
-    episode_index: int
-    data_file: int
-    dataset_from_index: int
-    length: int
-    videos: tuple[VideoSpan, ...]
-    legacy: Mapping[str, Any]
-    stats: Mapping[str, Any] | None
+    episode_index: IntArray
+    data_file: IntArray
+    dataset_from_index: IntArray
+    length: IntArray
+    videos: Sequence[VideoSpans]
+    legacy: Sequence[Mapping[str, Any]]
+    stats: StatsBlock
 
 
 def write_episodes(
     root: str | os.PathLike[str],
-    episodes: Callable[[], Iterable[EpisodeRecord]],
+    episodes: Callable[[], Iterable[EpisodeRecords]],
     *,
     fps: Fraction,
     names: FileNames = USUAL_NAMES,
@@ -328,18 +339,22 @@ def write_episodes(
 
     Args:
         episodes: Gives the records in order, the same ones each time; called once, or three times
-            where a later record needs wider types than the first hundred or so.
+            where a later record needs wider types than the first ones.
 
     Returns:
         The files written, relative to ``root``, in row order.
     """
     writer = _EpisodesWriter(Path(root), file_size_limit_bytes)
-    if not writer.write(_blocks(episodes(), fps, names), None):
+
+    def blocks() -> Iterator[_Rows]:
+        return (_Rows(records, fps, names) for records in episodes())
+
+    if not writer.write(blocks(), None):
         schema: pa.Schema | None = None
-        for block in _blocks(episodes(), fps, names):
+        for block in blocks():
             schema = widened(schema, block.schema())
         writer.discard()
-        complete = writer.write(_blocks(episodes(), fps, names), schema)
+        complete = writer.write(blocks(), schema)
         assert complete, "the schema of all rows holds every row"
     if not writer.paths:
         raise SourceError(
@@ -348,43 +363,6 @@ def write_episodes(
             next_step="Convert a dataset that has episodes.",
         )
     return writer.paths
-
-
-def _blocks(
-    episodes: Iterable[EpisodeRecord], fps: Fraction, names: FileNames
-) -> Iterator[RowBlock]:
-    remaining = iter(episodes)
-    while records := list(islice(remaining, _BLOCK_ROWS)):
-        yield _block(records, fps, names)
-
-
-def _block(records: Sequence[EpisodeRecord], fps: Fraction, names: FileNames) -> RowBlock:
-    block = RowBlock()
-    for record in records:
-        # Plain integers: numbers that come out of NumPy arrays are of another type.
-        start = int(record.dataset_from_index)
-        chunk, file = names.indices(int(record.data_file))
-        row: dict[str, Any] = {
-            "episode_index": int(record.episode_index),
-            "data/chunk_index": chunk,
-            "data/file_index": file,
-            "dataset_from_index": start,
-            "dataset_to_index": start + int(record.length),
-        }
-        for span in record.videos:
-            prefix = f"videos/{span.key}/"
-            row[prefix + "chunk_index"], row[prefix + "file_index"] = names.indices(int(span.file))
-            row[prefix + "from_timestamp"] = _seconds(span.from_frame, fps)
-            row[prefix + "to_timestamp"] = _seconds(span.to_frame, fps)
-        row |= {key: value for key, value in record.legacy.items() if key not in row}
-        row["length"] = int(record.length)
-        block.add(row, record.stats)
-    return block
-
-
-def _seconds(frame: int, fps: Fraction) -> float:
-    # Python divides integers exactly and rounds once; NumPy's operands would be rounded before.
-    return int(frame) * fps.denominator / fps.numerator
 
 
 class _EpisodesWriter:
@@ -401,7 +379,7 @@ class _EpisodesWriter:
         self._writer: pq.ParquetWriter | None = None
         self.paths: list[str] = []
 
-    def write(self, blocks: Iterable[RowBlock], schema: pa.Schema | None) -> bool:
+    def write(self, blocks: Iterable[_Rows], schema: pa.Schema | None) -> bool:
         group: list[pa.Table] = []
         rows = 0
         try:
@@ -413,11 +391,12 @@ class _EpisodesWriter:
                     return False
                 group.append(block.table(storable(schema)))
                 rows += group[-1].num_rows
-                if rows >= _GROUP_ROWS:
-                    self._append(pa.concat_tables(group).combine_chunks())
-                    group.clear()
-                    rows = 0
-            if group:
+                while rows >= _GROUP_ROWS:
+                    together = pa.concat_tables(group)
+                    self._append(together.slice(0, _GROUP_ROWS).combine_chunks())
+                    rows -= _GROUP_ROWS
+                    group = [together.slice(_GROUP_ROWS)]
+            if rows:
                 self._append(pa.concat_tables(group).combine_chunks())
         finally:
             self._close()

@@ -96,8 +96,8 @@ class FileNames(NamedTuple):
     files_per_chunk: int = FILES_PER_CHUNK
     counts_on: bool = False
 
-    def indices(self, number: int) -> tuple[int, int]:
-        """Return ``chunk_index`` and ``file_index`` of a file."""
+    def indices[Number: (int, IntArray)](self, number: Number) -> tuple[Number, Number]:
+        """Return ``chunk_index`` and ``file_index`` of a file, or of each of several."""
         chunk, file = divmod(number, self.files_per_chunk)
         return chunk, number if self.counts_on else file
 

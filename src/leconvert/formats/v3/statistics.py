@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import SourceError
+from leconvert.formats.episode_stats import StatsBlock
 from leconvert.formats.v3.info import STATS_PATH
 from leconvert.workdir.fs import make_folders_below
 
@@ -83,16 +84,49 @@ class StatsAggregator:
         episode = self._next_episode if episode_index is None else episode_index
         self._next_episode += 1
         for name, values in _features_of(stats, "", episode):
-            feature = self._features.get(name)
-            if feature is None:
-                is_image = (
-                    "image" in name
-                    if self._image_features is None
-                    else name in self._image_features
-                )
-                feature = self._features[name] = _FeatureStats(name, is_image)
-            feature.add(episode, values)
-        self._in_block += 1
+            self._feature(name).add(episode, values)
+        self._count(1)
+
+    def update_block(self, block: StatsBlock, episodes: Sequence[int]) -> None:
+        """Add some consecutive episodes: the same as `update` of each, and much faster."""
+        done = 0
+        while done < len(block):
+            some = min(len(block) - done, self._block_episodes - self._in_block)
+            if not self._add_columns(block, done, done + some, episodes):
+                for row in range(done, done + some):
+                    self.update(block.rows[row] or {}, episode_index=episodes[row])
+            done += some
+
+    def _add_columns(
+        self, block: StatsBlock, first: int, stop: int, episodes: Sequence[int]
+    ) -> bool:
+        """Add episodes of a block as columns; False, and nothing is done, where they do not fit."""
+        columns = block.columns
+        if columns is None:
+            return False
+        features = {name: self._feature(name) for name in columns}
+        for feature in features.values():
+            feature.pack()
+        if not all(feature.takes(columns[name]) for name, feature in features.items()):
+            return False
+        for name, feature in features.items():
+            arrays = {key: array[first:stop] for key, array in columns[name].items()}
+            feature.add_columns(episodes[first:stop], arrays)
+        self._next_episode += stop - first
+        self._count(stop - first)
+        return True
+
+    def _feature(self, name: str) -> _FeatureStats:
+        feature = self._features.get(name)
+        if feature is None:
+            is_image = (
+                "image" in name if self._image_features is None else name in self._image_features
+            )
+            feature = self._features[name] = _FeatureStats(name, is_image)
+        return feature
+
+    def _count(self, episodes: int) -> None:
+        self._in_block += episodes
         if self._in_block >= self._block_episodes:
             self._in_block = 0
             for feature in self._features.values():
@@ -137,12 +171,36 @@ class _FeatureStats:
         self.episodes.append(episode)
         self.run.append(values)
         if len(self.run) == _RUN_EPISODES:
-            self._pack()
+            self.pack()
+
+    def takes(self, columns: Mapping[str, Array]) -> bool:
+        """Whether columns have all that is wanted, in the right shapes."""
+        if not all(key in columns for key in self.keys or _REQUIRED):
+            return False
+        count, shape = columns["count"], self.shape or columns["min"].shape[1:]
+        return (
+            self._shape_problem("count", count.shape[1:]) is None
+            and self._shape_problem("min", shape) is None
+            and not (count < 0).any()
+            and all(
+                columns[key].shape[1:] == shape
+                for key in self.keys or _keys_of(columns)
+                if key != "count"
+            )
+        )
+
+    def add_columns(self, episodes: Sequence[int], columns: Mapping[str, Array]) -> None:
+        """Add episodes that it `takes`, after all others were packed."""
+        self.episodes += episodes
+        self.keys = self.keys or _keys_of(columns)
+        self.shape = self.shape or columns["min"].shape[1:]
+        for key in self.keys:
+            self.packed.setdefault(key, []).append(columns[key])
 
     def reduce_block(self) -> None:
         if not self.episodes:
             return
-        self._pack()
+        self.pack()
         stacked = {key: np.concatenate(self.packed[key]) for key in self.keys}
         block = _reduce(stacked, stacked["std"] ** 2)
         quantiles = {
@@ -176,14 +234,13 @@ class _FeatureStats:
         }
         return {key: values[key] for key in _REQUIRED} | quantiles
 
-    def _pack(self) -> None:
+    def pack(self) -> None:
         """Turn the parsed values of the last few episodes into one array a statistic."""
         if not self.run:
             return
         episodes = self.episodes[-len(self.run) :]
         if not self.keys:
-            quantiles = [key for key in self.run[0] if _QUANTILE.fullmatch(key)]
-            self.keys = (*_REQUIRED, *quantiles)
+            self.keys = _keys_of(self.run[0])
         for key in self.keys:
             try:
                 values = [stats[key] for stats in self.run]
@@ -246,6 +303,10 @@ class _FeatureStats:
                 raise _malformed(self.name, episode, problem)
             arrays.append(array)
         return np.stack(arrays)
+
+
+def _keys_of(stats: Mapping[str, Any]) -> tuple[str, ...]:
+    return *_REQUIRED, *(key for key in stats if _QUANTILE.fullmatch(key))
 
 
 def _reduce(stacked: Mapping[str, Array], variances: Array) -> _Partial:

@@ -1,0 +1,310 @@
+"""Statistics of a block of episodes at once are those of one episode after the other."""
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.episode_records import EpisodeRecord, write_episodes
+
+from leconvert.errors import SourceError
+from leconvert.findings import ObservationLog
+from leconvert.formats import StatsBlock, joined, rows_of, v2
+from leconvert.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
+from leconvert.source.file_checks import StatsCheck
+
+NUMBERS = st.one_of(
+    st.floats(),
+    st.floats(-10, 10),
+    st.sampled_from([0.0, -0.0, 1e-4, 9.999e-5, 1e-5, 1e15, 1e16, 9.007199254740993e15, 5e-324]),
+)
+WHOLE = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
+SHAPES = {"action": (3,), "image": (3, 1, 1), "grid": (2, 2), "index": (1,), "done": (1,)}
+
+
+def values(shape: tuple[int, ...], numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    for size in reversed(shape):
+        numbers = st.lists(numbers, min_size=size, max_size=size)
+    return numbers
+
+
+def in_order(stats: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {key: stats[name][key] for key in ("min", "max", "mean", "std", "count")}
+        for name in SHAPES
+    }
+
+
+def statistics() -> st.SearchStrategy[dict[str, Any]]:
+    """Statistics as most datasets have them."""
+    kinds = {"index": WHOLE, "done": st.booleans()}
+    features = {}
+    for name, shape in SHAPES.items():
+        of_kind = values(shape, kinds.get(name, NUMBERS))
+        fractions = values(shape, NUMBERS)
+        features[name] = st.fixed_dictionaries(
+            {
+                "min": of_kind,
+                "max": of_kind,
+                "mean": fractions,
+                "std": fractions,
+                "count": values((1,), st.integers(0, 1000)),
+            }
+        )
+    return st.fixed_dictionaries(features).map(in_order)
+
+
+# What makes one of many episodes unlike the others.
+ODDITIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a whole number": lambda stats: stats["action"]["mean"].__setitem__(1, 2),
+    "a fraction": lambda stats: stats["index"]["min"].__setitem__(0, 0.5),
+    "a truth value": lambda stats: stats["action"]["std"].__setitem__(0, True),
+    "a number beside truth": lambda stats: stats["done"]["max"].__setitem__(0, 3),
+    "a huge number": lambda stats: stats["action"]["max"].__setitem__(0, 2**64),
+    "an unsigned number": lambda stats: stats["index"]["max"].__setitem__(0, 2**63),
+    "no number": lambda stats: stats["action"]["min"].__setitem__(2, None),
+    "text": lambda stats: stats["action"].update(min=["1", "2", "3"]),
+    "a text": lambda stats: stats["action"].update(min="123"),
+    "a table": lambda stats: stats["action"].update(min={"1": 1, "2": 2, "3": 3}),
+    "one value": lambda stats: stats["index"].update(mean=0.5),
+    "another length": lambda stats: stats["action"]["min"].append(0.5),
+    "another depth": lambda stats: stats["index"].update(min=[[1]]),
+    "a flat picture": lambda stats: stats["image"].update(mean=[0.1, 0.2, 0.3]),
+    "an empty list": lambda stats: stats["action"].update(min=[]),
+    "another statistic": lambda stats: stats["action"].update(q50=[0.1, 0.2, 0.3]),
+    "another feature": lambda stats: stats.update(other={"min": [1]}),
+    "no statistic": lambda stats: stats["grid"].pop("std"),
+    "no feature": lambda stats: stats.pop("grid"),
+    "another name": lambda stats: stats.update(griddle=stats.pop("grid")),
+    "names with a slash": lambda stats: stats.update({"a": {"b": stats.pop("grid")}}),
+    "a negative count": lambda stats: stats["action"].update(count=[-1]),
+    "two counts": lambda stats: stats["action"].update(count=[1, 2]),
+    "another order": lambda stats: stats.update(grid=stats.pop("grid")),
+    "another order of statistics": lambda stats: stats["grid"].update(min=stats["grid"].pop("min")),
+    "nothing of a feature": lambda stats: stats.update(grid={}),
+    "nothing at all": lambda stats: stats.clear(),
+    "no table": lambda stats: stats.update(action=[1.5]),
+}
+BLOCKS = st.lists(statistics(), min_size=1, max_size=5)
+SETTINGS = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def with_oddity(rows: list[dict[str, Any]], oddity: str, place: int) -> list[dict[str, Any]]:
+    # The generator may share lists between rows.
+    rows = json.loads(json.dumps(rows))
+    ODDITIES[oddity](rows[place % len(rows)])
+    return rows
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two values are the same to the last bit, and of the same types."""
+    return json.dumps(a) == json.dumps(b)
+
+
+@SETTINGS
+@given(rows=BLOCKS)
+def test_columns_have_the_types_and_bits_that_numpy_gives_the_lists(
+    rows: list[dict[str, Any]],
+) -> None:
+    columns = StatsBlock(rows).columns
+    assert columns is not None
+    for feature, statistics in rows[0].items():
+        for name in statistics:
+            expected = np.array([row[feature][name] for row in rows])
+            found = columns[feature][name]
+            assert found.dtype == expected.dtype
+            assert found.shape == expected.shape
+            assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("oddity", ODDITIES)
+@SETTINGS
+@given(rows=BLOCKS, place=st.integers(0, 4))
+def test_columns_are_what_numpy_gives_or_none(
+    oddity: str, rows: list[dict[str, Any]], place: int
+) -> None:
+    rows = with_oddity(rows, oddity, place)
+    columns = StatsBlock(rows).columns
+    if columns is None:
+        return
+    for feature, statistics in columns.items():
+        for name, found in statistics.items():
+            expected = np.array([row[feature][name] for row in rows])
+            assert found.dtype == expected.dtype
+            assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("oddity", [None, *ODDITIES])
+@SETTINGS
+@given(rows=st.lists(statistics(), min_size=2, max_size=9), place=st.integers(0, 8))
+def test_no_value_changes_on_the_way_through_columns(
+    oddity: str | None, rows: list[dict[str, Any]], place: int
+) -> None:
+    if oddity is not None:
+        rows = with_oddity(rows, oddity, place)
+    blocks = [StatsBlock(rows[first : first + 2]) for first in range(0, len(rows), 2)]
+    together = list(joined(blocks))
+    assert sum(map(len, together)) == len(rows)
+    assert len(together) == 1 or oddity is not None
+    for block in blocks, together:
+        assert same(list(rows_of(block)), rows)
+        fewer = [{name: row[name] for name in row if name != "action"} for row in rows]
+        assert same(list(rows_of(each.without({"action"}) for each in block)), fewer)
+        named = [{"a" if name == "action" else name: row[name] for name in row} for row in rows]
+        assert same(list(rows_of(each.renamed({"action": "a"}) for each in block)), named)
+        chosen = np.arange(len(rows)) % 2 == 0
+        edges = np.cumsum([len(each) for each in block])
+        parts = zip(block, np.split(chosen, edges[:-1]), strict=True)
+        some = [each.select(part) for each, part in parts if part.any()]
+        assert same(list(rows_of(some)), rows[::2])
+
+
+def test_blocks_are_joined_to_blocks_of_a_thousand_episodes_at_most() -> None:
+    blocks = [StatsBlock([{"a": {"min": [0.5]}}] * 125)] * 17
+    assert [len(block) for block in joined(blocks)] == [1000, 1000, 125]
+
+
+@pytest.mark.parametrize("oddity", [None, *ODDITIES])
+@SETTINGS
+@given(rows=st.lists(statistics(), min_size=3, max_size=9), place=st.integers(0, 8))
+def test_adding_a_block_up_is_adding_its_episodes_up(
+    oddity: str | None, rows: list[dict[str, Any]], place: int
+) -> None:
+    if oddity is not None:
+        rows = with_oddity(rows, oddity, place)
+    results = []
+    for by_block in (True, False):
+        aggregate = StatsAggregator(block_episodes=4)
+        try:
+            with np.errstate(all="ignore"):
+                if by_block:
+                    aggregate.update_block(StatsBlock(rows[:2]), [0, 1])
+                    aggregate.update_block(StatsBlock(rows[2:]), range(2, len(rows)))
+                else:
+                    for episode, stats in enumerate(rows):
+                        aggregate.update(stats, episode_index=episode)
+                result = aggregate.result()
+        except SourceError as error:
+            results.append(("refused", error.message.partition(" in episode ")[0]))
+            continue
+        arrays = {f: {n: (a.dtype, a.tobytes()) for n, a in s.items()} for f, s in result.items()}
+        results.append((arrays, ""))
+    assert results[0][0] == results[1][0]
+
+
+@pytest.mark.parametrize("oddity", [None, *ODDITIES])
+@SETTINGS
+@given(rows=BLOCKS, place=st.integers(0, 4))
+def test_lines_of_a_block_are_those_that_python_writes_of_each_episode(
+    oddity: str | None, rows: list[dict[str, Any]], place: int, tmp_path_factory: Any
+) -> None:
+    if oddity is not None:
+        rows = with_oddity(rows, oddity, place)
+    root = tmp_path_factory.mktemp("written")
+    (root / "meta").mkdir()
+    index = np.arange(len(rows)) + 7
+    lines = [{"tasks": ["é %s"]}] * len(rows)
+    rows_and_columns = [StatsBlock(rows)]
+    if (columns := rows_and_columns[0].columns) is not None:
+        rows_and_columns.append(StatsBlock.of_columns(columns, len(rows)))
+    for block in rows_and_columns:
+        v2.write_episodes(root, [(index, index, lines, block)])
+        expected = [
+            json.dumps({"episode_index": number, "stats": row}, ensure_ascii=False) + "\n"
+            for number, row in enumerate(block.rows, 7)
+        ]
+        assert (root / v2.STATS_PATH).read_text().splitlines(keepends=True) == expected
+
+
+@pytest.mark.parametrize("oddity", [None, *ODDITIES])
+@SETTINGS
+@given(rows=BLOCKS, place=st.integers(0, 4))
+def test_columns_of_the_table_are_those_of_rows_that_are_looked_at_one_by_one(
+    oddity: str | None, rows: list[dict[str, Any]], place: int, tmp_path_factory: Any
+) -> None:
+    if oddity is not None:
+        rows = with_oddity(rows, oddity, place)
+    results: list[object] = []
+    for one_by_one in (False, True):
+        root: Path = tmp_path_factory.mktemp("written")
+        with pytest.MonkeyPatch.context() as patch:
+            if one_by_one:
+                patch.setattr(StatsBlock, "columns", None)
+            records = [
+                EpisodeRecord(i, 0, i, 1, (), {"tasks": []}, row) for i, row in enumerate(rows)
+            ]
+            try:
+                (path,) = write_episodes(root, lambda: records, fps=Fraction(30))  # noqa: B023
+            except SourceError as error:
+                results.append(error.message)
+                continue
+        results.append((pq.read_schema(root / path), (root / path).read_bytes()))
+        if one_by_one:
+            (table,) = EpisodesReader(root).blocks(bool)
+            block = stats_of_rows(table)
+            slowly = [
+                {
+                    name.removeprefix("stats/"): value
+                    for name, value in row.items()
+                    if name.startswith("stats/") and value is not None
+                }
+                for row in table.to_pylist()
+            ]
+            found = [
+                {
+                    f"{f}/{s}".removeprefix("/"): value
+                    for f, own in (row or {}).items()
+                    for s, value in own.items()
+                }
+                for row in block.rows
+            ]
+            assert [*map(sorted, found)] == [*map(sorted, slowly)]
+            assert all(
+                same(a[name], b[name]) for a, b in zip(found, slowly, strict=True) for name in a
+            )
+    assert results[0] == results[1]
+
+
+DECLARED: dict[str, dict[str, Any]] = {
+    "action": {"dtype": "float32", "shape": [3]},
+    "image": {"dtype": "video", "shape": [4, 4, 3]},
+    "index": {"dtype": "int64", "shape": [1]},
+    "done": {"dtype": "bool", "shape": [1]},
+    "text": {"dtype": "string", "shape": [1]},
+}
+
+
+@pytest.mark.parametrize("oddity", [None, *ODDITIES])
+@SETTINGS
+@given(
+    rows=BLOCKS,
+    place=st.integers(0, 4),
+    declared=st.sampled_from(
+        [
+            {},
+            {"action": {"dtype": "float32", "shape": [4]}},
+            {"image": {"dtype": "float32", "shape": [3]}},
+            {"done": {"dtype": "image", "shape": [4, 4, 3]}},
+            {"other": {"dtype": "float32", "shape": [1]}},
+        ]
+    ),
+)
+def test_a_block_of_which_nothing_is_said_has_no_episode_of_which_something_is_said(
+    oddity: str | None, rows: list[dict[str, Any]], place: int, declared: dict[str, Any]
+) -> None:
+    if oddity is not None:
+        rows = with_oddity(rows, oddity, place)
+    check = StatsCheck(DECLARED | declared)
+    notes = ObservationLog()
+    found = [check({"stats": row}, 0, {}, notes) for row in rows]
+    said = [*notes.sightings.remarks(), *(name for names, _ in found for name in names)]
+    finds_nothing = check.finds_nothing(StatsBlock(rows))
+    assert not (finds_nothing and said)
+    if oddity is None:
+        assert finds_nothing is not bool(said)
