@@ -325,8 +325,12 @@ class Comparer:
         else:
             videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
             kept = self._kept_clips(videos)
-            for video in videos:
-                self._compare_video(piece, video, kept.get(video.path), compared)
+            for number, video in enumerate(videos):
+                # By the header that the writer would give it goes no first file of a piece: what
+                # the writer does wrong with all headers is found there.
+                self._compare_video(
+                    piece, video, kept.get(video.path), compared, by_header=number > 0
+                )
         return compared
 
     def _files[Where](
@@ -421,7 +425,13 @@ class Comparer:
         return {file.path: index for file, index in found if index is not None}
 
     def _compare_video(
-        self, piece: Piece, file: _File[Span], kept: media.ClipIndex | None, compared: Compared
+        self,
+        piece: Piece,
+        file: _File[Span],
+        kept: media.ClipIndex | None,
+        compared: Compared,
+        *,
+        by_header: bool,
     ) -> None:
         path, stream, fps = file.path, piece.stream, self.expected.fps
         if kept is not None:
@@ -431,7 +441,7 @@ class Comparer:
             compared.facts.append((ClipFacts.of(kept), 1))
             return
         begins, is_one = piece.first <= file.first, self._is_one(file)
-        if is_one and file.spans and not self.read_bytes:
+        if by_header and is_one and file.spans and not self.read_bytes:
             name = f"{self.result}/{path}"
             clip = as_joined(name, file.spans[0], fps, self._opened.clips)
             if clip is not None:

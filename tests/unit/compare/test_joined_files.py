@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from leconvert import media
 from leconvert.compare import pair as comparison
 from leconvert.compare import verify_pair
 from leconvert.compare.videos import SourceClips, Span, as_joined
+from leconvert.errors import VerificationError
+from leconvert.media import join
 from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -134,3 +137,20 @@ def test_what_is_said_does_not_depend_on_whether_headers_are_compared_first(
     assert quickly.ok != is_seen
     monkeypatch.setattr(comparison, "as_joined", lambda *_: None)
     assert verify_pair(root, pair / "source") == quickly
+
+
+def test_a_fault_that_the_writer_makes_in_every_header_is_found(
+    pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = media.build_header
+
+    def wrong(*args: Any, **options: Any) -> Any:
+        header = build(*args, **options)
+        content = bytearray(header.content)
+        content[content.index(b"stts") + 15] ^= 1  # the duration of a frame
+        return header._replace(content=bytes(content))
+
+    monkeypatch.setattr(join, "build_header", wrong)
+    monkeypatch.setattr(media, "build_header", wrong)
+    with pytest.raises(VerificationError, match="does not match"):
+        leconvert.convert(pair / "source", output=tmp_path / "out", layout=LayoutOptions(to="v2.1"))
