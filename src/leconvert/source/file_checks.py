@@ -584,6 +584,7 @@ _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
 _MAX_DEPTH = 8
 _VALUES = ("min", "max", "mean", "std")
 _PICTURE_SHAPES = {(3, 1, 1), (1, 1, 1)}
+_NUMBER = (int, float)
 
 
 class StatsCheck:
@@ -591,9 +592,9 @@ class StatsCheck:
 
     def __init__(self, features: Mapping[str, Mapping[str, Any]], path: str = STATS_PATH) -> None:
         self._path = path
-        self._numeric: list[tuple[str, int]] = []
+        # Name, values of each statistic (0: any number), whether a footer tells their extremes.
+        self._numeric: list[tuple[str, int, bool]] = []
         self._visual: list[str] = []
-        self._not_compared: set[str] = set()
         self._known = {
             name for name, feature in features.items() if feature["dtype"] not in TEXT_DTYPES
         }
@@ -604,16 +605,14 @@ class StatsCheck:
             if dtype in _VISUAL_DTYPES:
                 self._visual.append(name)
             else:
-                if dtype in _UNSIGNED_DTYPES:
-                    self._not_compared.add(name)
                 is_vector = isinstance(shape, list) and len(shape) == 1
                 size = shape[0] if is_vector and shape and type(shape[0]) is int else 0
-                self._numeric.append((name, size))
+                self._numeric.append((name, size, dtype not in _UNSIGNED_DTYPES))
 
     @property
     def features(self) -> list[str]:
         """Features that have statistics."""
-        return [*(name for name, _ in self._numeric), *self._visual]
+        return [*(name for name, *_ in self._numeric), *self._visual]
 
     def __call__(
         self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: ObservationLog
@@ -630,28 +629,28 @@ class StatsCheck:
             return self.features, []
         missing: list[str] = []
         stale: list[str] = []
-        for name, size in self._numeric:
+        for name, size, is_compared in self._numeric:
             try:
                 entry = stats[name]
-                low, high, counts = entry["min"], entry["max"], entry["count"]
-                mean, std = entry["mean"], entry["std"]
+                low, high, mean, std = entry["min"], entry["max"], entry["mean"], entry["std"]
+                (counted,) = entry["count"]
                 sound = (
-                    len(low) == len(high) == len(mean) == len(std) > 0
-                    and _is_count(counts)
-                    and (not size or len(low) == size)
-                    and all(map(_is_of_numbers, (low, high, mean, std)))
+                    len(low) == len(high) == len(mean) == len(std) == (size or len(low)) > 0
+                    and isinstance(counted, _NUMBER)
+                    and counted >= 0
+                    and _are_of_numbers(low, high, mean, std)
                 )
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, ValueError):
                 sound = False
             if not sound:
                 self._say_unsound(stats, name, notes)
                 missing.append(name)
                 continue
             extremes = found.get(name)
-            if extremes is None or name in self._not_compared:
+            if extremes is None or not is_compared:
                 continue
             try:
-                if min(low) == extremes[0] and max(high) == extremes[1] and counts[0] == rows:
+                if min(low) == extremes[0] and max(high) == extremes[1] and counted == rows:
                     continue
             except TypeError:
                 pass  # nested
@@ -660,14 +659,13 @@ class StatsCheck:
         for name in self._visual:
             try:
                 entry = stats[name]
+                (counted,) = entry["count"]
                 sound = (
-                    _is_of_channels(entry["min"])
-                    and _is_of_channels(entry["max"])
-                    and _is_of_channels(entry["mean"])
-                    and _is_of_channels(entry["std"])
-                    and _is_count(entry["count"])
+                    isinstance(counted, _NUMBER)
+                    and counted >= 0
+                    and _are_of_channels(entry["min"], entry["max"], entry["mean"], entry["std"])
                 )
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, ValueError):
                 sound = False
             if not sound:
                 self._say_unsound(stats, name, notes)
@@ -764,6 +762,19 @@ def _numbers(value: object, depth: int = 0) -> Iterator[float]:
             yield from _numbers(item, depth + 1)
 
 
+def _are_of_channels(low: Any, high: Any, mean: Any, std: Any) -> bool:
+    """Whether `_is_of_channels` holds for each value, of which three channels are asked at once."""
+    try:
+        ((a,),), ((b,),), ((c,),) = low
+        ((d,),), ((e,),), ((f,),) = high
+        ((g,),), ((h,),), ((i,),) = mean
+        ((j,),), ((k,),), ((m,),) = std
+        sum((a, b, c, d, e, f, g, h, i, j, k, m))
+    except (TypeError, ValueError, OverflowError):
+        return all(map(_is_of_channels, (low, high, mean, std)))
+    return True
+
+
 def _is_of_channels(value: Any) -> bool:
     """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
     try:
@@ -796,6 +807,16 @@ def _can_be_copied(values: object) -> bool:
 def _is_count(value: Any) -> bool:
     """Whether a value is a list of one number that can count frames: none or more."""
     return len(value) == 1 and isinstance(value[0], int | float) and value[0] >= 0
+
+
+def _are_of_numbers(low: Any, high: Any, mean: Any, std: Any) -> bool:
+    """Whether `_is_of_numbers` holds for each value, none of which is empty."""
+    try:
+        sum([*low, *high, *mean, *std])
+    except (TypeError, OverflowError):
+        return all(map(_is_of_numbers, (low, high, mean, std)))
+    # A byte string is made of numbers, too.
+    return type(low) is type(high) is type(mean) is type(std) is list
 
 
 def _is_of_numbers(value: object, depth: int = 0) -> bool:

@@ -798,7 +798,7 @@ class DataFile:
     def num_values(self, column: str) -> int | None:
         """Return the values of a column, elements of lists and nulls alike; None if not known."""
         leaf = self._columns.places.get(column)
-        return None if leaf is None else self._group.numbers.num_values[leaf]
+        return None if leaf is None else self._group.num_values(leaf)
 
     def null_count(self, column: str) -> int | None:
         """Return the empty values of a column, elements of lists alike; None if not known."""
@@ -822,9 +822,8 @@ class DataFile:
         whole, parts = self.table.whole, self.counts.parts
         if leaf is None or whole is None or parts is None:
             return None
-        (chunk,) = self._group.chunks_of([leaf])
-        pages = whole[chunk.start : chunk.start + chunk.compressed_bytes]
-        return (parts.schema, chunk.shape), pages
+        group = self._group
+        return (parts.schema, group.kind.shapes[leaf]), whole[group.pages(leaf)]
 
     def has_footer_of(self, other: OpenedTable) -> bool:
         """Tell whether a file of the same size has the same footer."""
@@ -838,8 +837,8 @@ class DataFile:
         leaf = self._columns.places.get(column)
         if leaf is None:
             return False
-        numbers = self._group.numbers
-        start, size = numbers.start[leaf], numbers.compressed_bytes[leaf]
+        pages = self._group.pages(leaf)
+        start, size = pages.start, pages.stop - pages.start
         (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
         return ours[at : at + size] == theirs[there : there + size]
 

@@ -763,14 +763,26 @@ class RowGroupEntry:
     @property
     def numbers(self) -> ChunkNumbers:
         """The numbers of its chunks."""
-        flat = self._numbers
-        if flat is None:
-            flat = self._numbers = self.kind.numbers(self.groups)
-        one = len(self.kind.shapes)
+        flat, one = self._flat(), len(self.kind.shapes)
         two, three, four = 2 * one, 3 * one, 4 * one
         return ChunkNumbers(
             flat[:one], flat[one:two], flat[two:three], flat[three:four], flat[four:]
         )
+
+    def _flat(self) -> list[int]:
+        if self._numbers is None:
+            self._numbers = self.kind.numbers(self.groups)
+        return self._numbers
+
+    def num_values(self, leaf: int) -> int:
+        """Return `ChunkEntry.num_values` of one leaf column."""
+        return self._flat()[leaf]
+
+    def pages(self, leaf: int) -> slice:
+        """Return which bytes of its file one leaf column is."""
+        flat, columns = self._flat(), len(self.kind.shapes)
+        start = flat[4 * columns + leaf]
+        return slice(start, start + flat[2 * columns + leaf])
 
     @property
     def chunks(self) -> tuple[ChunkEntry, ...]:
@@ -806,16 +818,16 @@ class RowGroupEntry:
 
     def uncompressed_within(self, size_bytes: int) -> int | None:
         """Return the uncompressed bytes of all chunks; None where not all are in such a file."""
-        numbers = self.numbers
-        if not numbers.start:
+        _, uncompressed, compressed, data, start = self.numbers
+        if not start:
             return 0
         if (
-            min(map(min, numbers)) < 0
-            or max(map(add, numbers.start, numbers.compressed_bytes)) > size_bytes
-            or any(map(lt, numbers.data_offset, numbers.start))
+            min(self._flat()) < 0
+            or max(map(add, start, compressed)) > size_bytes
+            or any(map(lt, data, start))
         ):
             return None
-        return sum(numbers.uncompressed_bytes)
+        return sum(uncompressed)
 
 
 class FileFooter(NamedTuple):

@@ -6,6 +6,7 @@ import errno
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -192,6 +193,111 @@ def test_statistics_of_unsigned_numbers_are_not_compared_with_the_data(
     found = stats_notes({"dtype": dtype, "shape": [1]}, stats)
     assert [code for code, _ in found] == ([] if said is None else ["missing-stats"])
     assert all(str(said) in message for _, message in found)
+
+
+SOUND_NUMBERS = {"min": [0, 0.0], "max": [1, 1.0], "mean": [0.5, 1], "std": [0, 0], "count": [5]}
+SOUND_CHANNELS = {
+    key: [[[0.5]], [[1]], [[0]]] for key in ("min", "max", "mean", "std")
+} | {"count": [5]}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["min", "max", "mean", "std"])
+@pytest.mark.parametrize(
+    ("value", "is_sound"),
+    [
+        ([1, 0.5], True),
+        ([True, False], True),
+        ([[1.0], [2]], True),
+        ([10**400, 1], True),
+        ([10**400, 0.5], True),
+        ([1, [2]], False),
+        ([[1], ["a"]], False),
+        ([1, "a"], False),
+        ([1, None], False),
+        ([{}, {}], False),
+        ([1], False),
+        ([], False),
+        ("ab", False),
+        (b"ab", False),
+        ({"a": 1, "b": 2}, False),
+        (None, False),
+        (5, False),
+    ],
+    ids=str,
+)
+def test_one_statistic_of_a_column_that_is_not_numbers_makes_all_of_it_missing(
+    key: str, value: object, is_sound: bool
+) -> None:
+    # Of an unsigned column, so that whether the extremes are right plays no part.
+    found = stats_notes({"dtype": "uint32", "shape": [2]}, SOUND_NUMBERS | {key: value})
+    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
+
+
+@pytest.mark.parametrize("key", ["min", "max", "mean", "std"])
+@pytest.mark.parametrize(
+    ("value", "is_sound"),
+    [
+        ([[[1]], [[0.5]], [[True]]], True),
+        ([[[1]]], True),
+        ([[[10**400]], [[0.5]], [[1]]], True),
+        ([[[[1]]], [[[1]]], [[[1]]]], True),
+        ([[[1]], [[1]]], False),
+        ([[[1]], [[1]], [["a"]]], False),
+        ([[[1]], [[None]], [[1]]], False),
+        ([[[1]], [[1]], [[1, 2]]], False),
+        ([1, 1, 1], False),
+        (["a", "b", "c"], False),
+        ({"a": 1, "b": 2, "c": 3}, False),
+        ("abc", False),
+        (b"abc", False),
+        ([], False),
+        (None, False),
+        (5, False),
+    ],
+    ids=str,
+)
+def test_one_statistic_of_a_camera_that_is_not_of_channels_makes_all_of_it_missing(
+    key: str, value: object, is_sound: bool
+) -> None:
+    found = stats_notes({"dtype": "video", "shape": [4, 4, 3]}, SOUND_CHANNELS | {key: value})
+    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
+
+
+@pytest.mark.parametrize(
+    ("counted", "is_sound"),
+    [
+        ([5], True),
+        ([5.0], True),
+        ([0], True),
+        ([True], True),
+        ([-1], False),
+        ([float("nan")], False),
+        ([Decimal(5)], False),
+        (["5"], False),
+        ([None], False),
+        ([[5]], False),
+        ([5, 5], False),
+        ([], False),
+        ("5", False),
+        ({"5": 5}, False),
+        (None, False),
+        (5, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("feature", "sound"),
+    [
+        ({"dtype": "uint32", "shape": [2]}, SOUND_NUMBERS),
+        ({"dtype": "video", "shape": [4, 4, 3]}, SOUND_CHANNELS),
+    ],
+    ids=["column", "camera"],
+)
+def test_statistics_without_a_number_of_frames_are_missing(
+    feature: dict[str, object], sound: dict[str, object], counted: object, is_sound: bool
+) -> None:
+    found = stats_notes(feature, sound | {"count": counted})
+    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
 
 
 @pytest.mark.parametrize(

@@ -201,12 +201,14 @@ def test_the_numbers_of_a_row_group_are_those_that_arrow_reads(
         assert group.numbers.num_values == [column.num_values for column in columns]
         for leaf, (chunk, column) in enumerate(zip(group.chunks, columns, strict=True)):
             assert [chunk] == group.chunks_of([leaf])
-            assert chunk.num_values == column.num_values
+            assert chunk.num_values == group.num_values(leaf) == column.num_values
             assert chunk.uncompressed_bytes == column.total_uncompressed_size
             assert chunk.compressed_bytes == column.total_compressed_size
             assert chunk.data_offset == column.data_page_offset
             assert chunk.dictionary_offset == column.dictionary_page_offset
             assert chunk.start == (column.dictionary_page_offset or column.data_page_offset)
+            end = chunk.start + chunk.compressed_bytes
+            assert group.pages(leaf) == slice(chunk.start, end)
             nulls = column.statistics.null_count
             assert chunk.null_count == group.null_count(leaf) == nulls == int(leaf == 0)
         total_bytes = sum(column.total_uncompressed_size for column in columns)
