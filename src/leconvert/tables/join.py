@@ -698,7 +698,7 @@ class _Join:
         self._encoder = None
         for group in footer.row_groups:
             # Arrow put the row groups one behind the other, as they are here.
-            start = self._encoder_start + group.chunks[0].start - RowGroupEncoder.OFFSET_BYTES
+            start = self._encoder_start + group.numbers.start[0] - RowGroupEncoder.OFFSET_BYTES
             self._entries.append(self._copier.writer.row_group(group, start))
 
     def _close_source(self) -> None:

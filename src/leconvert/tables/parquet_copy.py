@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import add, le
 from struct import Struct
 from typing import Any, NamedTuple, Self
 
@@ -43,8 +44,9 @@ from leconvert.tables.lerobot_reader import list_sizes
 from leconvert.tables.raw_footer import (
     INTEGER,
     ChunkEntry,
+    ChunkNumbers,
     ChunkShape,
-    ChunkWriter,
+    ChunksWriter,
     FileFooter,
     FileSchema,
     FileTail,
@@ -108,13 +110,18 @@ _STATISTICS = (
     rb"(?:\x1c(?:[\x18\x28\x38\x48\x58\x68]"
     rb"(?:\x00|\x01.|\x04.{4}|\x08.{8}|\x0c.{12}|\x10.{16})|[\x16\x26\x36]%b|[\x11\x12])*+\x00)?"
 ) % INTEGER
-_COMMON = re.compile(
-    rb"\x15(?:"
-    rb"\x00\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x1c|\x2c)\x15(%(i)b)(?:\x15%(i)b){3}%(s)b\x00\x00|"
-    rb"\x04\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x3c|\x4c)(?:\x15%(i)b){2}[\x11\x12]?\x00\x00)"
-    % {b"i": INTEGER, b"s": _STATISTICS},
-    re.DOTALL,
+_DATA_HEADER = (
+    rb"\x15\x00\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x1c|\x2c)\x15(%(i)b)(?:\x15%(i)b){3}%(s)b\x00\x00"
+    % {b"i": INTEGER, b"s": _STATISTICS}
 )
+_DICTIONARY_HEADER = (
+    rb"\x15\x04\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x3c|\x4c)(?:\x15%(i)b){2}[\x11\x12]?\x00\x00"
+    % {b"i": INTEGER}
+)
+_COMMON = re.compile(_DATA_HEADER + b"|" + _DICTIONARY_HEADER, re.DOTALL)
+# With the size that a Snappy block begins with.
+_DATA_PAGE_BEGIN = re.compile(_DATA_HEADER + b"(%b)" % INTEGER, re.DOTALL)
+_DICTIONARY_PAGE_BEGIN = re.compile(_DICTIONARY_HEADER + b"(%b)" % INTEGER, re.DOTALL)
 
 
 def check_pages(window: Window, chunk: ChunkEntry) -> str | None:
@@ -167,6 +174,58 @@ def check_pages(window: Window, chunk: ChunkEntry) -> str | None:
     return None
 
 
+def _has_plain_pages(
+    buffer: bytes, shift: int, numbers: ChunkNumbers, dictionaries: tuple[bool, ...]
+) -> bool:
+    """Tell whether `check_pages` has nothing against the chunks of a row group that is in memory.
+
+    Only where each is a data page as Arrow writes them, behind a dictionary page where one is
+    stated: so are the tables of short episodes. False where in doubt.
+
+    Args:
+        buffer: Holds all chunks.
+        shift: What to add to a place in the file for the same place in the buffer.
+        numbers: Those of the chunks.
+        dictionaries: Whether the place of a dictionary is stated, a column each.
+    """
+    for values, plain_bytes, size, data, start, has_dictionary in zip(
+        *numbers, dictionaries, strict=True
+    ):
+        place = data + shift
+        found = _DATA_PAGE_BEGIN.match(buffer, place)
+        if found is None:
+            return False
+        plain, packed, count, block = found.groups()
+        stored, body = unzigzag(packed), found.start(4)
+        if (
+            stored <= 0
+            or body + stored != start + size + shift
+            or unzigzag(count) != values
+            or _block_begin(plain) != block
+        ):
+            return False
+        total = unzigzag(plain) + body - place
+        if has_dictionary:
+            found = _DICTIONARY_PAGE_BEGIN.match(buffer, start + shift)
+            if found is None:
+                return False
+            plain, packed, block = found.groups()
+            stored, body = unzigzag(packed), found.start(3)
+            if stored <= 0 or body + stored != place or _block_begin(plain) != block:
+                return False
+            total += unzigzag(plain) + body - start - shift
+        if total != plain_bytes:
+            return False
+    return True
+
+
+@lru_cache(maxsize=1 << 12)
+def _block_begin(plain: bytes) -> bytes:
+    """Return how a Snappy block of a size in a page's header begins; empty where there is none."""
+    size = unzigzag(plain)
+    return b"" if size < 0 else varint(size)
+
+
 def _is_block(
     window: Window, body: int, at: int, buffer: bytes, header_bytes: int, size: int
 ) -> bool:
@@ -215,6 +274,8 @@ def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
 CREATED_BY = f"leconvert version {__version__}".encode()
 
 _SNAPPY = 1
+# Of what is learned of files that are alike, so much is kept.
+_KEPT_LAYOUTS = 16
 # A row group of this size is read at once, however large its file is.
 _HELD_GROUP_BYTES = 128 * 1024
 _I64_NEXT = bytes((1 << 4 | I64,))
@@ -248,34 +309,33 @@ class FooterWriter:
         empty = FooterReader().read(raw[-TRAILER_BYTES - footer_bytes : -TRAILER_BYTES])
         self.schema: FileSchema = empty.schema
         self.tail: FileTail = empty.tail
-        self._writers: dict[tuple[ChunkShape, int], ChunkWriter] = {}
+        self._writers: dict[tuple[ChunkShape, ...], ChunksWriter] = {}
         self._columns = _LIST_FIRST + list_header(STRUCT, len(self.schema.leaves))
 
     def row_group(self, group: RowGroupEntry, position: int) -> bytes:
         """Return the entry of a row group whose chunks stand one behind the other."""
-        start = position
-        pieces = [self._columns]
-        uncompressed = 0
-        for number, chunk in enumerate(group.chunks):
-            writer = self._writers.get((chunk.shape, number))
-            if writer is None:
-                path = self.schema.leaves[number].path
-                writer = self._writers[chunk.shape, number] = chunk.shape.writer(path)
-            pieces.append(writer.write(chunk, position - chunk.start))
-            uncompressed += chunk.uncompressed_bytes
-            position += chunk.compressed_bytes
-        pieces += (
-            _I64_NEXT,
-            varint(uncompressed << 1),
-            _I64_NEXT,
-            varint(group.rows << 1),
-            _I64_AFTER_NEXT,
-            varint(start << 1),
-            _I64_NEXT,
-            varint(position - start << 1),
-            b"\0",
+        numbers, shapes = group.numbers, group.kind.shapes
+        writer = self._writers.get(shapes)
+        if writer is None:
+            if len(self._writers) >= _KEPT_LAYOUTS:
+                self._writers.clear()
+            writer = group.kind.writer(leaf.path for leaf in self.schema.leaves)
+            self._writers[shapes] = writer
+        return b"".join(
+            [
+                self._columns,
+                writer.write(group, position),
+                _I64_NEXT,
+                varint(sum(numbers.uncompressed_bytes) << 1),
+                _I64_NEXT,
+                varint(group.rows << 1),
+                _I64_AFTER_NEXT,
+                varint(position << 1),
+                _I64_NEXT,
+                varint(sum(numbers.compressed_bytes) << 1),
+                b"\0",
+            ]
         )
-        return b"".join(pieces)
 
     def footer(self, row_groups: list[bytes], rows: int) -> bytes:
         """Return the end of a file: the footer, its length and the magic."""
@@ -298,6 +358,42 @@ class FooterWriter:
             ]
         )
         return footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
+def _ranges_of(numbers: ChunkNumbers) -> tuple[tuple[int, int], ...]:
+    """Return begin and length of some column chunks, neighbours together."""
+    stops = list(map(add, numbers.start, numbers.compressed_bytes))
+    if stops[:-1] == numbers.start[1:] and stops:
+        first = numbers.start[0]
+        return ((first, stops[-1] - first),)
+    ranges: list[tuple[int, int]] = []
+    stop = -1
+    for start, size in zip(numbers.start, numbers.compressed_bytes, strict=True):
+        if start == stop:
+            first, length = ranges[-1]
+            ranges[-1] = (first, length + size)
+        else:
+            ranges.append((start, size))
+        stop = start + size
+    return tuple(ranges)
+
+
+class _CopiedLeaves(NamedTuple):
+    """Which leaves have one value a row, and of each whether a dictionary is stated."""
+
+    single: tuple[int, ...]
+    dictionaries: tuple[bool, ...]
+
+
+@lru_cache(maxsize=_KEPT_LAYOUTS)
+def _copied_leaves(schema: FileSchema, shapes: tuple[ChunkShape, ...]) -> _CopiedLeaves | None:
+    """Return what to know of chunks of some shapes; None where they are not copied."""
+    if not all(shape.codec == _SNAPPY and shape.has_statistics for shape in shapes):
+        return None
+    return _CopiedLeaves(
+        tuple(place for place, leaf in enumerate(schema.leaves) if not leaf.repeated),
+        tuple(shape.has_dictionary_offset for shape in shapes),
+    )
 
 
 class TableCopier:
@@ -344,24 +440,28 @@ class TableCopier:
         group = footer.row_groups[row_group]
         if group.rows != rows:
             return f"it has {group.rows} rows"
-        start = min([chunk.start for chunk in group.chunks], default=0)
-        stop = max([chunk.start + chunk.compressed_bytes for chunk in group.chunks], default=0)
-        if 0 <= start < stop <= start + _HELD_GROUP_BYTES:
+        numbers = group.numbers
+        start = min(numbers.start, default=0)
+        stop = max(map(add, numbers.start, numbers.compressed_bytes), default=0)
+        is_held = 0 <= start < stop <= start + _HELD_GROUP_BYTES
+        if is_held:
             table.hold(start, stop - start + _HEADER_BYTES)
-        reason = self._reason_against(table, footer, group)
-        if reason is not None:
-            return reason
-        ranges: list[tuple[int, int]] = []
-        stop = -1
-        for chunk in group.chunks:
-            start, size = chunk.start, chunk.compressed_bytes
-            if start == stop:
-                first, length = ranges[-1]
-                ranges[-1] = (first, length + size)
-            else:
-                ranges.append((start, size))
-            stop = start + size
-        return CopyPlan(group, tuple(ranges))
+        is_plain = False
+        leaves = _copied_leaves(footer.schema, group.kind.shapes)
+        if is_held and leaves is not None and group.rows:
+            buffer, at = table.window(start, stop - start)
+            is_plain = (
+                len(MAGIC) <= start
+                and stop <= table.size_bytes
+                and min(numbers.num_values) >= 0
+                and {numbers.num_values[leaf] for leaf in leaves.single} <= {rows}
+                and _has_plain_pages(buffer, at - start, numbers, leaves.dictionaries)
+            )
+        if not is_plain:
+            reason = self._reason_against(table, footer, group)
+            if reason is not None:
+                return reason
+        return CopyPlan(group, _ranges_of(numbers))
 
     def _reason_against(
         self, table: OpenedTable, footer: FileFooter, group: RowGroupEntry
@@ -631,7 +731,8 @@ class StoredGroups:
         if len(footer.row_groups) != 1 or not self._is_alike(footer, source.path):
             return None
         wanted = footer.row_groups[0]
-        if not wanted.chunks or not all(_is_inside(c, source.size_bytes) for c in wanted.chunks):
+        numbers = wanted.numbers
+        if not numbers.start or not _are_inside(numbers, source.size_bytes):
             return None
         first, stop = self._places[group : group + 2].tolist()
         stated = self._footer[first:stop]
@@ -639,18 +740,12 @@ class StoredGroups:
         position = self._end
         if self._writer.row_group(wanted, position) != stated:
             entry = _FOOTERS.row_group_at(self._footer, first, self._file_schema)
-            position = entry.chunks[0].start
+            position = entry.numbers.start[0]
             if self._writer.row_group(wanted, position) != stated:
                 return None
-        ranges: list[tuple[int, int]] = []
-        for chunk in wanted.chunks:
-            if ranges and sum(ranges[-1]) == chunk.start:
-                ranges[-1] = (ranges[-1][0], ranges[-1][1] + chunk.compressed_bytes)
-            else:
-                ranges.append((chunk.start, chunk.compressed_bytes))
-        size = sum(length for _, length in ranges)
+        ranges, size = _ranges_of(numbers), sum(numbers.compressed_bytes)
         self._end = position + size
-        return tuple(ranges), ((position, size),)
+        return ranges, ((position, size),)
 
     def _is_alike(self, footer: FileFooter, path: str) -> bool:
         """Tell whether a file has the same columns, types and nesting."""
@@ -664,10 +759,14 @@ class StoredGroups:
         return self._alike[key]
 
 
-def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
-    """Tell whether a column chunk lies in a file of this size, its pages one behind the other."""
-    start, size = chunk.start, chunk.compressed_bytes
-    return 0 < size <= size_bytes - start and 0 <= start <= chunk.data_offset
+def _are_inside(numbers: ChunkNumbers, size_bytes: int) -> bool:
+    """Tell whether column chunks lie in a file of this size, their pages one behind the other."""
+    return (
+        min(numbers.compressed_bytes) > 0
+        and min(numbers.start) >= 0
+        and max(map(add, numbers.start, numbers.compressed_bytes)) <= size_bytes
+        and all(map(le, numbers.start, numbers.data_offset))
+    )
 
 
 @lru_cache(maxsize=1 << 4)
@@ -727,7 +826,6 @@ _DICTIONARY_HEADER_BYTES = 64
 _HAS_EMPTY_VALUES = "empty values in its lists"
 _DIFFERENT_LENGTHS = "lists that are empty, or of different lengths"
 _ROWS_AT_A_TIME = 1 << 14
-_KEPT_LAYOUTS = 16
 
 Number = int | float | bool
 Numbers = npt.NDArray[np.integer[Any] | np.floating[Any]]

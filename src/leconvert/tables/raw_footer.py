@@ -94,7 +94,7 @@ class ChunkEntry(NamedTuple):
 
     Attributes:
         shape: What it has in common with others.
-        groups: The bytes that differ, for :meth:`ChunkShape.write`.
+        groups: The bytes that differ.
         num_values: Values, nulls included; repeated ones count each.
         uncompressed_bytes: Size of the pages before compression, with their headers.
         compressed_bytes: Size of the pages in the file, with their headers.
@@ -201,34 +201,16 @@ class ChunkShape:
         start = data if dictionary is None else dictionary
         return ChunkEntry(self, groups, values, uncompressed, compressed, data, dictionary, start)
 
-    def writer(self, path: tuple[bytes, ...]) -> ChunkWriter:
-        """Return what writes entries of this shape for a column with the names ``path``."""
+    @property
+    def has_dictionary_offset(self) -> bool:
+        """Whether the place of a dictionary is stated; 0 where a writer had none."""
+        return _DICTIONARY_OFFSET in self._numbers
+
+    def template(self, path: tuple[bytes, ...]) -> bytes:
+        """Return the format that writes entries of this shape for a column with these names."""
         names = list_header(BINARY, len(path)) + b"".join(map(binary, path))
-        template = (
-            self._format[: self._path_at]
-            + names.replace(b"%", b"%%")
-            + self._format[self._path_at :]
-        )
-        return ChunkWriter(
-            template, self._numbers[_DATA_OFFSET], self._numbers.get(_DICTIONARY_OFFSET)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkWriter:
-    """Writes the entries of one shape again, for chunks that lie elsewhere."""
-
-    _template: bytes
-    _data_at: int
-    _dictionary_at: int | None
-
-    def write(self, entry: ChunkEntry, shift: int) -> bytes:
-        """Return the entry of a chunk that lies ``shift`` bytes further on."""
-        groups = list(entry.groups)
-        groups[self._data_at] = varint((entry.data_offset + shift) << 1)
-        if self._dictionary_at is not None and entry.dictionary_offset is not None:
-            groups[self._dictionary_at] = varint((entry.dictionary_offset + shift) << 1)
-        return self._template % tuple(groups)
+        at = self._path_at
+        return self._format[:at] + names.replace(b"%", b"%%") + self._format[at:]
 
 
 @lru_cache(maxsize=1 << 10)
@@ -731,6 +713,20 @@ class RowGroupKind:
             itemgetter(*places) if places else lambda _: ()
         )
 
+    def writer(self, paths: Iterable[tuple[bytes, ...]]) -> ChunksWriter:
+        """Return what writes the entries of such row groups for columns of these names."""
+        shapes, edges = self.shapes, self.edges
+        columns = list(zip(shapes, edges[:-1], strict=True))
+        return ChunksWriter(
+            b"".join(shape.template(path) for shape, path in zip(shapes, paths, strict=True)),
+            edges[-1],
+            tuple(edge + shape.number_at(_DATA_OFFSET) for shape, edge in columns),
+            tuple(
+                edge + shape.number_at(_DICTIONARY_OFFSET) if shape.has_dictionary_offset else None
+                for shape, edge in columns
+            ),
+        )
+
     def numbers(self, groups: tuple[bytes, ...]) -> list[int]:
         """Return the numbers in some groups, those of `ChunkNumbers` one behind the other."""
         flat = list(map(unzigzag, self._numbers(groups)))
@@ -828,6 +824,35 @@ class RowGroupEntry:
         ):
             return None
         return sum(uncompressed)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksWriter:
+    """Writes the entries of the chunks of one kind of row groups again, for another place."""
+
+    _template: bytes
+    _num_groups: int
+    _data_at: tuple[int, ...]
+    _dictionary_at: tuple[int | None, ...]
+
+    def write(self, group: RowGroupEntry, position: int) -> bytes:
+        """Return the entries of a row group's chunks that lie one behind the other from there."""
+        numbers = group.numbers
+        groups = list(group.groups[: self._num_groups])
+        for start, size, data, data_at, dictionary_at in zip(
+            numbers.start,
+            numbers.compressed_bytes,
+            numbers.data_offset,
+            self._data_at,
+            self._dictionary_at,
+            strict=True,
+        ):
+            groups[data_at] = varint((data - start + position) << 1)
+            # Where there is a dictionary the chunk begins with it.
+            if dictionary_at is not None and unzigzag(groups[dictionary_at]):
+                groups[dictionary_at] = varint(position << 1)
+            position += size
+        return self._template % tuple(groups)
 
 
 class FileFooter(NamedTuple):

@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from leconvert.tables import (
     RowRange,
     join_tables,
     output_schema,
+    parquet_copy,
     read_data_footer,
 )
 from leconvert.tables.footers import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
+from leconvert.tables.raw_footer import FooterReader
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 SCHEMA = pa.schema(
@@ -292,6 +295,67 @@ def test_a_damaged_footer_is_copied_from_or_refused_with_a_reason(tmp_path: Path
         assert copier.writer.row_group(plan.row_group, 4)
     assert taken > 100
     assert reasons > 100
+
+
+@pytest.mark.parametrize("part", ["pages", "footer"])
+def test_a_quick_look_at_plain_pages_and_the_close_one_decide_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    table = rows_of(1, 20).select(["state", "timestamp", "done", "index"])
+    sound, damaged = tmp_path / "sound", tmp_path / "damaged"
+    write(sound, table)
+    raw = sound.read_bytes()
+    pages_end = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    entry, entry_end = FooterReader().outline(raw[pages_end:-8]).places
+    first, stop = (4, pages_end) if part == "pages" else (pages_end + entry, pages_end + entry_end)
+    copier = TableCopier(output_schema(table.schema, {}))
+    quick = parquet_copy._has_plain_pages
+    answers: list[bool] = []
+
+    def observed(*args: Any) -> bool:
+        answers.append(quick(*args))
+        return answers[-1]
+
+    def decided(look: Callable[..., bool]) -> object:
+        monkeypatch.setattr(parquet_copy, "_has_plain_pages", look)
+        with OpenedTable(str(damaged)) as source:
+            try:
+                footer = copier.footer_of(source)
+            except UnreadableSourceError as error:
+                return str(error)
+            plan = footer if isinstance(footer, str) else copier.plan(source, footer, None, 20)
+        if isinstance(plan, str):
+            return plan
+        return plan.ranges, copier.writer.row_group(plan.row_group, 4)
+
+    for mutant in [raw, *mutants(raw, first, stop, 1000)]:
+        damaged.write_bytes(mutant)
+        assert decided(observed) == decided(lambda *_: False)
+    assert answers[0]
+    assert min(answers.count(True), answers.count(False)) > 10
+
+
+def test_a_dictionary_and_a_data_page_in_one_place_are_not_copied(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", rows_of(1, 20).select(["timestamp"]), use_dictionary=False)
+    with OpenedTable(source.path) as table:
+        copier = TableCopier(output_schema(pa.schema([SCHEMA.field("timestamp")]), {}))
+        footer = copier.footer_of(table)
+        assert not isinstance(footer, str)
+        assert not isinstance(copier.plan(table, footer, None, 20), str)
+        # The footer claims a dictionary where the only data page begins.
+        write(tmp_path / "other", rows_of(1, 20).select(["timestamp"]))
+        with OpenedTable(str(tmp_path / "other")) as other:
+            claimed = copier.footer_of(other)
+        assert not isinstance(claimed, str)
+        (plain,), (group,) = footer.row_groups, claimed.row_groups
+        (shape,), groups = group.kind.shapes, list(group.groups)
+        for number in (5, 6, 7, 9, 11):  # counts, sizes and places, as parquet numbers the fields
+            at = plain.kind.shapes[0].number_at(number)
+            groups[shape.number_at(number)] = plain.groups[at]
+        group.groups = tuple(groups)
+        assert copier.plan(table, claimed, None, 20) == (
+            "column timestamp: its dictionary page is not where the footer says"
+        )
 
 
 @pytest.mark.parametrize("keep", range(0, 101, 10))
