@@ -686,7 +686,7 @@ class StatsCheck:
         shapes = {name: {columns[name][key].shape[1:] for key in _VALUES} for name in self.features}
         return all(
             len(shapes[name]) == 1 and size in (0, *(shape[0] for shape in shapes[name]))
-            for name, size in self._numeric
+            for name, size, _ in self._numeric
         ) and all(shapes[name] <= _PICTURE_SHAPES for name in self._visual)
 
     def _say_unsound(
