@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -79,13 +80,17 @@ def test_a_storm_of_kills_ends_in_the_same_bytes(
         "--output", str(out), "--work-dir", str(work), "--episodes-per-batch", "1",
         "--lease-seconds", "1", "--max-workers", "2", "--no-push",
     ]  # fmt: skip
+    begun = time.monotonic()
+    subprocess.run(command, capture_output=True, check=True)
+    quiet_seconds = time.monotonic() - begun
+    subprocess.run(["rm", "-r", str(out), str(work)], check=True)
     chance = random.Random(20)
     killed = 0
     for _ in range(KILLS):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
-            # From the start of Python to well past the end of a quiet run.
-            process.communicate(timeout=chance.uniform(0.2, 1.6))
+            # From the start of Python to past the end of a quiet run.
+            process.communicate(timeout=quiet_seconds * chance.uniform(0.2, 1.2))
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -93,7 +98,7 @@ def test_a_storm_of_kills_ends_in_the_same_bytes(
         if process.returncode == 0:
             assert digest_of(out) == quiet_digest
             subprocess.run(["rm", "-r", str(out), str(work)], check=True)
-    assert killed
+    assert killed, quiet_seconds
     last = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert last.returncode == 0, last.stderr
     assert digest_of(out) == quiet_digest
