@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from leconvert import forkserver
 from leconvert.forkserver import ForkedProcess, start_python
 
 # What the forked processes run. It is imported by the server, and is the main program of a process.
 _CHILD = """\
-import json, os, signal, sys, time
+import json, os, signal, sys
 loaded = "imported" if __name__ != "__main__" else "run"
 def facts():
     return {
@@ -35,7 +33,7 @@ if __name__ == "__main__":
     if what == "text": sys.exit("in words")
     if what == "fail": print("before"); raise ValueError("what failed")
     if what == "die": os.kill(os.getpid(), signal.SIGKILL)
-    if what == "wait": print("ready", flush=True); sys.stdin.read(); time.sleep(60)
+    if what == "wait": print("ready", flush=True); signal.pause()
     if what == "serve": print("ready", flush=True); sys.stdin.read()
 """
 # A program with a server, in which a test's lines run.
@@ -190,17 +188,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for_the_end_of(pid: int) -> None:
-    """Wait until there is no such process, or only what its parent has not asked after."""
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return
-        if stat.rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.01)
-    pytest.fail(f"process {pid} goes on")
+    """Wait until a process that is no child of this one has ended."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([process], [], [], 30)[0], f"process {pid} goes on"
+    finally:
+        os.close(process)
 
 
 def test_no_server_is_left_behind_where_there_is_a_second_thread() -> None:
@@ -227,7 +223,6 @@ def test_no_server_is_left_behind_where_there_is_a_second_thread() -> None:
 def test_the_program_forks_its_workers(tmp_path: Path, small_source: Path) -> None:
     # Of a worker started anew nothing of the program's command line is left.
     lines = """
-import time
 from leconvert.engines import local
 started = local.start_python
 def noted(*args, **options):
