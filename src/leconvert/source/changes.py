@@ -241,20 +241,24 @@ class FileFacts:
     ) -> FileFacts:
         """Return the facts of a regular file as they are now; symbolic links are followed."""
         seen = status_now(path)
-        if not stat.S_ISREG(seen.st_mode):
-            raise OSError(f"{path} is not a regular file")
-        inode = 0 if seen.st_dev in fleeting_inodes else seen.st_ino
-        return cls(seen.st_size, seen.st_mtime_ns, inode)
+        return cls(seen.st_size, seen.st_mtime_ns, _lasting_inode(path, seen, fleeting_inodes))
 
 
 def facts_of_opened(
     path: str, seen: os.stat_result, fleeting_inodes: frozenset[int]
 ) -> tuple[int, int, int]:
     """Return the facts of a regular file as the scan table stores them, from its status."""
+    inode = signed_inode(_lasting_inode(path, seen, fleeting_inodes))
+    return seen.st_size, seen.st_mtime_ns, inode
+
+
+def _lasting_inode(
+    path: str | os.PathLike[str], seen: os.stat_result, fleeting_inodes: frozenset[int]
+) -> int:
+    """Return the inode of a regular file, 0 where it may get another; raise for any other file."""
     if not stat.S_ISREG(seen.st_mode):
         raise OSError(f"{path} is not a regular file")
-    inode = 0 if seen.st_dev in fleeting_inodes else seen.st_ino
-    return seen.st_size, seen.st_mtime_ns, signed_inode(inode)
+    return 0 if seen.st_dev in fleeting_inodes else seen.st_ino
 
 
 def signed_inode(inode: int) -> int:
