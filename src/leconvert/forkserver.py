@@ -35,7 +35,9 @@ from importlib import import_module
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
-__all__ = ["ForkedProcess", "end_server", "serve_forks", "start_python"]
+__all__ = ["ForkedProcess", "PythonProcess", "end_server", "serve_forks", "start_python"]
+
+type PythonProcess = ForkedProcess | subprocess.Popen[bytes]
 
 _STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 _NUMBER = struct.Struct("q")
@@ -50,7 +52,7 @@ def start_python(
     stdin: int,
     stdout: int | IO[bytes],
     stderr: int,
-) -> ForkedProcess | subprocess.Popen[bytes]:
+) -> PythonProcess:
     """Start ``python -P -m MODULE ARGUMENTS``, by a fork where there is a server.
 
     Args:

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from leconvert.forkserver import ForkedProcess, start_python
+from leconvert.forkserver import PythonProcess, start_python
 
 __all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
 
@@ -382,7 +382,7 @@ class _ProcessPool[Done]:
             return None
 
 
-def _other_process() -> ForkedProcess | subprocess.Popen[bytes]:
+def _other_process() -> PythonProcess:
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     return start_python("leconvert.parallel", stdin=pipe, stdout=pipe, stderr=nowhere)
 

@@ -326,8 +326,8 @@ class Comparer:
             videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
             kept = self._kept_clips(videos)
             for number, video in enumerate(videos):
-                # By the header that the writer would give it goes no first file of a piece: what
-                # the writer does wrong with all headers is found there.
+                # The first file of a piece is always parsed: comparing headers with what the writer
+                # would write cannot find what it does wrong with all of them.
                 self._compare_video(
                     piece, video, kept.get(video.path), compared, by_header=number > 0
                 )

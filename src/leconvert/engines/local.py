@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from leconvert.errors import EngineError, InterruptedRunError, UsageError
-from leconvert.forkserver import ForkedProcess, start_python
+from leconvert.forkserver import PythonProcess, start_python
 from leconvert.workdir.records import RunPaths
 
 # ------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class LocalEngine:
             raise UsageError("program needs the command that starts a worker.")
         self.workers = workers
         self._program = None if program is None else tuple(program)
-        self._workers: list[tuple[ForkedProcess | subprocess.Popen[bytes], Path]] = []
+        self._workers: list[tuple[PythonProcess, Path]] = []
         self._asked_to_stop: set[int] = set()
 
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
@@ -82,9 +82,7 @@ class LocalEngine:
                 process = self._started(arguments, output)
             self._workers.append((process, log))
 
-    def _started(
-        self, arguments: Sequence[str], output: BinaryIO
-    ) -> ForkedProcess | subprocess.Popen[bytes]:
+    def _started(self, arguments: Sequence[str], output: BinaryIO) -> PythonProcess:
         try:
             if self._program is None:
                 return start_python(
