@@ -106,13 +106,18 @@ def with_a_shorter_sample(top: Box) -> None:
     stbl_of(top).replace("stsz", bytes(sizes))
 
 
-def with_bytes_over(top: Box) -> None:
+def with_bytes_over(top: Box, value: int = 0xAB) -> None:
     """Put bytes before the first sample that belong to none; all samples decode as before."""
     media = top.find("mdat")
-    media.payload = bytes(77) + media.payload
+    media.payload = bytes([value]) * 77 + media.payload
     places = bytearray(stbl_of(top).find("stco").payload)
     (count,) = struct.unpack_from(">I", places, 4)
     for at in range(8, 8 + 4 * count, 4):
         (start,) = struct.unpack_from(">I", places, at)
         struct.pack_into(">I", places, at, start + 77)
     stbl_of(top).replace("stco", bytes(places))
+
+
+def with_zeros_over(top: Box) -> None:
+    """Put zeros there, as a join does that shares blocks with its sources."""
+    with_bytes_over(top, 0)

@@ -97,7 +97,7 @@ def check_video_file(
     try:
         try:
             index = media.read_clip_index(path)
-            if index.unindexed_bytes:
+            if media.leaves_data_out(index):
                 media.check_decodes(index)
             frames = frames_of(index)
         except media.UnsupportedClipError as error:

@@ -108,7 +108,7 @@ class SparseCopy:
             self._descriptor,
             self._file.size_bytes,
             self._file.path,
-            pread=lambda _, count, position: self.take(position, count),
+            pread=self.pread,
         )
 
     def take_table_index(self, declared: Collection[str], *, with_images: bool) -> None:
@@ -142,6 +142,10 @@ class SparseCopy:
     def size_bytes(self) -> int:
         """The remote file's size."""
         return self._file.size_bytes
+
+    def pread(self, _: int, count: int, position: int) -> bytes:
+        """Bring a range; called like `os.pread`."""
+        return self.take(position, count)
 
     def take(self, position: int, count: int) -> bytes:
         """Bring a range; returns it, shorter only at the end of the file."""
@@ -415,7 +419,7 @@ class _Writer:
             copy = SparseCopy(file, self._fetcher, descriptor)
             if is_clip:
                 copy.take_clip_index()
-                if media.read_clip_index(begun).unindexed_bytes:
+                if media.leaves_data_out(media.read_clip_index(begun), pread=copy.pread):
                     raise ValueError("the scan decodes it")
             else:
                 copy.take_table_index(self.declared, with_images=file.path == self.first_table)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, read_moov
+from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, read_moov, unreadable
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray
 from leconvert.media.parse import (
     LONGEST_DURATION,
@@ -329,6 +329,7 @@ def _described_as_is(descriptions: bytes, references: bytes, matrix: bytes) -> _
 _CLIPS_AT_ONCE = 64
 # What of them is held meanwhile; a larger index is read when its turn comes.
 _HELD_INDEX_BYTES = 128 * 1024
+_PIECE_BYTES = 1024 * 1024
 _THREADS = 8
 _CLIPS_A_THREAD = _CLIPS_AT_ONCE // _THREADS
 # A file of the page cache or of memory takes about 12 microseconds; a disk or network more.
@@ -393,6 +394,37 @@ def read_clip_index(
 def read_stored_index(path: str) -> StoredIndex | None:
     """Read the index of a clip as it stands; None for one that is too large to be held beside."""
     return _fetch(path, _HELD_INDEX_BYTES)
+
+
+def leaves_data_out(
+    index: ClipIndex, *, pread: Callable[[int, int, int], bytes] = os.pread
+) -> bool:
+    """Tell whether media data that is of no sample is more than zeros.
+
+    Zeros lie before an episode that begins in a block of a joined file where it began in a block of
+    its source. What a wrong table of sizes leaves out ends as a coded frame does: not with a 0.
+
+    Args:
+        pread: As for `leconvert.media.boxes.read_moov`.
+    """
+    if not index.unindexed_bytes:
+        return False
+    fetched = _fetch(index.path, MOOV_LIMIT_BYTES, pread=pread)
+    assert fetched is not None
+    place, end = fetched.moov.media
+    runs = sorted(index.byte_runs(0, index.num_samples))
+    try:
+        with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 - by name
+            for start, num_bytes in (*runs, (end, 0)):
+                while place < start:
+                    piece = pread(file.fileno(), min(start - place, _PIECE_BYTES), place)
+                    if not piece or piece.count(0) < len(piece):
+                        return True
+                    place += len(piece)
+                place = max(place, start + num_bytes)
+    except OSError as error:
+        raise unreadable(index.path, error) from error
+    return False
 
 
 def read_alike(paths: Sequence[str], others: Sequence[str]) -> list[ClipIndex | None]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, snapshot_download
 from tests.hub import Fault, StandIn
-from tests.mp4_boxes import changed, with_bytes_over
+from tests.mp4_boxes import changed, with_bytes_over, with_zeros_over
 from tests.trees import digest_of
 
 from leconvert.api import run_worker
@@ -156,6 +156,18 @@ def test_a_clip_that_the_scan_decodes_is_held_whole(
     assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
     [(_, is_whole)] = made.listing().find([CLIP])
     assert is_whole
+    assert scan_source(made.tree).findings == ()
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_a_clip_with_zeros_in_front_is_held_without_its_frames(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    clip = source_copy / CLIP
+    clip.write_bytes(changed(clip.read_bytes(), with_zeros_over))
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    [(_, is_whole)] = made.listing().find([CLIP])
+    assert not is_whole
     assert scan_source(made.tree).findings == ()
 
 

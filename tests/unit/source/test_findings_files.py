@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from sound_dataset import LENGTHS, TOP, WRIST, Only
-from tests.mp4_boxes import changed, with_a_shorter_sample, with_bytes_over
+from tests.mp4_boxes import changed, with_a_shorter_sample, with_bytes_over, with_zeros_over
 
 from leconvert import media, tables
 from leconvert.errors import LeconvertError, StorageError, UnreadableSourceError
@@ -76,6 +76,9 @@ def test_a_clip_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_do
     path.write_bytes(changed(sound, with_bytes_over))
     assert scan_source(source).findings == ()
     assert decoded == [str(path)], "no other one is decoded"
+    path.write_bytes(changed(sound, with_zeros_over))
+    assert scan_source(source).findings == ()
+    assert decoded == [str(path)], "zeros are no part of a frame"
     path.write_bytes(changed(sound, with_a_shorter_sample))
     finding = only(scan_source(source), "unreadable-file")
     assert (finding.episode, finding.path) == (1, CLIP.format(TOP, 1))

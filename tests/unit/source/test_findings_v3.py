@@ -204,6 +204,22 @@ def test_a_file_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_do
     assert [each.code for each in check_dataset(broken).findings] == ["unreadable-file"]
 
 
+def test_episodes_that_begin_where_they_began_in_a_block_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results of all conversions with large clips are such datasets, and lie there for long."""
+    result, back = make_v3(tmp_path, block_align=4096), tmp_path / "back"
+    leconvert.convert(result, output=back, layout=LayoutOptions(to="v2.1", block_align=4096))
+    decoded: list[media.ClipIndex] = []
+    monkeypatch.setattr(media, "check_decodes", decoded.append)
+    for root in (result, back):
+        clips = [media.read_clip_index(clip) for clip in root.rglob("*.mp4")]
+        assert sum(clip.unindexed_bytes > 0 for clip in clips) > 1
+        assert scan_source(root).findings == ()
+        assert check_dataset(root).findings == ()
+    assert decoded == []
+
+
 def test_a_camera_without_any_file_is_a_phantom(broken: Path) -> None:
     shutil.rmtree(broken / WRIST)
     finding = the_only(scan_source(broken), "phantom-feature")
