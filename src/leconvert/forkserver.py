@@ -35,7 +35,14 @@ from importlib import import_module
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
-__all__ = ["ForkedProcess", "PythonProcess", "end_server", "serve_forks", "start_python"]
+__all__ = [
+    "ForkedProcess",
+    "PythonProcess",
+    "end_server",
+    "serve_forks",
+    "serves_forks",
+    "start_python",
+]
 
 type PythonProcess = ForkedProcess | subprocess.Popen[bytes]
 
@@ -249,6 +256,11 @@ def serve_forks(modules: Iterable[str]) -> None:
             os._exit(1)
     theirs.close()
     _server = _Server(pid, ours)
+
+
+def serves_forks() -> bool:
+    """Say whether a server was left behind: a process costs little then."""
+    return _server is not None
 
 
 def end_server() -> None:

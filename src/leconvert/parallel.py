@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from leconvert.forkserver import PythonProcess, start_python
+from leconvert.forkserver import PythonProcess, serves_forks, start_python
 
 __all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
 
@@ -89,8 +89,9 @@ class Latency:
 type Piece = tuple[Any, ...]
 """The arguments of one call; it can be pickled."""
 
-# Another process costs the CPU time of its start, about a third of this.
+# Another process costs the CPU time of its start: about a third of this, started anew or forked.
 _SECONDS_WORTH_A_PROCESS = 0.7
+_SECONDS_WORTH_A_FORK = 0.1
 _PIECES_AHEAD = 4
 # One piece may take a fraction of a millisecond: it tells little, and is not worth a message.
 _SECONDS_MEASURED = 0.01
@@ -131,7 +132,8 @@ def spread_for(
         return Spread(threads=min(workers or THREADS_THAT_WAIT, THREADS_THAT_WAIT))
     if threads_here is not None:
         return Spread(threads=threads_here)
-    worth = int(cpu_seconds * times_left / _SECONDS_WORTH_A_PROCESS)
+    worth_one = _SECONDS_WORTH_A_FORK if serves_forks() else _SECONDS_WORTH_A_PROCESS
+    worth = int(cpu_seconds * times_left / worth_one)
     others = (workers or len(os.sched_getaffinity(0))) - 1
     return Spread(processes=max(0, min(others, worth)))
 

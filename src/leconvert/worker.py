@@ -83,7 +83,7 @@ class ShardWriter:
     """Writes shards of one run into folders that the caller owns.
 
     It guarantees that what it wrote is on disk when it returns, and that the source files were the
-    planned ones before and after they were read.
+    planned ones before they were read. The packer looks whether they still are before the swap.
     """
 
     def __init__(self, run: OpenedRun, inputs: Inputs | None = None) -> None:
@@ -110,12 +110,15 @@ class ShardWriter:
 
     @contextmanager
     def batch(self, shards: Sequence[Shard]) -> Iterator[None]:
-        """Write the shards of a batch in the block, between two looks at their source files.
+        """Write the shards of a batch in the block, after a look at their source files.
 
-        What was read last stays open for the next batch: before and after each the file at its
-        path is the planned one by size, times and inode, so it is the one that is open. It is
-        closed after an error, which may be that of a handle, and where files of a source that is
-        not here come and go.
+        There is none behind it: the packer's comes after all reading. A file that is the planned
+        one by size, times and inode in both was so between them, unless somebody took it away and
+        brought it back.
+
+        What was read last stays open for the next batch, whose look finds the file at its path to
+        be the planned one, so it is the one that is open. It is closed after an error, which may be
+        that of a handle, and where files of a source that is not here come and go.
         """
         try:
             spans: dict[str, tuple[int, int]] = {}
@@ -128,7 +131,6 @@ class ShardWriter:
                 self._source_files[stream] = list(scan.files.by_source())
             self._check_unchanged()
             yield
-            self._check_unchanged()
         except BaseException as error:
             self.close()
             if isinstance(error, SourceError) and not isinstance(error, SourceChangedError):
@@ -625,8 +627,8 @@ class Worker:
     """One worker on one run.
 
     It guarantees that a shard is on disk before it is named by a ``done`` record, and that the
-    source files of a batch were the planned ones before and after they were read. It does not
-    guarantee to be alone on a batch.
+    source files of a batch were the planned ones before they were read. It does not guarantee to be
+    alone on a batch.
 
     Args:
         run: The run to work on.
@@ -637,7 +639,8 @@ class Worker:
             of their stream.
         weights: How many times a byte of a stream counts; 1 for those that are not named.
         reporter: Writes what it is doing for ``status``, or None.
-        bell: Shared by the workers of a process, or None.
+        bell: Shared by the workers of a process; None for one that is alone there, whose naps
+            end when ``stop`` is set.
         patience: How long a disk or a Hub that fails is borne; by default not at all.
         inputs: Provides the files of a source that is not on this machine.
         waiter: Waits for the event or so many seconds, and says whether the event is set.
@@ -667,7 +670,7 @@ class Worker:
         self._next_check = clock()
         self._late: list[tuple[Lease, str]] = []
         self._result_before = _result_at(run)
-        self._bell = bell or Notifier()
+        self._bell = bell
         self._store = store
         self._board = board
         self._stop = stop
@@ -734,7 +737,8 @@ class Worker:
                 lost += outcome == "lost"
                 failed += outcome == "failed"
                 self._report(None)
-            self._bell.ring()
+            if self._bell is not None:
+                self._bell.ring()
         return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
 
     def _idle(self) -> None:
@@ -742,7 +746,10 @@ class Worker:
         if self._reporter is not None:
             self._reporter.wait()
         # Nothing tells of a file that another host will make: look again and again.
-        if self._bell.wait(min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)):
+        nap = min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)
+        if self._bell is None:
+            self._waiter(self._stop, nap)
+        elif self._bell.wait(nap):
             self._board.refresh()
 
     def _is_over(self) -> bool:

@@ -49,7 +49,7 @@ __all__ = [
 
 # How often the parent of worker processes looks at the work dir. It watches files that other
 # processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
-_WATCH_SECONDS = 0.05
+_WATCH_SECONDS = 0.02
 # As often as a worker says how far it is.
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -139,7 +139,6 @@ class WorkerPool:
         self._scratch = scratch
         self._leases = leases
         self._stop = stop
-        self._bell = Notifier()
 
     @property
     def work_dir(self) -> Path:
@@ -215,7 +214,9 @@ class WorkerPool:
         with hold_slot(self._scratch, manifest.run_id) as slot:
             yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)
 
-    def make(self, on_bytes: Any, inputs: HubInputs | None = None) -> Worker:
+    def make(
+        self, on_bytes: Any, inputs: HubInputs | None = None, bell: Notifier | None = None
+    ) -> Worker:
         """Return a worker."""
         store, board, identity = self.board()
         reporter = WorkerReporter(self._run.paths, self._run.manifest.run_id, identity)
@@ -227,7 +228,7 @@ class WorkerPool:
             on_bytes=on_bytes,
             weights=self.weights,
             reporter=reporter,
-            bell=self._bell,
+            bell=bell,
             patience=Backoff(self._leases.trouble_seconds),
             inputs=inputs,
         )
@@ -245,12 +246,12 @@ def work_in_threads(
 
     None is left when this returns, or raises.
     """
-    crew = WorkerPool(run, leases, stop, scratch)
+    crew, bell = WorkerPool(run, leases, stop, scratch), Notifier()
     with crew.stage(progress, crew.cost_left()) as stage:
 
         def work() -> None:
             with crew.inputs() as inputs:
-                crew.make(stage.advance, inputs).run()
+                crew.make(stage.advance, inputs, bell).run()
 
         run_threads(work, count, stop, name="worker")
     crew.check_all_done()

@@ -449,3 +449,18 @@ def test_an_idle_worker_looks_at_once_when_another_of_its_process_ends_a_batch(
     assert make_worker(bell=Rung()).run().batches_done == 0
     assert len(naps) == 1
     assert list_batches(planned.paths.done_dir) == set(range(5))
+
+
+def test_a_worker_alone_in_its_process_stops_in_the_middle_of_a_nap(
+    planned: OpenedRun,
+    make_worker: Callable[..., Worker],
+    pauses: Pauses,
+    stop: threading.Event,
+) -> None:
+    others = store_of_a_successor(planned)
+    for batch_id in range(planned.manifest.num_batches):
+        assert others.claim(batch_id) is not None
+    pauses.then = stop.set
+    with pytest.raises(InterruptedRunError):
+        make_worker().run()
+    assert len(pauses.seconds) == 1

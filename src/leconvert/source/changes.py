@@ -1,4 +1,4 @@
-"""Is the source still the one that was planned? Asked before and after every read."""
+"""Is the source still the one that was planned? Asked before every read, and after the last."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _listed(strays: Strays) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
-# Is the source still the one that was planned? Asked before and after every read.
+# Is the source still the one that was planned? Asked before every read, and after the last.
 
 
 _CHANGES_SHOWN = 20
