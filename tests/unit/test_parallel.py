@@ -219,7 +219,7 @@ def test_a_long_computing_scan_gets_a_process_a_core_and_a_short_one_none() -> N
 def test_a_process_that_is_forked_is_worth_less_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "serves_forks", lambda: True)
     assert spread_for(0.010, 0.010, times_left=9, workers=8) == Spread()
-    assert spread_for(0.010, 0.010, times_left=30, workers=8) == Spread(processes=3)
+    assert spread_for(0.010, 0.010, times_left=35, workers=8) == Spread(processes=3)
 
 
 def test_a_job_that_cannot_leave_this_process_gets_threads_alone() -> None:
