@@ -110,6 +110,18 @@ def list_length(array: pa.Array) -> int:
     return length
 
 
+def list_values(array: pa.Array) -> pa.Array:
+    """Return what the lists of an array without nulls hold; `flatten` would import much."""
+    if pa.types.is_fixed_size_list(array.type):
+        begin, end = (
+            place * array.type.list_size for place in (array.offset, array.offset + len(array))
+        )
+    else:
+        ends = array.offsets
+        begin, end = ends[0].as_py(), ends[-1].as_py()
+    return array.values.slice(begin, end - begin)
+
+
 def innermost_type(kind: pa.DataType) -> pa.DataType:
     """Return what lists hold, nested to any depth, or what an extension type is stored as."""
     while True:
@@ -125,19 +137,14 @@ def innermost_type(kind: pa.DataType) -> pa.DataType:
 # Arrow columns as NumPy arrays: numbers, and regular nested lists of numbers.
 
 
-def as_type(column: pa.Array, kind: pa.DataType, *, safe: bool = True) -> pa.Array:
-    """Return a column as another type; one that has it costs nothing, where a cast imports much."""
-    return column if column.type == kind else column.cast(kind, safe=safe)
-
-
 def integers(column: pa.Array) -> IntArray | None:
     """Return a column of integers, shape (rows,); None where it is of another type or has nulls."""
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
-    try:
-        return fixed_width(as_type(column, pa.int64()), np.int64)
-    except pa.ArrowException:  # unsigned and beyond 2**63
+    found = _stored(column)
+    if found.dtype == np.uint64 and found.size and found.max() > _INT64.max:
         return None
+    return found.astype(np.int64, copy=False)
 
 
 def floats(column: pa.Array) -> FloatArray | None:
@@ -146,10 +153,17 @@ def floats(column: pa.Array) -> FloatArray | None:
     if column.null_count:
         return None
     if pa.types.is_boolean(kind):
-        column = column.cast(pa.int8())
-    elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        found: npt.NDArray[Any] | None = _truths(column)
+    elif pa.types.is_floating(kind) or pa.types.is_integer(kind):
+        found = _stored(column)
+    else:
         return None
-    return fixed_width(as_type(column, pa.float64(), safe=False), np.float64)
+    return None if found is None else found.astype(np.float64, copy=False)
+
+
+def _stored(column: pa.Array) -> npt.NDArray[Any]:
+    """Return numbers as they are stored: a cast of Arrow's imports much."""
+    return fixed_width(column, column.type.to_pandas_dtype())
 
 
 def nested_floats(column: pa.Array) -> FloatArray | None:
@@ -167,8 +181,10 @@ def nested_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
 
 def _truths(column: pa.Array) -> npt.NDArray[np.bool_] | None:
     """Return a column of truth values, shape (rows,); None where it has nulls."""
-    if column.null_count or not len(column):
+    if column.null_count:
         return None
+    if not len(column):
+        return np.empty(0, np.bool_)
     bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
     return bits[column.offset : column.offset + len(column)].astype(np.bool_)
 
@@ -180,7 +196,7 @@ def _nested(
     while is_list(column.type):
         if column.null_count:
             return None
-        values = column.flatten()
+        values = list_values(column)
         size = len(values) // len(column) if len(column) else 0
         if not pa.types.is_fixed_size_list(column.type):
             ends = integers(column.offsets)

@@ -8,7 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import innermost_type, is_binary, is_list, is_number, is_text, list_length
+from leconvert.arrow import (
+    innermost_type,
+    is_binary,
+    is_list,
+    is_number,
+    is_text,
+    list_length,
+    list_values,
+)
 from leconvert.errors import UnreadableSourceError
 from leconvert.formats.v2 import EpisodeTable
 from leconvert.model import DATA_STREAM
@@ -89,7 +97,7 @@ def _value_shape(values: pa.Array) -> tuple[int, ...]:
         length = list_length(values)
     except (ValueError, IndexError) as error:  # IndexError: there are no rows
         raise ValueError("its lists differ in length") from error
-    return (length, *_value_shape(values.flatten()))
+    return (length, *_value_shape(list_values(values)))
 
 
 def _image_shape(values: pa.Array) -> list[int]:

@@ -10,7 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from leconvert.arrow import fixed_width, innermost_type, is_list, is_number, list_length
+from leconvert.arrow import (
+    fixed_width,
+    innermost_type,
+    is_list,
+    is_number,
+    list_length,
+    list_values,
+)
 
 __all__ = [
     "QUANTILES",
@@ -146,7 +153,7 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
         if not is_list(array.type):
             break
         shape.append(list_length(array))
-        array = array.flatten()
+        array = list_values(array)
     return _primitive_values(array).reshape(shape)
 
 

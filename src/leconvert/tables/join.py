@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import int64_array, int64_values, is_binary, is_list, list_length
+from leconvert.arrow import int64_array, int64_values, is_binary, is_list, list_length, list_values
 from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.model import IntArray
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
@@ -383,7 +383,7 @@ def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
             f"(--drop-feature {shlex.quote(name)}).",
         ) from error
     if not array.null_count:
-        return array.flatten()
+        return list_values(array)
     import pyarrow.compute as pc  # costs 50 ms, for rows without a list only
 
     return pc.list_element(array, 0)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert._version import __version__
-from leconvert.arrow import innermost_type, is_list, list_length
+from leconvert.arrow import innermost_type, is_list, list_length, list_values
 from leconvert.errors import UnreadableSourceError
 from leconvert.tables.footers import (
     LARGE_FOOTER_BYTES,
@@ -990,7 +990,7 @@ class DataFile:
         """Return the same from the column's pages, not from its dictionary alone."""
         values = self._read(column)
         if is_list(values.type) and _lengths_of(values) == (1,):
-            values = values.combine_chunks().flatten()
+            values = list_values(values.combine_chunks())
         kind = values.type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             error = TypeError(f"column {column} is {kind}, no number a row")
@@ -1102,7 +1102,7 @@ def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
             lengths.append(list_length(array))
         except ValueError:
             return _DIFFERENT_LENGTHS
-        array = array.flatten()
+        array = list_values(array)
     return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
 
 

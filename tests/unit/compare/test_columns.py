@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from leconvert.arrow import floats, integers, nested_floats
+from leconvert.arrow import floats, integers, list_values, nested_floats
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,37 @@ def test_a_part_of_nested_lists_has_its_own_numbers() -> None:
     found = nested_floats(column.slice(1))
     assert found is not None
     assert np.array_equal(found, [[3.0, 4.0], [5.0, 6.0]])
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.int64()), _PAIRS])
+@pytest.mark.parametrize("rows", [[], [[1, 2]], [[1, 2], [3, 4], [5, 6]]])
+@pytest.mark.parametrize("begin", [0, 1, 2])
+def test_what_lists_hold_is_what_arrow_flattens(
+    kind: pa.DataType, rows: list[list[int]], begin: int
+) -> None:
+    array = pa.array(rows, pa.list_(kind.value_type, 2) if kind is _PAIRS else kind)
+    part = array.slice(min(begin, len(rows)))
+    assert list_values(part).equals(part.flatten())
+
+
+def test_lists_of_different_lengths_hold_what_arrow_flattens() -> None:
+    array = pa.array([[1], [], [2, 3], [4]])
+    assert list_values(array.slice(1, 2)).to_pylist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (pa.array([1, 2], pa.uint64()), [1, 2]),
+        (pa.array([1, 2**63], pa.uint64()), None),
+        (pa.array([-1, 2], pa.int8()).slice(1), [2]),
+        (pa.array([1, None]), None),
+        (pa.array([1.0]), None),
+        (pa.array([], pa.uint64()), []),
+    ],
+)
+def test_integers_are_those_that_64_signed_bits_hold(
+    column: pa.Array, values: list[int] | None
+) -> None:
+    found = integers(column)
+    assert (None if found is None else found.tolist()) == values

@@ -388,8 +388,15 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
 
 def test_a_conversion_imports_no_compute_functions(small_source: Path, tmp_path: Path) -> None:
     # They take 50 ms, a tenth of a conversion of a few episodes.
-    code = (
-        "import sys, leconvert; leconvert.convert(sys.argv[1], output=sys.argv[2]); "
-        "sys.exit('imported' if 'pyarrow.compute' in sys.modules else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code, small_source, tmp_path / "out"], check=True)
+    code = """
+import sys, leconvert
+from pathlib import Path
+from leconvert.check import check_dataset
+source, result, back = sys.argv[1:]
+leconvert.convert(source, output=result)
+check_dataset(Path(result))
+leconvert.convert(result, output=back, layout=leconvert.LayoutOptions(to="v2.1"))
+sys.exit("imported" if "pyarrow.compute" in sys.modules else 0)
+"""
+    paths = [small_source, tmp_path / "out", tmp_path / "back"]
+    subprocess.run([sys.executable, "-c", code, *paths], check=True)
