@@ -163,7 +163,9 @@ def floats(column: pa.Array) -> FloatArray | None:
 
 def _stored(column: pa.Array) -> npt.NDArray[Any]:
     """Return numbers as they are stored: a cast of Arrow's imports much."""
-    return fixed_width(column, column.type.to_pandas_dtype())
+    kind = column.type
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return fixed_width(column, np.dtype(f"{letter}{kind.bit_width // 8}"))
 
 
 def nested_floats(column: pa.Array) -> FloatArray | None:
