@@ -55,8 +55,8 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "g1_recording": Case("g1_inspire_12ep", window=60, every=4, decoder="torchcodec"),
-    "cr5_recording": Case("cr5_5ep", window=60, decoder="pyav"),
+    "g1_recording": Case("g1_inspire_12ep", window=60, every=7, decoder="torchcodec"),
+    "cr5_recording": Case("cr5_5ep", window=60, every=2, decoder="pyav"),
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
     "three_cameras": Case(
@@ -105,7 +105,7 @@ CASES: dict[str, Case] = {
     "data_and_videos_roll_over": Case(
         DatasetSpec(
             episodes=20,
-            frames=RandomLengths(4, 20, 40),
+            frames=RandomLengths(4, 10, 20),
             cameras=(
                 CameraSpec(
                     key="observation.images.large",

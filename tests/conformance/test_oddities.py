@@ -81,17 +81,20 @@ def test_it_converts_right_or_is_refused_with_the_way_out(
     checked = leconvert("check", result)
     assert checked.returncode == 0, checked.stdout
     original = V21Source.open(source, dropped_episodes=_DROPPED.get(oddity, []))
-    for backend in ("pyav", "torchcodec"):
-        if original.camera_keys:
+    if original.camera_keys:
+        for backend in ("pyav", "torchcodec"):
             assert_every_frame_is_the_sources(result, original, backend)
-        _check_items(result, original, backend, are_turned=oddity.startswith("rotated"))
+    _check_items(result, original)
 
 
-def _check_items(root: Path, source: V21Source, backend: str, *, are_turned: bool) -> None:
-    """Load every item; each frame says itself which it is."""
+def _check_items(root: Path, source: V21Source) -> None:
+    """Load every item; each frame says itself which it is.
+
+    PyAV leaves turned pictures as they are coded; both decoders' are the source's by now.
+    """
     from lerobot.datasets import LeRobotDataset
 
-    dataset = LeRobotDataset("ours/odd", root=root, video_backend=backend, return_uint8=True)
+    dataset = LeRobotDataset("ours/odd", root=root, video_backend="pyav", return_uint8=True)
     assert len(dataset) == sum(source.lengths)
     wanted = [
         (episode, frame)
@@ -104,6 +107,4 @@ def _check_items(root: Path, source: V21Source, backend: str, *, are_turned: boo
             picture = item[key].numpy().transpose(1, 2, 0)
             if picture.dtype != np.uint8:  # images of tables are not left as they are
                 picture = (picture * 255).round().astype(np.uint8)
-            if are_turned and backend == "torchcodec":
-                continue  # it turned them; that it did the same to the source was compared
             assert read_label(picture) == FrameLabel(number, episode, frame)
