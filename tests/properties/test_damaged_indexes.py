@@ -65,16 +65,27 @@ def damage(clip: Path, rng: random.Random) -> None:
 def test_no_damage_of_an_index_gives_other_pictures(
     source: Path, tmp_path: Path, layout: str, times: int
 ) -> None:
+    damage_and_convert(source, tmp_path, LayoutOptions(layout=layout), times)
+
+
+@pytest.mark.parametrize("times", [12, pytest.param(500, marks=pytest.mark.slow)])
+def test_nor_where_zeros_lie_between_episodes(source: Path, tmp_path: Path, times: int) -> None:
+    joined = tmp_path / "joined"
+    convert(source, output=joined, layout=LayoutOptions(block_align=4096))
+    damage_and_convert(joined, tmp_path, LayoutOptions(to="v2.1"), times)
+
+
+def damage_and_convert(source: Path, folder: Path, layout: LayoutOptions, times: int) -> None:
     expected = pictures(source)
     assert len(set(expected)) == sum(FRAMES)
     refused: list[int] = []
     for seed in range(times):
-        rng = random.Random(f"{layout} {times} {seed}")
-        damaged = Path(shutil.copytree(source, tmp_path / str(seed) / "source"))
+        rng = random.Random(f"{layout.to} {layout.layout} {times} {seed}")
+        damaged = Path(shutil.copytree(source, folder / str(seed) / "source"))
         damage(rng.choice(sorted(damaged.rglob("*.mp4"))), rng)
         result = damaged.with_name("result")
         try:
-            convert(damaged, output=result, layout=LayoutOptions(layout=layout))
+            convert(damaged, output=result, layout=layout)
         except LeconvertError as error:
             refused.append(error.exit_code)
         else:

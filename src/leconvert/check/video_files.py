@@ -97,7 +97,7 @@ def check_video_file(
     try:
         try:
             index = media.read_clip_index(path)
-            if media.leaves_data_out(index):
+            if media.may_be_damaged(index):
                 media.check_decodes(index)
             frames = frames_of(index)
         except media.UnsupportedClipError as error:

@@ -419,7 +419,7 @@ class _Writer:
             copy = SparseCopy(file, self._fetcher, descriptor)
             if is_clip:
                 copy.take_clip_index()
-                if media.leaves_data_out(media.read_clip_index(begun), pread=copy.pread):
+                if media.may_be_damaged(media.read_clip_index(begun), pread=copy.pread):
                     raise ValueError("the scan decodes it")
             else:
                 copy.take_table_index(self.declared, with_images=file.path == self.first_table)

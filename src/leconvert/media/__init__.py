@@ -8,7 +8,7 @@ from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha2
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import (
     StoredIndex,
-    leaves_data_out,
+    may_be_damaged,
     read_alike,
     read_clip_index,
     read_clip_indexes,
@@ -51,7 +51,7 @@ __all__ = [
     "decode_shown",
     "frame_ticks",
     "join_clips",
-    "leaves_data_out",
+    "may_be_damaged",
     "order_digest",
     "read_alike",
     "read_clip_index",

@@ -71,7 +71,7 @@ class ClipIndex:
         num_bytes: Sum of the sizes.
         unindexed_bytes: By how much the media data is more than that, 0 where another track has a
             part of it. Muxers leave nothing over, nor do we but zeros: else the index may be
-            damaged (`leaves_data_out`, `check_decodes`).
+            damaged (`may_be_damaged`, `check_decodes`).
         places: Where each sample begins, from the start of the file; a plain number is the place
             of the first where all others follow it closely.
         decoded: Decode times, ticks, shifted by the edit list as the presentation times are.

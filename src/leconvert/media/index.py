@@ -396,35 +396,44 @@ def read_stored_index(path: str) -> StoredIndex | None:
     return _fetch(path, _HELD_INDEX_BYTES)
 
 
-def leaves_data_out(
-    index: ClipIndex, *, pread: Callable[[int, int, int], bytes] = os.pread
-) -> bool:
-    """Tell whether media data that is of no sample is more than zeros.
+def may_be_damaged(index: ClipIndex, *, pread: Callable[[int, int, int], bytes] = os.pread) -> bool:
+    """Tell whether an index and its media data do not fit each other.
 
-    Zeros lie before an episode that begins in a block of a joined file where it began in a block of
-    its source. What a wrong table of sizes leaves out ends as a coded frame does: not with a 0.
+    Zeros may lie between samples: an episode of a joined file begins at the place in a block at
+    which it began in its source. What a wrong size leaves over or takes too much tells itself: a
+    coded frame does not end with a 0 (but some of VP9 do), and none lies on another.
 
     Args:
         pread: As for `leconvert.media.boxes.read_moov`.
     """
-    if not index.unindexed_bytes:
-        return False
+    if index.unindexed_bytes <= 0:
+        return index.unindexed_bytes < 0
     fetched = _fetch(index.path, MOOV_LIMIT_BYTES, pread=pread)
     assert fetched is not None
-    place, end = fetched.moov.media
-    runs = sorted(index.byte_runs(0, index.num_samples))
+    first, end = fetched.moov.media
+    stop = first
     try:
         with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 - by name
-            for start, num_bytes in (*runs, (end, 0)):
-                while place < start:
-                    piece = pread(file.fileno(), min(start - place, _PIECE_BYTES), place)
-                    if not piece or piece.count(0) < len(piece):
+            read = partial(pread, file.fileno())
+            for start, num_bytes in (*sorted(index.byte_runs(0, index.num_samples)), (end, 0)):
+                if start < stop:
+                    return True
+                if start > stop:
+                    ends_with_a_zero = stop > first and read(1, stop - 1) == b"\0"
+                    if ends_with_a_zero or not _are_zeros(read, stop, start):
                         return True
-                    place += len(piece)
-                place = max(place, start + num_bytes)
+                stop = start + num_bytes
     except OSError as error:
         raise unreadable(index.path, error) from error
     return False
+
+
+def _are_zeros(read: Callable[[int, int], bytes], start: int, stop: int) -> bool:
+    for place in range(start, stop, _PIECE_BYTES):
+        num_bytes = min(stop - place, _PIECE_BYTES)
+        if read(num_bytes, place).count(0) < num_bytes:
+            return False
+    return True
 
 
 def read_alike(paths: Sequence[str], others: Sequence[str]) -> list[ClipIndex | None]:

@@ -307,7 +307,7 @@ class EpisodeScanner(Scanner):
             clip, misfit = index_of_remuxed(path, self._fps), Misfit.REMUXED
         elif isinstance(clip, UnreadableSourceError):
             raise clip
-        elif media.leaves_data_out(clip):
+        elif media.may_be_damaged(clip):
             media.check_decodes(clip)
         frames = len(clip.sizes)
         if frames == length > 0:

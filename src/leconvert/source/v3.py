@@ -606,7 +606,7 @@ class FileScanner(Scanner):
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
             clip, look.misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
         else:
-            if media.leaves_data_out(clip):
+            if media.may_be_damaged(clip):
                 media.check_decodes(clip)
         if lengths.tolist() != [clip.num_samples]:
             look.misfit |= Misfit.SHARED

@@ -990,7 +990,7 @@ class DataFile:
         """Return the same from the column's pages, not from its dictionary alone."""
         values = self._read(column)
         if is_list(values.type) and _lengths_of(values) == (1,):
-            values = list_values(values.combine_chunks())
+            values = values.combine_chunks().flatten()
         kind = values.type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             error = TypeError(f"column {column} is {kind}, no number a row")

@@ -31,6 +31,7 @@ from leconvert.media import (
     UnsupportedClipError,
     coded_packets,
     join_clips,
+    may_be_damaged,
     read_clip_index,
     samples_sha256,
 )
@@ -170,6 +171,31 @@ def test_each_episode_lies_at_its_source_offset_modulo_the_block_and_gaps_are_ze
     for start, size in zip(index.offsets.tolist(), index.sizes.tolist(), strict=True):
         content[start : start + size] = bytes(size)
     assert not any(content)
+
+
+@pytest.mark.parametrize("name", ["x264-b-frames", "av1", "x265-b-frames", "mpeg4-b-frames"])
+def test_zeros_between_episodes_are_no_damage_and_any_other_size_or_place_is(
+    name: str, make_clip: MakeClip, tmp_path: Path
+) -> None:
+    sound, damaged = tmp_path / "joined.mp4", tmp_path / "damaged.mp4"
+    joined(family(make_clip, name), sound, block_align=4096)
+    assert read_clip_index(sound).unindexed_bytes > 3 * 40
+    assert not may_be_damaged(read_clip_index(sound))
+
+    def by(kind: str, begin: int, amount: int) -> Callable[[Box], None]:
+        def change(top: Box) -> None:
+            table = bytearray(stbl_of(top).find(kind).payload)
+            (number,) = struct.unpack_from(">I", table, begin)
+            struct.pack_into(">I", table, begin, number + amount)
+            stbl_of(top).replace(kind, bytes(table))
+
+        return change
+
+    # The sizes of two samples of the first episode, and the place of the third episode.
+    for kind, begin in (("stsz", 12), ("stsz", 12 + 4 * 5), ("stco", 8 + 4 * 2)):
+        for amount in (-40, -1, 1, 40):
+            damaged.write_bytes(changed(sound.read_bytes(), by(kind, begin, amount)))
+            assert may_be_damaged(read_clip_index(damaged)), (kind, begin, amount)
 
 
 @pytest.mark.parametrize(
