@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.faulty_files import CrashError
@@ -20,6 +21,7 @@ from tests.flat_options import as_objects
 from tests.trees import digest_of, snapshot
 
 import leconvert
+from leconvert import worker
 from leconvert.api import run_worker
 from leconvert.cli.main import main
 from leconvert.errors import (
@@ -189,6 +191,31 @@ def test_a_source_file_that_is_replaced_before_it_is_read_stops_the_run(
     with pytest.raises(SourceChangedError) as caught:
         run_worker(run.work_dir.root)
     assert "episode_000002.parquet" in caught.value.details[0]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".mp4"])
+def test_a_source_file_written_while_its_batch_is_read_stops_the_swap(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    path = next(source_copy.rglob(f"episode_000002{suffix}"))
+    other = next(source_copy.rglob(f"episode_000003{suffix}"))
+    write = worker.ShardWriter.write
+
+    def write_and_change(self: worker.ShardWriter, *arguments: Any, **options: Any) -> Any:
+        written = write(self, *arguments, **options)
+        path.write_bytes(other.read_bytes())
+        return written
+
+    monkeypatch.setattr(worker.ShardWriter, "write", write_and_change)
+    run_worker(run.work_dir.root, max_batches=1)
+    monkeypatch.undo()
+    with pytest.raises(SourceChangedError) as caught:
+        # A file of the batches that are left is looked at before it is read, others by the packer.
+        run_worker(run.work_dir.root)
+        pack_run(run)
+    assert path.name in caught.value.details[0]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("change", ["removed", "added"])
