@@ -210,10 +210,14 @@ def test_a_source_file_written_while_its_batch_is_read_stops_the_swap(
     monkeypatch.setattr(worker.ShardWriter, "write", write_and_change)
     run_worker(run.work_dir.root, max_batches=1)
     monkeypatch.undo()
-    with pytest.raises(SourceChangedError) as caught:
+
+    def go_on() -> None:
         # A file of the batches that are left is looked at before it is read, others by the packer.
         run_worker(run.work_dir.root)
         pack_run(run)
+
+    with pytest.raises(SourceChangedError) as caught:
+        go_on()
     assert path.name in caught.value.details[0]
     assert not (tmp_path / "out").exists()
 
