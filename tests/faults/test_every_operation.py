@@ -121,8 +121,8 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
 @pytest.mark.parametrize(
     ("name", "stages", "every", "least"),
     [
-        ("output", CONVERSION, 6, 27),
-        ("in-place", "swap,finish,clean,end", 2, 15),
+        ("output", CONVERSION, 8, 20),
+        ("in-place", "swap,finish,clean,end", 3, 10),
         ("deleting", "finish", 2, 10),
         ("two-renames", "swap", 1, 12),
         ("copied", "pack", 5, 9),
@@ -154,7 +154,7 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
 @pytest.mark.parametrize(
     ("names", "stages", "every", "least"),
     [
-        (["merge", "split", "trim"], "plan,work,pack,swap,finish,clean", 47, 15),
+        (["merge", "split", "trim"], "plan,work,pack,swap,finish,clean", 71, 10),
         (
             [
                 "repair",
@@ -166,8 +166,8 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
                 "undo-repair",
             ],
             "work,swap,finish",
-            7,
-            19,
+            11,
+            12,
         ),
     ],
     ids=["edited", "repaired"],
@@ -196,7 +196,7 @@ def test_a_write_that_stops_half_way_is_continued(campaign: Campaign) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kinds", "every", "least"),
-    [("output", "fail,last,lie", 61, 33), ("append", "fail", 157, 17)],
+    [("output", "fail,last,lie", 97, 20), ("append", "fail", 211, 12)],
 )
 def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(
     campaign: Campaign, name: str, kinds: str, every: int, least: int
