@@ -33,9 +33,11 @@ __all__ = [
     "is_number",
     "is_text",
     "list_length",
+    "list_values",
     "nested_floats",
     "nested_numbers",
     "repeated_int64",
+    "stored_numbers",
     "type_of",
     "type_of_numbers",
 ]
@@ -113,12 +115,9 @@ def list_length(array: pa.Array) -> int:
 def list_values(array: pa.Array) -> pa.Array:
     """Return what the lists of an array without nulls hold; `flatten` would import much."""
     if pa.types.is_fixed_size_list(array.type):
-        begin, end = (
-            place * array.type.list_size for place in (array.offset, array.offset + len(array))
-        )
-    else:
-        ends = array.offsets
-        begin, end = ends[0].as_py(), ends[-1].as_py()
+        size = array.type.list_size
+        return array.values.slice(array.offset * size, len(array) * size)
+    begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return array.values.slice(begin, end - begin)
 
 
@@ -141,7 +140,7 @@ def integers(column: pa.Array) -> IntArray | None:
     """Return a column of integers, shape (rows,); None where it is of another type or has nulls."""
     if not pa.types.is_integer(column.type) or column.null_count:
         return None
-    found = _stored(column)
+    found = stored_numbers(column)
     if found.dtype == np.uint64 and found.size and found.max() > _INT64.max:
         return None
     return found.astype(np.int64, copy=False)
@@ -149,21 +148,22 @@ def integers(column: pa.Array) -> IntArray | None:
 
 def floats(column: pa.Array) -> FloatArray | None:
     """Return a column of numbers, shape (rows,); None where it is of another type or has nulls."""
-    kind = column.type
-    if column.null_count:
+    if column.null_count or not is_number(column.type):
         return None
+    return stored_numbers(column).astype(np.float64, copy=False)
+
+
+def stored_numbers(column: pa.Array) -> npt.NDArray[Any]:
+    """Return numbers or truth values without nulls as they are stored, shape (rows,).
+
+    A cast of Arrow's imports much, and to be asked for an array pandas.
+    """
+    kind = column.type
     if pa.types.is_boolean(kind):
-        found: npt.NDArray[Any] | None = _truths(column)
-    elif pa.types.is_floating(kind) or pa.types.is_integer(kind):
-        found = _stored(column)
-    else:
-        return None
-    return None if found is None else found.astype(np.float64, copy=False)
-
-
-def _stored(column: pa.Array) -> npt.NDArray[Any]:
-    """Return numbers as they are stored: a cast of Arrow's imports much."""
-    kind = column.type
+        if not len(column):  # nor may it have a buffer then
+            return np.empty(0, np.bool_)
+        bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
+        return bits[column.offset : column.offset + len(column)].astype(np.bool_)
     letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
     return fixed_width(column, np.dtype(f"{letter}{kind.bit_width // 8}"))
 
@@ -183,12 +183,7 @@ def nested_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
 
 def _truths(column: pa.Array) -> npt.NDArray[np.bool_] | None:
     """Return a column of truth values, shape (rows,); None where it has nulls."""
-    if column.null_count:
-        return None
-    if not len(column):
-        return np.empty(0, np.bool_)
-    bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
-    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
+    return None if column.null_count else stored_numbers(column)
 
 
 def _nested(

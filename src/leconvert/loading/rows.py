@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leconvert.arrow import is_number, stored_numbers
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.loading.files import Files, OpenFile
 from leconvert.loading.metadata import DatasetMeta
@@ -261,20 +262,13 @@ def _numbers(column: pa.Array) -> Array | None:
         if column.null_count:
             raise ValueError("a list is missing")
         column = column.flatten()
-    kind = column.type
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    if not is_number and not pa.types.is_boolean(kind):
+    if not is_number(column.type):
         return None
     if column.null_count:
         raise ValueError("a number is missing")
-    buffer = column.buffers()[1]
-    if buffer is None:
+    if column.buffers()[1] is None:
         return np.empty(0, np.int64)
-    if not is_number:
-        bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
-        return bits[column.offset : column.offset + len(column)].astype(np.bool_)
-    scalar = np.dtype(kind.to_pandas_dtype())
-    return np.frombuffer(buffer, scalar, len(column), column.offset * scalar.itemsize)
+    return stored_numbers(column)
 
 
 def _as_lerobot_types(values: Array, *, copy: bool) -> Array:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.arrow import (
-    fixed_width,
     innermost_type,
     is_list,
     is_number,
     list_length,
     list_values,
+    stored_numbers,
 )
 
 __all__ = [
@@ -154,16 +154,8 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
             break
         shape.append(list_length(array))
         array = list_values(array)
-    return _primitive_values(array).reshape(shape)
-
-
-def _primitive_values(array: pa.Array) -> Array:
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.uint8())
-    name = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(
-        str(array.type), str(array.type)
-    )
-    return fixed_width(array, np.dtype(name))
+    values = stored_numbers(array)
+    return (values.view(np.uint8) if values.dtype == np.bool_ else values).reshape(shape)
 
 
 # ------------------------------------------------------------------------------------------------
