@@ -1,6 +1,6 @@
 """What do quantiles cost, which a recording needs to be resumed with LeRobot?
 
-    python scripts/bench_quantiles.py ../shared/data/* --repeats 5 | tee bench_logs/quantiles.txt
+    python scripts/bench_quantiles.py DATASET... --repeats 5 | tee bench_logs/quantiles.txt
 
 Converts each dataset with one thread, in turn without and with ``--quantiles``, whole and without
 its cameras, so that columns alone are computed. Prints every repeat: processor seconds of the whole

@@ -59,8 +59,7 @@ def trouble_in_wheel(names: Iterable[str]) -> list[str]:
 def trouble_in_sdist(names: Iterable[str]) -> list[str]:
     """Return what is wrong with the names of an sdist's files.
 
-    It holds what is needed to build and to read. Tests stay in the repository: they need recordings
-    that are not handed out with it.
+    It holds what is needed to build and to read. Tests stay in the repository.
     """
     inside = {name.partition("/")[2] for name in names}
     wanted = ("src/leconvert/py.typed", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",

@@ -1,7 +1,8 @@
 """A fleet of made datasets, some broken: its time beside single conversions, and under kills.
 
 `python scripts/storm_fleet.py --datasets 200 --kills 200 --log bench_logs/FILE` makes datasets of
-19 kinds, breaks 15 % of them in the ways of datasets in the wild, adds the real recordings, and
+19 kinds, breaks 15 % of them in the ways of datasets in the wild, adds the datasets of the folder
+`--recordings` if that is given, and
 
 1. converts each by a `leconvert convert -j 2` of its own, and keeps the digests and the seconds;
 2. converts all by one `leconvert fleet -j 2`: results must have the same digests, and what is set
@@ -55,7 +56,6 @@ type Facts = dict[str, Any]
 LEASE_SECONDS = 0.5
 STORM_SECONDS = 1800.0
 _ = work
-RECORDINGS = Path(__file__).resolve().parents[2] / "shared/data"
 
 
 def cameras(*names: str, codec: str = "libx264", **options: Any) -> tuple[CameraSpec, ...]:
@@ -245,10 +245,11 @@ DEFECTS: Sequence[tuple[Callable[[Path], None], int]] = (
     (torn_clip, 6), (other_clip, 17), (wrong_length, 0), (stray, 2), (elsewhere, 5),
 )  # fmt: skip
 """Each with the kind that it is made of."""
-REAL = ("cr5_5ep", "g1_inspire_12ep", "robot_sim_picknplace_v20")
 
 
-def make_all(folder: Path, number: int, seed: int) -> dict[str, str]:
+def make_all(
+    folder: Path, number: int, seed: int, recordings: Sequence[Path] = ()
+) -> dict[str, str]:
     """Make the datasets; return the kind of each by its name."""
     for kind, spec in enumerate(KINDS):
         make_dataset(folder / "kinds" / str(kind), spec)
@@ -260,11 +261,11 @@ def make_all(folder: Path, number: int, seed: int) -> dict[str, str]:
         if n % 20 in {3, 10, 17}:
             defect, kind = DEFECTS[(n // 20 * 3 + n % 20 // 7) % len(DEFECTS)]
         root = folder / "in" / f"lab{n % 9}" / f"set_{n:05d}"
-        name = REAL[n] if n < min(len(REAL), number // 20) else ""
-        shutil.copytree(RECORDINGS / name if name else folder / "kinds" / str(kind), root)
-        if defect is not None and not name:
+        real = recordings[n] if n < min(len(recordings), number // 20) else None
+        shutil.copytree(real or folder / "kinds" / str(kind), root)
+        if defect is not None and real is None:
             defect(root)
-        said = name or f"{kind} {'whole' if defect is None else defect.__name__}"
+        said = real.name if real else f"{kind} {'whole' if defect is None else defect.__name__}"
         kinds[f"lab{n % 9}/{root.name}"] = said
     return kinds
 
@@ -454,6 +455,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--alone", type=int, default=0, help="how many of a kind; default: all")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--recordings", type=Path, help="a folder of further datasets")
     parser.add_argument("--log", type=Path)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="leconvert-fleet-") as name:
@@ -462,7 +464,8 @@ def main(arguments: Sequence[str]) -> int:
         head = header(options, arguments, folder)
         head["command"] = head["command"].replace("storm.py", Path(__file__).name)
         tell({**head, "format": "leconvert-storm-fleet", "load": os.getloadavg()}, options.log)
-        kinds = make_all(folder, options.datasets, options.seed)
+        real = sorted(options.recordings.iterdir()) if options.recordings else []
+        kinds = make_all(folder, options.datasets, options.seed, real)
         lines = [f"in/{name} --name {name}\n" for name in kinds]
         (folder / "list.txt").write_text("".join(lines))
         wanted, told = converted_alone(folder, kinds, of_a_kind=options.alone)

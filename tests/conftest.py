@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING
@@ -29,8 +30,6 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile("same")
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -50,6 +49,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in items if item.get_closest_marker("slow") is not None]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test of a real recording where nobody says where they are."""
+    if item.get_closest_marker("recordings"):
+        from tests.recordings import FOLDER, VARIABLE
+
+        if FOLDER is None:
+            pytest.skip(f"{VARIABLE} does not name the folder of the real recordings")
 
 
 _POLICY, _PARAMETERS = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -73,11 +81,17 @@ def _alone_as_ever() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real recordings, beside the checkout."""
-    if not SHARED_DATA.is_dir():
-        pytest.fail(f"the real recordings are missing: {SHARED_DATA}")
-    return SHARED_DATA
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a recording, or of a dataset made like one; do not change it."""
+    from tests.recordings import opened
+
+    return partial(opened, made=tmp_path_factory.mktemp("like"))
+
+
+@pytest.fixture
+def recording(request: pytest.FixtureRequest, recordings: Callable[[str], Path]) -> Path:
+    """That of the name that `tests.recordings.each` gives."""
+    return recordings(request.param)
 
 
 @pytest.fixture(scope="session")

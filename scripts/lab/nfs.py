@@ -20,8 +20,6 @@ from nfs_lab.scenarios import ALL, SCENARIOS, Ground, set_clock, set_latency
 
 from leconvert import __version__
 
-_RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
-
 
 def lab_options(options: argparse.Namespace) -> LabOptions:
     """Return what the lab shall look like."""
@@ -48,7 +46,7 @@ def run_scenarios(options: argparse.Namespace, lab: NfsLab) -> int:
         f"server's lease {options.nfs_lease_seconds} s, {os.cpu_count()} cores in all\n"
     )
     with lab.running(lab_options(options)):
-        ground = Ground(lab, options.recordings)
+        ground = Ground(lab)
         for name in names:
             began = time.monotonic()
             try:
@@ -94,7 +92,6 @@ def parser() -> argparse.ArgumentParser:
     up = verbs.add_parser("up", help="build a lab: a server and hosts that mount its disk")
     scenario = verbs.add_parser("scenario", help="run scenarios in a lab of their own")
     scenario.add_argument("names", nargs="*", help=f"default: {', '.join(ALL)}; or `brief`")
-    scenario.add_argument("--recordings", type=Path, default=_RECORDINGS, help="real datasets")
     for verb, clients in ((up, 2), (scenario, 3)):
         verb.add_argument("--clients", type=int, default=clients, help=f"hosts ({clients})")
         verb.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the export")

@@ -20,7 +20,6 @@ from slurm_lab.requirements import require
 
 from leconvert import __version__
 
-_RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 _FOLDER = Path("/dev/shm/leconvert-slurm-nfs-lab")
 
 
@@ -31,7 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SCENARIOS,
         folder=_FOLDER,
     )
-    parser.add_argument("--recordings", type=Path, default=_RECORDINGS, help="real datasets")
     return run_lab(parser, arguments, SCENARIOS, visit)
 
 
@@ -50,7 +48,7 @@ def visit(
             f"nodes on hosts of their own (Linux {kernel_version()}) that mount one NFS server's "
             f"disk, {os.cpu_count()} cores in all, up in {time.monotonic() - began:.1f} s\n"
         )
-        ground = Ground(lab, options.recordings)
+        ground = Ground(lab)
         for name in names:
             yield from told(SCENARIOS[name](ground, cluster), say)
 

@@ -2,8 +2,9 @@
 
     python -m tests.conformance.as_told
 
-prints a table: each oddity of `tests.oddities` and each real recording, how many tries it takes,
-with which flags, what is kept, and whether every frame loads with both of LeRobot's decoders.
+prints a table: each oddity of `tests.oddities`, each dataset of `tests.recordings` and the real
+recordings of which it knows the folder; how many tries each takes, with which flags, what is kept,
+and whether every frame loads with both of LeRobot's decoders.
 """
 
 from __future__ import annotations
@@ -142,11 +143,11 @@ def _row(name: str, source: Path, result: Path) -> str:
 
 def print_table(names: Iterable[str]) -> None:
     """Try each, and print a row."""
-    from tests.conftest import SHARED_DATA
     from tests.oddities import IN_THE_WILD, ODDITIES
+    from tests.recordings import FOLDER, LIKE
 
-    makers = IN_THE_WILD | ODDITIES
-    recordings = {path.name: path for path in sorted(SHARED_DATA.iterdir())}
+    makers = {**LIKE, **IN_THE_WILD, **ODDITIES}
+    recordings = {path.name: path for path in sorted(FOLDER.iterdir())} if FOLDER else {}
     print("| dataset | tries | flags | kept | in LeRobot |")
     print("|---|--:|---|---|---|")
     for name in list(names) or [*recordings, *makers]:

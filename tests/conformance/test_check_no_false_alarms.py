@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reference import convert_with_reference
+from tests.recordings import each
 
 import leconvert
 from leconvert.check import check_dataset
@@ -262,10 +263,9 @@ def test_conversions_of_one_dataset_by_either_converter_pass(
     assert said_of(tmp_path / "reference") == ONE_GROUP
 
 
-def test_real_recordings_converted_by_us_have_no_findings(
-    shared_data: Path, tmp_path: Path
-) -> None:
-    leconvert.convert(shared_data / "g1_inspire_12ep", output=tmp_path / "ours")
+@pytest.mark.parametrize("recording", each("g1_inspire_12ep"), indirect=True)
+def test_recordings_converted_by_us_have_no_findings(recording: Path, tmp_path: Path) -> None:
+    leconvert.convert(recording, output=tmp_path / "ours")
     assert said_of(tmp_path / "ours") == set()
 
 

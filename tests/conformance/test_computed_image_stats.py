@@ -20,13 +20,13 @@ import pytest
 from lerobot.datasets import compute_stats as reference
 from lerobot.datasets.video_utils import decode_video_frames
 from PIL import Image
+from tests.recordings import each
 
 from leconvert.media import decode_image, decode_shown
 from leconvert.statistics import ImageStats, clip_stats, sample_indices, table_stats
 from leconvert.statistics.columns import QUANTILES, downsampled
 
 Array = np.ndarray[Any, Any]
-RECORDINGS = Path(__file__).parents[3] / "shared" / "data"
 DATASETS = ("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20")
 BINS = 5000
 CAMERA = "observation.images.x"
@@ -130,19 +130,19 @@ def reference_frames(path: Path, ranks: list[int], fps: float) -> Array:
     return frames
 
 
-def episodes_of(dataset: str) -> list[tuple[Path, int, float]]:
+def episodes_of(recording: Path) -> list[tuple[Path, int, float]]:
     """Return clip, number of frames and frames a second of the first episodes of a recording."""
-    fps = json.loads((RECORDINGS / dataset / "meta" / "info.json").read_text())["fps"]
+    fps = json.loads((recording / "meta" / "info.json").read_text())["fps"]
     found = []
-    for path in sorted((RECORDINGS / dataset).rglob("*.mp4"))[:3]:
-        rows = RECORDINGS / dataset / "data" / "chunk-000" / f"{path.stem}.parquet"
+    for path in sorted(recording.rglob("*.mp4"))[:3]:
+        rows = recording / "data" / "chunk-000" / f"{path.stem}.parquet"
         found.append((path, pq.read_metadata(rows).num_rows, fps))
     return found
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_clips_of_real_recordings_give_the_frames_of_the_reference(dataset: str) -> None:
-    for path, length, fps in episodes_of(dataset):
+@pytest.mark.parametrize("recording", each(*DATASETS), indirect=True)
+def test_clips_of_recordings_give_the_frames_of_the_reference(recording: Path) -> None:
+    for path, length, fps in episodes_of(recording):
         exact = ImageStats(quantiles=True)
         for frame in reference_frames(path, sample_indices(length), fps):
             exact.add(frame)
@@ -151,17 +151,23 @@ def test_clips_of_real_recordings_give_the_frames_of_the_reference(dataset: str)
 
 # Clips of two recordings are of one kind, AV1 of 640x480; the test above compares all three.
 @pytest.mark.parametrize(
-    "dataset",
-    [pytest.param(name, marks=pytest.mark.slow if name == "cr5_5ep" else ()) for name in DATASETS],
+    "recording",
+    each(
+        *(
+            pytest.param(name, marks=pytest.mark.slow if name == "cr5_5ep" else ())
+            for name in DATASETS
+        )
+    ),
+    indirect=True,
 )
-def test_statistics_of_a_real_clip_agree(dataset: str, tmp_path: Path) -> None:
-    path, length, fps = episodes_of(dataset)[0]
+def test_statistics_of_a_recorded_clip_agree(recording: Path, tmp_path: Path) -> None:
+    path, length, fps = episodes_of(recording)[0]
     length = min(length, 40)  # frames that are far apart are compared above
     ranks = sample_indices(length)
     frames = dict(zip(ranks, reference_frames(path, ranks, fps), strict=True))
     paths = saved(tmp_path / "frames", frames, length)
     worst = assert_same_images(next(clip_stats(path, [(0, length)], quantiles=True)), paths)
-    print(dataset, {name: f"{value * 255:.3f}/255" for name, value in worst.items()})
+    print(recording.name, {name: f"{value * 255:.3f}/255" for name, value in worst.items()})
 
 
 def coloured_clip(

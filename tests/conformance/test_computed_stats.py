@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from lerobot.datasets import compute_stats as reference
+from tests.recordings import each
 
 from leconvert.statistics import column_stats
 from leconvert.statistics.columns import QUANTILES
 
 Array = np.ndarray[Any, Any]
-RECORDINGS = Path(__file__).parents[3] / "shared" / "data"
 DATASETS = ("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20")
 BINS = 5000
 
@@ -127,11 +127,11 @@ def test_the_reference_loses_the_deviation_of_a_column_that_hardly_changes() -> 
     assert_same_column(values)
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_columns_of_real_recordings_agree(dataset: str) -> None:
-    features = json.loads((RECORDINGS / dataset / "meta" / "info.json").read_text())["features"]
+@pytest.mark.parametrize("recording", each(*DATASETS), indirect=True)
+def test_columns_of_recordings_agree(recording: Path) -> None:
+    features = json.loads((recording / "meta" / "info.json").read_text())["features"]
     compared = 0
-    for path in sorted((RECORDINGS / dataset / "data").rglob("*.parquet")):
+    for path in sorted((recording / "data").rglob("*.parquet")):
         table = pq.read_table(path)
         for name in table.column_names:
             kind = features.get(name, {"dtype": "string"})["dtype"]

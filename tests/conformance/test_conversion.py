@@ -6,6 +6,7 @@ same, and every frame of ours loads and is the source's frame of the same index,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
 from reference import convert_with_reference
+from tests.recordings import each, marks_of, twins
 
 import leconvert
 from leconvert.compare import verify_pair
@@ -22,8 +24,6 @@ from leconvert.formats.v3 import output_path
 from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
-
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 _TINY = CameraSpec(key="observation.images.tiny", width=32, height=32, options={"bf": "0"})
 
@@ -33,7 +33,7 @@ class Case:
     """One input, and what makes it worth a test.
 
     Attributes:
-        source: A spec to generate, or the name of a real recording.
+        source: A spec to generate, or a name in `tests.recordings`.
         limits: File size limits for both converters, data and video, in MiB.
         extra_files: Files that ours takes along.
         min_files: At least so many data files, and files a camera, must come out.
@@ -55,8 +55,11 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "g1_recording": Case("g1_inspire_12ep", window=60, every=7, decoder="torchcodec"),
-    "cr5_recording": Case("cr5_5ep", window=60, every=2, decoder="pyav"),
+    **{
+        name: Case(name, window=60, every=7, decoder="torchcodec")
+        for name in twins("g1_inspire_12ep")
+    },
+    **{name: Case(name, window=60, every=2, decoder="pyav") for name in twins("cr5_5ep")},
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
     "three_cameras": Case(
@@ -191,17 +194,24 @@ class Converted:
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param(case, id=name, marks=pytest.mark.slow if case.slow else ())
+        pytest.param(
+            case,
+            id=name,
+            marks=[pytest.mark.slow] * case.slow
+            + (marks_of(case.source) if isinstance(case.source, str) else []),
+        )
         for name, case in CASES.items()
     ],
 )
 def converted(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    recordings: Callable[[str], Path],
 ) -> Converted:
     case: Case = request.param
     folder = tmp_path_factory.mktemp("conversion")
     if isinstance(case.source, str):
-        root = RECORDINGS / case.source
+        root = recordings(case.source)
     else:
         root = make_dataset(folder / "source", case.source)
     limits = {}
@@ -312,12 +322,15 @@ def test_files_are_numbered_as_the_reference_numbers_them() -> None:
         chunk, file = update_chunk_file_indices(chunk, file, DEFAULT_CHUNK_SIZE)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recording", each(pytest.param("g1_inspire_12ep", marks=pytest.mark.slow)), indirect=True
+)
 @pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_every_frame_of_a_long_recording_loads(tmp_path: Path, backend: str) -> None:
-    root = RECORDINGS / "g1_inspire_12ep"
-    leconvert.convert(root, output=tmp_path / "ours")
-    source = V21Source.open(root)
+def test_every_frame_of_a_long_recording_loads(
+    recording: Path, tmp_path: Path, backend: str
+) -> None:
+    leconvert.convert(recording, output=tmp_path / "ours")
+    source = V21Source.open(recording)
     compared = comparison.assert_every_frame_is_the_sources(
         tmp_path / "ours", source, backend, window=60
     )

@@ -19,6 +19,7 @@ from comparison import V21Source
 from tests.drift import drifted, other_timescale
 from tests.mp4_boxes import Box, changed, edit_list
 from tests.oddities import ODDITIES
+from tests.recordings import marks_of, twins
 
 import leconvert
 from leconvert.compare import verify_pair
@@ -31,7 +32,6 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.testing.defects import edit_table, with_column
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 KEEP = LayoutOptions(layout="episode-files")
 _TOP = CameraSpec(key="observation.images.top", width=32, height=32)
 _SIDE = CameraSpec(key="observation.images.side", codec="libsvtav1", width=64, height=64)
@@ -52,7 +52,7 @@ class Case:
     """One input, and how much of it is kept.
 
     Attributes:
-        source: A spec to generate, or the name of a real recording.
+        source: A spec to generate, or a name in `tests.recordings`.
         repairs: Those that it needs.
         rewritten: Streams of which no file can be kept.
         window: Frames that one item loads.
@@ -70,31 +70,46 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "g1_recording": Case("g1_inspire_12ep", window=60, every=4, decoder="torchcodec"),
-    "cr5_recording": Case("cr5_5ep", window=60, every=2, decoder="pyav"),
+    **{
+        name: Case(name, window=60, every=4, decoder="torchcodec")
+        for name in twins("g1_inspire_12ep")
+    },
+    **{name: Case(name, window=60, every=2, decoder="pyav") for name in twins("cr5_5ep")},
     # Its tables have no frame_index, and their first timestamp is 0.05 s.
-    "robot_sim_recording": Case(
-        "robot_sim_picknplace_v20",
-        RepairOptions(drop_features=("observation.images.egoview",), retime=True),
-        frozenset({"data"}),
-        window=60,
-        every=2,
-        decoder="torchcodec",
-    ),
+    **{
+        name: Case(
+            name,
+            RepairOptions(drop_features=("observation.images.egoview",), retime=True),
+            frozenset({"data"}),
+            window=60,
+            every=2,
+            decoder="torchcodec",
+        )
+        for name in twins("robot_sim_picknplace_v20")
+    },
     "two_cameras": Case(_SMALL, window=3),
     "more_than_a_chunk": Case(_MANY, window=4, every=8),
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=marks_of(name) if isinstance(case.source, str) else ())
+        for name, case in CASES.items()
+    ],
+)
 def converted(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    recordings: Callable[[str], Path],
 ) -> tuple[Case, V21Source, Path]:
     case = CASES[request.param]
     folder = tmp_path_factory.mktemp("episode-files")
-    root = RECORDINGS / case.source if isinstance(case.source, str) else folder / "source"
-    if isinstance(case.source, DatasetSpec):
-        make_dataset(root, case.source)
+    if isinstance(case.source, str):
+        root = recordings(case.source)
+    else:
+        root = make_dataset(folder / "source", case.source)
     leconvert.convert(
         root,
         output=folder / "ours",

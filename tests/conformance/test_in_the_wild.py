@@ -1,6 +1,6 @@
 """What public datasets have, made small: each message followed to the letter keeps what is there.
 
-`python -m tests.conformance.as_told` prints the table, real recordings and all frames included.
+`python -m tests.conformance.as_told` prints the table, recordings and all frames included.
 """
 
 from __future__ import annotations

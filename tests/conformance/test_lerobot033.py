@@ -17,6 +17,7 @@ import pytest
 from reference import record_with_reference
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
+from tests.recordings import each
 
 import leconvert
 from leconvert.cli.main import main
@@ -32,7 +33,6 @@ __all__ = ["hub", "lone_client", "pauses"]
 pytestmark = pytest.mark.slow
 
 PYTHON = os.environ.get("LEROBOT033_PYTHON")
-DATA = Path(__file__).resolve().parents[3] / "shared/data"
 NO_ENVIRONMENT = "LEROBOT033_PYTHON names no interpreter; use scripts/test_lerobot033"
 V21 = LayoutOptions(to="v2.1")
 REPO = "tester/back"
@@ -104,34 +104,37 @@ def loaded(
 
 
 @pytest.mark.parametrize(
-    ("name", "repairs"),
-    [
+    ("recording", "repairs"),
+    each(
         ("g1_inspire_12ep", RepairOptions()),
         ("cr5_5ep", RepairOptions(retime=True, fill_stats=True)),
         (
             "robot_sim_picknplace_v20",
             RepairOptions(retime=True, drop_features=("observation.images.egoview",)),
         ),
-    ],
+    ),
+    indirect=["recording"],
 )
-def test_real_recordings_load_and_every_frame_is_the_sources(
-    name: str, repairs: RepairOptions, tmp_path: Path
+def test_recordings_load_and_every_frame_is_the_sources(
+    recording: Path, repairs: RepairOptions, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     proof = ProofOptions(verify="bytes")
-    leconvert.convert(DATA / name, output=out, layout=V21, repairs=repairs, proof=proof)
-    found = loaded(out, DATA / name, tmp_path)
+    leconvert.convert(recording, output=out, layout=V21, repairs=repairs, proof=proof)
+    found = loaded(out, recording, tmp_path)
     assert found["different"] == []
     assert "action" in found["stats"]
 
 
-def test_the_way_back_from_v30_loads_and_every_frame_is_the_sources(tmp_path: Path) -> None:
-    repairs = RepairOptions(retime=True, fill_stats=True)
-    source, out = DATA / "cr5_5ep", tmp_path / "out"
-    leconvert.convert(source, output=tmp_path / "v30", repairs=repairs)
+@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
+def test_the_way_back_from_v30_loads_and_every_frame_is_the_sources(
+    recording: Path, tmp_path: Path
+) -> None:
+    repairs, out = RepairOptions(retime=True, fill_stats=True), tmp_path / "out"
+    leconvert.convert(recording, output=tmp_path / "v30", repairs=repairs)
     proof = ProofOptions(verify="bytes")
     leconvert.convert(tmp_path / "v30", output=out, layout=V21, proof=proof)
-    for origin in (source, tmp_path / "v30"):
+    for origin in (recording, tmp_path / "v30"):
         assert loaded(out, origin, tmp_path)["different"] == []
 
 
@@ -162,15 +165,16 @@ def test_what_was_pushed_is_found_by_its_tag_and_every_frame_is_the_sources(
     }
 
 
+@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
 @pytest.mark.parametrize("layout", ["episode-files", "overlay"])
 def test_the_old_tag_of_a_dataset_that_became_v30_on_the_hub_still_loads(
-    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+    hub: StandIn, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "lerobot"))
     source = tmp_path / "source"  # 0.3.3 refuses cr5's own times
     repairs = RepairOptions(retime=True, fill_stats=True)
-    leconvert.convert(DATA / "cr5_5ep", output=source, layout=V21, repairs=repairs)
+    leconvert.convert(recording, output=source, layout=V21, repairs=repairs)
     repo = hub.add_repo(REPO, source)
     assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
     assert repo.tags.keys() == {"v2.1", "v3.0"}

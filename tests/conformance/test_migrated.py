@@ -14,6 +14,7 @@ from comparison import V21Source
 from huggingface_hub import snapshot_download
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
+from tests.recordings import each
 from tests.trees import digest_of
 
 from leconvert.cli.main import main
@@ -21,27 +22,27 @@ from leconvert.compare import verify_pair
 
 __all__ = ["hub", "lone_client", "pauses"]
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 REPO = "tester/arm"
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"),
-    [
+    ("recording", "layout"),
+    each(
         ("cr5_5ep", "episode-files"),
         ("cr5_5ep", "overlay"),
         pytest.param("g1_inspire_12ep", "episode-files", marks=pytest.mark.slow),
         pytest.param("g1_inspire_12ep", "overlay", marks=pytest.mark.slow),
-    ],
+    ),
+    indirect=["recording"],
 )
 def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
-    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, layout: str
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Path, layout: str
 ) -> None:
     from lerobot.datasets import LeRobotDataset
 
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
-    source = RECORDINGS / name
+    source = recording
     repo = hub.add_repo(REPO, source)
     size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
     assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
@@ -60,14 +61,15 @@ def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
         assert digest_of(old / part) == digest_of(source / part)
 
 
+@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
 def test_lerobot_loads_each_frame_of_a_local_overlay_that_was_pushed(
-    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: StandIn, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Locally ``meta_old`` stays beside ``meta``; it is not sent. ``undo`` and v2.1 go on here."""
     from lerobot.datasets import LeRobotDataset
 
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    source = RECORDINGS / "cr5_5ep"
+    source = recording
     local = Path(shutil.copytree(source, tmp_path / "local"))
     repo = hub.add_repo(REPO, source)
     first = repo.branches["main"]

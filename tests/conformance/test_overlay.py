@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
 from test_episode_files import UNFIT, frames_of, opened
+from tests.recordings import marks_of, twins
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -30,7 +31,6 @@ from leconvert.testing.dataset import RandomLengths
 from leconvert.testing.defects import edit_lines, edit_table, with_column
 from leconvert.upkeep import clean_kept_source, undo_conversion
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 OVERLAY = LayoutOptions(layout="overlay")
 _TOP = CameraSpec(key="observation.images.top", width=32, height=32)
 _SIDE = CameraSpec(key="observation.images.side", codec="libsvtav1", width=64, height=64)
@@ -47,28 +47,28 @@ _MANY = DatasetSpec(
 )
 CASES: dict[str, tuple[DatasetSpec | str, int, int]] = {
     # What is converted; the frames of a window; every so-manieth window is loaded.
-    "g1_recording": ("g1_inspire_12ep", 60, 8),
-    "cr5_recording": ("cr5_5ep", 60, 1),
+    **{name: (name, 60, 8) for name in twins("g1_inspire_12ep")},
+    **{name: (name, 60, 1) for name in twins("cr5_5ep")},
     "two_cameras": (_SMALL, 3, 1),
     "more_than_a_chunk": (_MANY, 3, 8),
 }
-_SLOW = ("g1_recording", "cr5_recording")
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else []) for name in CASES
+        pytest.param(name, marks=marks_of(name, pytest.mark.slow) if name == case[0] else ())
+        for name, case in CASES.items()
     ],
 )
 def overlaid(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    recordings: Callable[[str], Path],
 ) -> tuple[V21Source, Path, tuple[int, int]]:
     spec, window, every = CASES[request.param]
     folder = tmp_path_factory.mktemp("overlay")
-    root = RECORDINGS / spec if isinstance(spec, str) else folder / "source"
-    if isinstance(spec, DatasetSpec):
-        make_dataset(root, spec)
+    root = recordings(spec) if isinstance(spec, str) else make_dataset(folder / "source", spec)
     ours = Path(shutil.copytree(root, folder / "ours"))
     before = snapshot(ours)
     leconvert.convert(ours, layout=OVERLAY, proof=ProofOptions(verify="bytes"))

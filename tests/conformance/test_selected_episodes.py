@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from comparison import V21Source
 from lerobot.datasets import LeRobotDataset
+from tests.recordings import each
 
 import leconvert
 from leconvert.compare import verify_pair
@@ -17,11 +18,12 @@ from leconvert.packer import ProofOptions
 from leconvert.selection import EpisodeSelection
 
 
+@pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)
 @pytest.mark.parametrize("layout", ["reference", "streaming"])
 def test_selected_episodes_of_a_recording_load_frame_by_frame(
-    shared_data: Path, tmp_path: Path, layout: str
+    recording: Path, tmp_path: Path, layout: str
 ) -> None:
-    root, out = shared_data / "cr5_5ep", tmp_path / "ours"
+    root, out = recording, tmp_path / "ours"
     leconvert.convert(
         root,
         output=out,

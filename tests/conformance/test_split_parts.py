@@ -8,18 +8,19 @@ import comparison
 import pytest
 from comparison import V21Source
 from lerobot.datasets import LeRobotDataset
+from tests.recordings import each
 
 import leconvert
 from leconvert.selection import EpisodeRanges
 
 
 @pytest.mark.parametrize(
-    "recording", ["cr5_5ep", pytest.param("g1_inspire_12ep", marks=pytest.mark.slow)]
+    "recording",
+    each("cr5_5ep", pytest.param("g1_inspire_12ep", marks=pytest.mark.slow)),
+    indirect=True,
 )
-def test_every_part_of_a_recording_loads_frame_by_frame(
-    shared_data: Path, tmp_path: Path, recording: str
-) -> None:
-    root = shared_data / recording
+def test_every_part_of_a_recording_loads_frame_by_frame(recording: Path, tmp_path: Path) -> None:
+    root = recording
     whole = V21Source.open(root)
     parts = leconvert.split(root, output_dir=tmp_path, into={"train": 0.6, "val": 0.4})
     seen: list[int] = []

@@ -18,12 +18,11 @@ from lerobot.datasets.io_utils import write_info as reference_write_info
 from lerobot.datasets.io_utils import write_tasks as reference_write_tasks
 from lerobot.datasets.utils import DatasetInfo
 from lerobot.scripts import convert_dataset_v21_to_v30 as reference_script
+from tests.recordings import each
 
 from leconvert.formats import Totals
 from leconvert.formats.v3 import converted_info, read_tasks, write_info, write_tasks
 from leconvert.tables import RowRange, join_tables, output_schema, read_data_schema
-
-RECORDINGS = Path(__file__).parents[3] / "shared" / "data"
 
 FEATURES: dict[str, dict[str, Any]] = {
     "observation.state": {"dtype": "float32", "shape": (7,), "names": None},
@@ -109,11 +108,13 @@ def test_images_written_by_pandas_become_datasets_images(tmp_path: Path) -> None
     assert b"pandas" not in pq.read_schema(joined).metadata
 
 
-@pytest.mark.parametrize("recording", ["g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"])
-def test_the_rows_of_real_recordings_load_as_lerobot_asks_for_them(
-    recording: str, tmp_path: Path
+@pytest.mark.parametrize(
+    "recording", each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"), indirect=True
+)
+def test_the_rows_of_recordings_load_as_lerobot_asks_for_them(
+    recording: Path, tmp_path: Path
 ) -> None:
-    root = RECORDINGS / recording
+    root = recording
     info = json.loads((root / "meta" / "info.json").read_text())
     paths = sorted(root.glob("data/*/*.parquet"))
     schema = output_schema(read_data_schema(paths[0]), info["features"])
@@ -160,12 +161,12 @@ def reference_info(source: dict[str, Any], folder: Path) -> str:
     return (folder / "new/meta/info.json").read_text()
 
 
-@pytest.mark.parametrize("recording", ["g1_inspire_12ep", "cr5_5ep"])
+@pytest.mark.parametrize("recording", each("g1_inspire_12ep", "cr5_5ep"), indirect=True)
 @pytest.mark.parametrize("extra", [{}, {"tools": [{"name": "say"}]}, {"video_path": None}])
 def test_info_is_the_references_byte_for_byte(
-    recording: str, extra: dict[str, Any], tmp_path: Path
+    recording: Path, extra: dict[str, Any], tmp_path: Path
 ) -> None:
-    source = json.loads((RECORDINGS / recording / "meta/info.json").read_text()) | extra
+    source = json.loads((recording / "meta/info.json").read_text()) | extra
     expected = reference_info(copy.deepcopy(source), tmp_path)
     before = copy.deepcopy(source)
     info = converted_info(

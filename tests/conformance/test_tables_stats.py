@@ -10,11 +10,10 @@ import pytest
 from lerobot.datasets import aggregate_stats
 from lerobot.datasets.io_utils import cast_stats_to_numpy, load_stats
 from lerobot.datasets.io_utils import write_stats as reference_write_stats
+from tests.recordings import each
 
 from leconvert.errors import SourceError
 from leconvert.formats.v3 import StatsAggregator, write_stats
-
-RECORDINGS = Path(__file__).parents[3] / "shared" / "data"
 
 
 def random_stats(seed: int, episodes: int, *, quantiles: bool) -> list[dict[str, Any]]:
@@ -90,9 +89,9 @@ def test_one_block_is_equal_to_the_last_bit(episodes: int, quantiles: bool) -> N
     assert_identical(*both(random_stats(episodes, episodes, quantiles=quantiles)))
 
 
-@pytest.mark.parametrize("recording", ["g1_inspire_12ep", "cr5_5ep"])
-def test_real_recordings_are_equal_to_the_last_bit(recording: str) -> None:
-    path = RECORDINGS / recording / "meta" / "episodes_stats.jsonl"
+@pytest.mark.parametrize("recording", each("g1_inspire_12ep", "cr5_5ep"), indirect=True)
+def test_recordings_are_equal_to_the_last_bit(recording: Path) -> None:
+    path = recording / "meta" / "episodes_stats.jsonl"
     stats = [json.loads(line)["stats"] for line in path.read_text().splitlines()]
     assert_identical(*both(stats))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from comparison import V21Source
 from lerobot.datasets import LeRobotDataset
+from tests.recordings import each
 
 import leconvert
 from leconvert import media
@@ -108,16 +109,17 @@ PHANTOM = "observation.images.egoview"
 
 @pytest.mark.parametrize(
     ("recording", "repairs"),
-    [
+    each(
         ("cr5_5ep", RepairOptions()),
         pytest.param("g1_inspire_12ep", RepairOptions(), marks=pytest.mark.slow),
         ("robot_sim_picknplace_v20", RepairOptions(retime=True, drop_features=(PHANTOM,))),
-    ],
+    ),
+    indirect=["recording"],
 )
 def test_recordings_are_trimmed_to_the_frame(
-    shared_data: Path, tmp_path: Path, recording: str, repairs: RepairOptions
+    recording: Path, tmp_path: Path, repairs: RepairOptions
 ) -> None:
-    root, out = shared_data / recording, tmp_path / "out"
+    root, out = recording, tmp_path / "out"
     source = V21Source.open(root, dropped_features=repairs.drop_features)
     trimmed = {
         episode: (17, min(length, 60))

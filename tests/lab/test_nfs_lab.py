@@ -32,9 +32,9 @@ def processes_of(lab: NfsLab) -> list[int]:
     ]
 
 
-def test_two_hosts_race_and_one_of_them_loses_power(tmp_path: Path, shared_data: Path) -> None:
+def test_two_hosts_race_and_one_of_them_loses_power(tmp_path: Path) -> None:
     with NfsLab(tmp_path / "lab").running(LabOptions(clients=2)) as lab:
-        rows = list(SCENARIOS["brief"](Ground(lab, shared_data)))
+        rows = list(SCENARIOS["brief"](Ground(lab)))
     assert [row.scenario for row in rows] == ["brief", "worker power loss"]
     assert not lab.network.exists
     assert processes_of(lab) == []
@@ -68,12 +68,12 @@ def test_a_second_lab_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Iterator[Ground]:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """A lab of three hosts for all scenarios."""
     folder = tmp_path_factory.mktemp("nfs") / "lab"
     with NfsLab(folder).running(LabOptions(clients=3)) as lab:
         assert missing_packages("ext4") == []
-        yield Ground(lab, shared_data)
+        yield Ground(lab)
 
 
 @pytest.mark.slow
@@ -85,9 +85,7 @@ def test_scenario(ground: Ground, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_bytes_are_shared_where_the_export_shares_extents(
-    tmp_path: Path, shared_data: Path
-) -> None:
+def test_bytes_are_shared_where_the_export_shares_extents(tmp_path: Path) -> None:
     with NfsLab(tmp_path / "lab").running(LabOptions(clients=3, file_system="xfs")) as lab:
-        (row,) = SCENARIOS["whole-conversion"](Ground(lab, shared_data))
+        (row,) = SCENARIOS["whole-conversion"](Ground(lab))
     assert " 0 MiB shared" not in row.outcome

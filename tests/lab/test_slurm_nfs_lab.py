@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from nfs_lab import LabOptions, NfsLab
@@ -27,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestCluster]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(name: str, cluster: GuestCluster, shared_data: Path) -> None:
-    rows = list(SCENARIOS[name](Ground(cluster.lab, shared_data), cluster))
+def test_scenario(name: str, cluster: GuestCluster) -> None:
+    rows = list(SCENARIOS[name](Ground(cluster.lab), cluster))
     assert rows
     assert all(row.outcome for row in rows)

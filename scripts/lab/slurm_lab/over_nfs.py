@@ -34,14 +34,14 @@ _WITHOUT_CONTROLLER = 3
 
 
 def conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
-    """Workers on every node and a packer convert a real recording while nothing goes wrong."""
+    """Workers on every node and a packer convert a dataset while nothing goes wrong."""
     run = _Run(ground, cluster, "quiet")
     sent = run.submit()
     run.wait_for_result(sent)
     run.check_result()
     yield Row(
         "slurm-conversion",
-        f"{run.recording}, {run.conversion.batches} batches, {sent['workers']} workers as an array "
+        f"{run.name}, {run.conversion.batches} batches, {sent['workers']} workers as an array "
         f"on {len(cluster.nodes)} hosts, the packer after them",
         f"byte-identical to the inline run without NFS; `verify --bytes` on another host passes; "
         f"batches a host {run.shares()}",
@@ -108,7 +108,7 @@ def troubled_conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
     demand(again == 2 * _WORKERS_A_NODE, f"{again} workers were started again.")
     yield Row(
         "slurm-troubled-conversion",
-        f"{run.recording}, {run.conversion.batches} batches, {sent['workers']} workers on "
+        f"{run.name}, {run.conversion.batches} batches, {sent['workers']} workers on "
         f"{len(cluster.nodes)} hosts; an urgent job preempts the workers of {third.name}; then "
         f"{first.name}, in mid-batch, and the controller's host lose their power, and come back "
         f"when the preempted workers, which came again, have done {_WITHOUT_CONTROLLER} batches",
@@ -127,12 +127,12 @@ SCENARIOS: Mapping[str, Callable[[Ground, GuestCluster], Iterator[Row]]] = {
 
 
 class _Run:
-    """One planned conversion of a recording that lies on the share."""
+    """One planned conversion of a dataset that lies on the share."""
 
     def __init__(self, ground: Ground, cluster: GuestCluster, name: str) -> None:
         self._ground, self._cluster = ground, cluster
-        original = ground.recording()
-        self.recording = Path(original).name
+        original = ground.large()
+        self.name = Path(original).name
         self.conversion = Conversion(ground.lab, f"slurm-{name}", original)
         self._expected = ground.digest_of(original)
         source = self.conversion.source = f"{self.conversion.folder}/source"

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from clip_recipes import Recipe, encode
 
-RECORDINGS = Path(__file__).parents[4] / "shared" / "data"
-
 
 @pytest.fixture(scope="session")
 def make_clip(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Path]:
@@ -23,16 +21,3 @@ def make_clip(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Pa
         return made[recipe]
 
     return make
-
-
-@pytest.fixture
-def recordings() -> Callable[[str], list[Path]]:
-    """Return the clips of a real dataset, which the shared folder beside the checkout holds."""
-
-    def clips(dataset: str) -> list[Path]:
-        found = sorted((RECORDINGS / dataset).glob("videos/**/*.mp4"))
-        if not found:
-            pytest.skip(f"{dataset} is not beside the checkout (../shared/data)")
-        return found
-
-    return clips

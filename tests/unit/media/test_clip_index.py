@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
+from tests.recordings import each
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
@@ -63,11 +64,11 @@ def test_the_index_of_an_encoded_clip_is_what_ffmpeg_sees(name: str, make_clip: 
     assert index.other_tracks == (("soun",) if recipe.audio else ())
 
 
-@pytest.mark.parametrize("dataset", ["g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"])
-def test_the_index_of_a_real_recording_is_what_ffmpeg_sees(
-    dataset: str, recordings: Callable[[str], list[Path]]
-) -> None:
-    clips = recordings(dataset)
+@pytest.mark.parametrize(
+    "recording", each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"), indirect=True
+)
+def test_the_index_of_a_recording_is_what_ffmpeg_sees(recording: Path) -> None:
+    clips = sorted(recording.glob("videos/**/*.mp4"))
     keys = {assert_is_what_ffmpeg_sees(clip).config_key for clip in clips[:3]}
     assert len(keys) == 1
 

@@ -16,6 +16,7 @@ import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, parsed, stbl_of
 from tests.pictures import decoded_pictures
+from tests.recordings import each
 
 from leconvert.errors import (
     InterruptedRunError,
@@ -119,13 +120,14 @@ def test_joined_clips_keep_their_packets_pixels_and_exact_times(
 
 
 @pytest.mark.parametrize(
-    ("dataset", "fps"),
-    [("g1_inspire_12ep", 30), ("cr5_5ep", 10), ("robot_sim_picknplace_v20", 20)],
+    ("recording", "fps"),
+    each(("g1_inspire_12ep", 30), ("cr5_5ep", 10), ("robot_sim_picknplace_v20", 20)),
+    indirect=["recording"],
 )
-def test_joined_real_recordings_keep_their_packets_pixels_and_exact_times(
-    dataset: str, fps: int, recordings: Callable[[str], list[Path]], tmp_path: Path
+def test_joined_recordings_keep_their_packets_pixels_and_exact_times(
+    recording: Path, fps: int, tmp_path: Path
 ) -> None:
-    clips = sorted(recordings(dataset), key=lambda clip: clip.stat().st_size)[:2]
+    clips = sorted(recording.glob("videos/**/*.mp4"), key=lambda clip: clip.stat().st_size)[:2]
     result = tmp_path / "joined.mp4"
     joined(clips, result, Fraction(fps), block_align=4096)
     assert_holds(result, clips, Fraction(fps))

@@ -15,6 +15,7 @@ import pytest
 from clip_recipes import QUIET_X265, RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, stbl_of
 from tests.pictures import decoded_pictures
+from tests.recordings import each
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
@@ -83,11 +84,11 @@ def test_a_joined_file_gives_the_frames_of_its_clips(
         np.testing.assert_array_equal(picture, every[rank])
 
 
-@pytest.mark.parametrize("dataset", ["g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"])
-def test_real_recordings_give_the_frame_of_each_rank(
-    dataset: str, recordings: Callable[[str], list[Path]]
-) -> None:
-    path = recordings(dataset)[0]
+@pytest.mark.parametrize(
+    "recording", each("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"), indirect=True
+)
+def test_recordings_give_the_frame_of_each_rank(recording: Path) -> None:
+    path = min(recording.glob("videos/**/*.mp4"))
     every = decoded_pictures(path)
     ranks = [0, 1, 2, 9, len(every) // 2, len(every) - 2, len(every) - 1]
     assert len({every[rank].tobytes() for rank in ranks}) > 3

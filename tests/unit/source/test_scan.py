@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recordings import each
 
 import leconvert
 from leconvert.errors import SourceError, UnreadableSourceError
@@ -276,11 +277,13 @@ def test_a_folder_that_is_no_dataset_is_told_so(tmp_path: Path) -> None:
         scan_source(tmp_path / "nothing")
 
 
-def test_real_recordings_scan_without_errors(shared_data: Path) -> None:
-    for name, episodes, frames in (("g1_inspire_12ep", 12, 4347), ("cr5_5ep", 5, 530)):
-        scan = scan_source(shared_data / name)
-        assert (scan.num_episodes, int(scan.length.sum())) == (episodes, frames)
-        assert [f for f in scan.findings if f.severity == "error"] == []
+@pytest.mark.parametrize("recording", each("g1_inspire_12ep", "cr5_5ep"), indirect=True)
+def test_recordings_scan_without_errors(recording: Path) -> None:
+    scan = scan_source(recording)
+    info = json.loads((recording / "meta/info.json").read_bytes())
+    found = (scan.num_episodes, int(scan.length.sum()))
+    assert found == (info["total_episodes"], info["total_frames"])
+    assert [f for f in scan.findings if f.severity == "error"] == []
 
 
 def test_json_of_the_wrong_shape_is_refused(source_copy: Path) -> None:

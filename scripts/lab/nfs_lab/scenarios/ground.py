@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 from every_lab.errors import demand
 
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.dataset import RandomLengths
 from nfs_lab.conversion import Conversion, quiet_digest
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.lab import MOUNT, SHARED, NfsLab
@@ -25,12 +26,10 @@ class Ground:
 
     Args:
         lab: A lab that is up.
-        recordings: A folder of real v2.1 datasets, or None.
     """
 
-    def __init__(self, lab: NfsLab, recordings: Path | None = None) -> None:
+    def __init__(self, lab: NfsLab) -> None:
         self.lab = lab
-        self._recordings = recordings
         self._digests: dict[str, str] = {}
 
     @property
@@ -52,26 +51,23 @@ class Ground:
 
     def small(self) -> str:
         """Return a dataset of twelve short episodes and two cameras."""
-        return self._generated("small", episodes=12, cameras=2)
+        return self._short("small", episodes=12, cameras=2)
 
     def many(self) -> str:
         """Return a dataset of a hundred short episodes and one camera."""
-        return self._generated("many", episodes=100, cameras=1)
+        return self._short("many", episodes=100, cameras=1)
 
-    def recording(self) -> str:
-        """Return the largest of the real recordings.
-
-        Raises:
-            ScenarioFailedError: There are none.
-        """
-        folder = self._recordings
-        found = [] if folder is None else sorted(folder.glob("*/meta/episodes_stats.jsonl"))
-        demand(bool(found), f"{folder} holds no v2.1 dataset; name another with --recordings.")
-        roots = [path.parent.parent for path in found]
-        largest = max(roots, key=lambda root: sum(p.stat().st_size for p in root.rglob("*")))
-        if not (self.lab.shared / largest.name).exists():
-            shutil.copytree(largest, self.lab.shared / largest.name)
-        return f"{SHARED}/{largest.name}"
+    def large(self) -> str:
+        """Return a dataset of 38 MB, of twelve episodes as long as a robot's."""
+        camera = CameraSpec(
+            width=640,
+            height=480,
+            options={"preset": "ultrafast"},
+            noise_amplitude=48,
+            target_clip_bytes=3_100_000,
+        )
+        spec = DatasetSpec(episodes=12, frames=360, cameras=(camera,), distinct_clips=2)
+        return self._generated("large", spec)
 
     def digest_of(self, source: str) -> str:
         """Return the digest of a quiet conversion, without NFS, of one of these datasets."""
@@ -104,16 +100,16 @@ class Ground:
             reports.append(json.loads(done.out))
         return reports
 
-    def _generated(self, name: str, *, episodes: int, cameras: int) -> str:
-        from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-        from leconvert.testing.dataset import RandomLengths
+    def _short(self, name: str, *, episodes: int, cameras: int) -> str:
+        keys = ("observation.images.top", "observation.images.wrist")[:cameras]
+        spec = DatasetSpec(
+            episodes=episodes,
+            frames=RandomLengths(seed=7, minimum=6, maximum=24),
+            cameras=[CameraSpec(key=key, width=64, height=48) for key in keys],
+        )
+        return self._generated(name, spec)
 
+    def _generated(self, name: str, spec: DatasetSpec) -> str:
         if not (self.lab.shared / name).exists():
-            keys = ("observation.images.top", "observation.images.wrist")[:cameras]
-            spec = DatasetSpec(
-                episodes=episodes,
-                frames=RandomLengths(seed=7, minimum=6, maximum=24),
-                cameras=[CameraSpec(key=key, width=64, height=48) for key in keys],
-            )
             make_dataset(self.lab.shared / name, spec)
         return f"{SHARED}/{name}"

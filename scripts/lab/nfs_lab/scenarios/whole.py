@@ -1,4 +1,4 @@
-"""One whole conversion of a real recording over all hosts."""
+"""One whole conversion of a large dataset over all hosts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["whole_conversion"]
 def whole_conversion(ground: Ground) -> Iterator[Row]:
     """Plan, work on every host, pack with ``--verify bytes``, verify once more elsewhere."""
     hosts = ground.all_on()
-    recording = ground.recording()
-    conversion = ground.conversion("whole", recording, 10)
+    original = ground.large()
+    conversion = ground.conversion("whole", original, 10)
     # On the share, as users have it: there a file system that shares extents can do so.
     source = conversion.source = f"{conversion.folder}/source"
-    hosts[0].shell(f"mkdir -p {conversion.folder} && cp -r {recording} {source}")
+    hosts[0].shell(f"mkdir -p {conversion.folder} && cp -r {original} {source}")
     began = time.monotonic()
     conversion.plan(hosts[0])
     workers = conversion.work_together(hosts)
@@ -34,12 +34,12 @@ def whole_conversion(ground: Ground) -> Iterator[Row]:
     conversion.check_published_once()
     demand(report["verified"] == "bytes", f"The packer verified {report['verified']}.")
     conversion.leconvert(hosts[-1], "verify", conversion.target(), "--source", source, "--bytes")
-    check_same(ground, conversion, hosts[-1], source=recording)
+    check_same(ground, conversion, hosts[-1], source=original)
     shares = " : ".join(str(summary["batches_done"]) for summary in summaries)
     cloned = report["cloned_bytes"] / 2**20
     yield Row(
         "whole conversion",
-        f"{Path(recording).name}, {conversion.batches} batches, {len(hosts)} hosts, "
+        f"{Path(original).name}, {conversion.batches} batches, {len(hosts)} hosts, "
         f"{ground.lab.options.file_system}",
         f"{seconds:.1f} s from plan to swap; batches a host {shares}; {cloned:.0f} MiB shared, "
         f"{report['copied_bytes'] / 2**20:.0f} MiB copied by workers; `verify --bytes` on another "
