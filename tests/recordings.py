@@ -103,16 +103,15 @@ def _call_channels_channel(root: Path) -> None:
     edit_info(root, rename)
 
 
-def _av1(key: str) -> CameraSpec:
+def _av1(key: str, width: int, height: int, crf: int) -> CameraSpec:
     """Return a camera whose clips are larger than the tables, as those of robots are."""
-    return CameraSpec(
-        key, width=128, height=96, codec="libsvtav1", options={"crf": "10"}, noise_amplitude=40
-    )
+    options = {"preset": "12", "crf": str(crf)}
+    return CameraSpec(key, width, height, "libsvtav1", options=options, noise_amplitude=40)
 
 
 def _like_g1(root: Path) -> None:
     """AV1 and names of vectors as a list in a list."""
-    camera = _av1("observation.images.cam_high")
+    camera = _av1("observation.images.cam_high", 128, 96, crf=10)
     lengths = (130, 75, 40, 22, 25, 31, 19, 24, 28, 35, 21, 27)
     spec = DatasetSpec(
         episodes=len(lengths),
@@ -129,8 +128,11 @@ def _like_g1(root: Path) -> None:
 
 
 def _like_cr5(root: Path) -> None:
-    """AV1 at 10 frames a second; stored statistics of timestamps are those of the wall clock."""
-    camera = _av1("observation.images.top")
+    """AV1 at 10 frames a second; stored statistics of timestamps are those of the wall clock.
+
+    Pictures have 300 columns and more, so that their statistics are of every second pixel.
+    """
+    camera = _av1("observation.images.top", 320, 240, crf=40)
     spec = DatasetSpec(
         episodes=5,
         frames=(50, 75, 40, 22, 31),
