@@ -33,6 +33,8 @@ __all__ = ["StreamLoader"]
 
 _FORMAT = "leconvert.stream-state"
 _VERSION = 3
+# States have them only where a dataset of the Hub is read, and older ones not at all.
+_COMMITS = {"commit", "data_commit"}
 # Samples that are compared to see whether the order is still computed as it was.
 _WITNESSES = 64
 _SAID_AS = {
@@ -40,6 +42,8 @@ _SAID_AS = {
     "shuffle": "shuffle",
     "episode_pool_size": "the pool size",
     "dataset": "the dataset or the choice of episodes",
+    "commit": "the commit of the dataset",
+    "data_commit": "the commit of data/ and videos/",
     "mixture_seed": "the seed of the mixture",
     "shares": "the shares of the datasets, in ten-thousandths,",
 }
@@ -325,7 +329,8 @@ class StreamLoader:
         if changed:
             raise PlanMismatchError(
                 f"The stream cannot go on where it stopped: {changed[0]}.",
-                next_step="Resume with what the state was taken with, or begin a new epoch.",
+                next_step="Resume with what the state was taken with (a commit is a revision), or "
+                "begin a new epoch.",
                 details=changed,
             )
         epoch, taken = int(state["epoch"]), int(state["samples"])
@@ -356,6 +361,8 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
         if key == "datasets":
             for number, pair in enumerate(zip(before[key], value, strict=False)):
                 yield from _changes(*pair, f" of dataset {number}")
+        elif key in _COMMITS and key not in before:
+            continue
         elif before.get(key) != value and key == "dataset":
             yield f"{_SAID_AS[key]}{of} is another"
         elif before.get(key) != value:

@@ -243,6 +243,8 @@ class EpisodeStream(SampleStream):
     - there is one order over all ranks and workers, which take turns in it; it follows from seed,
       epoch, chosen episodes and pool size alone, and no timing, cache or thread changes it;
     - ranks differ by one sample at most;
+    - a repo of the Hub is read at one commit, the one that the revision was when the stream was
+      made, in all workers and epochs;
     - nothing is opened before a worker asks for its first sample, and a worker holds the rows of
       its pooled episodes, a bounded number of decoders and one batch.
 
@@ -286,6 +288,9 @@ class EpisodeStream(SampleStream):
         cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, and 0
             for none.
 
+    Attributes:
+        commit: The commit of the Hub that is read; None for datasets elsewhere.
+
     Raises:
         SourceError: It is no v3.0 dataset.
         UnreadableSourceError: Metadata are missing or damaged.
@@ -326,7 +331,9 @@ class EpisodeStream(SampleStream):
         cache = _open_cache(cache_dir, cache_size_in_gb)
         files = files_at(root, revision=revision, cache=cache)
         self.meta: DatasetMeta = load_meta(files)
+        self.commit = files.commit
         self._files = files if data_files_root is None else files_at(data_files_root, cache=cache)
+        self._files.fix()
         self._backend = choose_backend(video_backend, decode_device)
         self._sample = SampleFormat(
             windows=make_windows(
@@ -435,12 +442,14 @@ class EpisodeStream(SampleStream):
         return digest.hexdigest()
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order follows from, but for the epoch, as numbers and texts."""
+        """Return what the samples follow from, but for the epoch, as numbers and texts."""
+        commits = {"commit": self.commit, "data_commit": self._files.commit}
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,
             "episode_pool_size": self.episode_pool_size,
             "dataset": self.fingerprint(),
+            **{name: commit for name, commit in commits.items() if commit is not None},
         }
 
     # --- what happened ------------------------------------------------------------------------
