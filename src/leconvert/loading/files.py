@@ -28,7 +28,8 @@ from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
 __all__ = ["Files", "OpenFile", "content_mark", "files_at"]
 
 
-_HUB_DATASETS = "hf://datasets/"
+_HUB = "hf://"
+_HUB_DATASETS = f"{_HUB}datasets/"
 # A page of memory is given back whole or not at all.
 _PAGE_BYTES = mmap.PAGESIZE
 # Asked for at once: others may wait for it, and all of it is in memory for a moment.
@@ -205,21 +206,52 @@ class RemoteFile(OpenFile):
 class Files:
     """A folder of files: a local one, or one behind a URL.
 
+    All files of a repo of the Hub are read at one commit, whatever is pushed meanwhile: see `fix`.
+
     Attributes:
         root: What the user gave.
         is_local: Whether files are read where they lie.
+        commit: The commit that is read, once it is fixed; None outside the repos of the Hub.
     """
 
     def __init__(self, root: str, *, is_local: bool, cache: ByteCache | None = None) -> None:
         self.root = root
         self.is_local = is_local
+        self.commit: str | None = None
         self._cache = cache
+        # The root at the commit; it goes to other processes with the rest.
+        self._fixed_root = root if is_local or not root.startswith(_HUB) else None
         # Of this process: a store's client is dear to make, and those of stores serve all threads.
         self._system: tuple[int, Any, str] | None = None
 
     def name(self, relative: str) -> str:
         """Return what to call a file towards the user."""
         return f"{self.root}/{relative}"
+
+    def fix(self) -> None:
+        """Ask the Hub which commit the revision is, unless that was asked before.
+
+        The first file that is opened does it too, but each process for itself.
+        """
+        if self._fixed_root is not None:
+            return
+        import fsspec
+        from huggingface_hub import HfApi
+
+        try:
+            system, path = fsspec.core.url_to_fs(self.root)
+            place = system.resolve_path(path)
+            if hasattr(place, "repo_id"):  # buckets have no commits
+                api = HfApi(system.endpoint, token=system.token)
+                found = api.repo_info(
+                    place.repo_id, repo_type=place.repo_type, revision=place.revision
+                )
+                self.commit = found.sha
+                repo = place.root.partition("@")[0]
+                path = f"{repo}@{self.commit}/{place.path_in_repo}".rstrip("/")
+        except Exception as error:
+            raise _unreachable(self.root, error) from error
+        self._fixed_root = f"{_HUB}{path}"
 
     def open(self, relative: str) -> OpenFile:
         """Open a file."""
@@ -276,8 +308,9 @@ class Files:
         if self._system is None or self._system[0] != process:
             import fsspec
 
+            self.fix()
             # Its cache has one for each thread.
-            system, base = fsspec.core.url_to_fs(self.root)
+            system, base = fsspec.core.url_to_fs(self._fixed_root)
             if not system.async_impl:  # others need not be safe for several threads
                 return system, str(base)
             self._system = process, system, str(base)

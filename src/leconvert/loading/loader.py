@@ -17,13 +17,15 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from leconvert.errors import LeconvertError, PlanMismatchError, UsageError
 from leconvert.loading.order import Share
-from leconvert.loading.stream import Sample, SampleStream
+from leconvert.loading.stream import Sample, SampleStream, split
 from leconvert.loading.tensors import (
     MOST_WORKERS,
     SharedBatch,
     SharedBufferPool,
     SharedBufferWriter,
     keep_freed_memory,
+    private_memory,
+    shared_numbers,
 )
 
 __all__ = ["StreamLoader"]
@@ -31,6 +33,8 @@ __all__ = ["StreamLoader"]
 
 _FORMAT = "leconvert.stream-state"
 _VERSION = 3
+# States have them only where a dataset of the Hub is read, and older ones not at all.
+_COMMITS = {"commit", "data_commit"}
 # Samples that are compared to see whether the order is still computed as it was.
 _WITNESSES = 64
 _SAID_AS = {
@@ -38,6 +42,8 @@ _SAID_AS = {
     "shuffle": "shuffle",
     "episode_pool_size": "the pool size",
     "dataset": "the dataset or the choice of episodes",
+    "commit": "the commit of the dataset",
+    "data_commit": "the commit of data/ and videos/",
     "mixture_seed": "the seed of the mixture",
     "shares": "the shares of the datasets, in ten-thousandths,",
 }
@@ -52,35 +58,59 @@ class _WorkerError(NamedTuple):
 class _BatchStream(IterableDataset[Any]):
     """The batches of a stream, made where the samples are; from workers in shared memory."""
 
-    def __init__(self, stream: SampleStream, batch_size: int, *, drop_last: bool) -> None:
+    def __init__(
+        self,
+        stream: SampleStream,
+        batch_size: int,
+        *,
+        drop_last: bool,
+        collate_fn: Callable[[list[Sample]], Any] | None,
+    ) -> None:
         super().__init__()
         self._stream = stream
         self._batch_size = batch_size
         self._drop_last = drop_last
+        self._collate_fn = collate_fn
+        self._begin = shared_numbers(2)  # the epoch, and what is taken of it
         self._buffers: tuple[int, torch.Tensor] | None = None
         self._writer: SharedBufferWriter | None = None
 
     def renew(self, buffers: SharedBufferPool) -> None:
-        """Have workers that start from now on use these buffers."""
+        """Have workers that start from now on use these buffers, and leave others as they are."""
+        self._begin = shared_numbers(2)
         # Not the pool itself: what it maps stays in the training process.
         self._buffers = buffers.number, buffers.states
 
+    def begin_at(self, epoch: int, taken: int) -> None:
+        """Choose where the next pass begins; persistent workers hear of it."""
+        self._begin[:] = torch.tensor([epoch, taken])
+
     def __iter__(self) -> Iterator[Any]:
+        epoch, taken = self._begin.tolist()
+        memory, share = private_memory, _as_it_is
         info = get_worker_info()
-        if info is None or self._buffers is None:
-            yield from self._stream.batches(self._batch_size, drop_last=self._drop_last)
-            return
-        if self._writer is None:
-            keep_freed_memory()
-            number, states = self._buffers
-            self._writer = SharedBufferWriter(number, states[info.id], info.id)
+        if self._collate_fn is not None:
+            share = self._collated
+        elif info is not None:
+            if self._writer is None:
+                assert self._buffers is not None
+                keep_freed_memory()
+                number, states = self._buffers
+                self._writer = SharedBufferWriter(number, states[info.id], info.id)
+            memory, share = self._writer.memory, self._writer.share
         try:
             for batch in self._stream.batches(
-                self._batch_size, drop_last=self._drop_last, memory=self._writer.memory
+                self._batch_size, begin=(epoch, taken), drop_last=self._drop_last, memory=memory
             ):
-                yield self._writer.share(batch)
+                yield share(batch)
         except LeconvertError as error:
+            if info is None:
+                raise
             yield _WorkerError(error)
+
+    def _collated(self, batch: Sample) -> Any:
+        assert self._collate_fn is not None
+        return self._collate_fn(split(batch))
 
 
 class StreamLoader:
@@ -90,9 +120,10 @@ class StreamLoader:
     number of ranks and workers at an equal global batch size; that after
     ``load_state_dict(state_dict())`` the samples are those that would have come without a break,
     for any number of ranks and workers and any batch size, wherever it stopped; and that a state
-    is refused where it cannot hold. Iterating to the end of an epoch makes the next iteration the
-    next epoch. Several iterations may be under way, but not with ``persistent_workers``; epoch and
-    state are those of the one that began last.
+    is refused where it cannot hold. Each pass, which begins when its first batch is asked for, is
+    the epoch after that of the pass before, also where that one was broken off. Several passes may
+    be under way, but not with ``persistent_workers``; epoch and state are those of the one that
+    began last.
 
     It does not guarantee that all ranks have the last batch: see `batches_on_every_rank`.
 
@@ -151,53 +182,42 @@ class StreamLoader:
                 "timeout": timeout,
             }
         self._are_workers_kept = persistent_workers and num_workers > 0
-        self._batch_stream: _BatchStream | None = None
-        if collate_fn is None:
-            self._batch_stream = _BatchStream(stream, batch_size, drop_last=drop_last)
-            self._loader: DataLoader[Any] = DataLoader(
-                self._batch_stream,
-                batch_size=None,
-                num_workers=num_workers,
-                collate_fn=_as_it_is,
-                pin_memory=pin_memory,
-                **in_workers,
-            )
-        else:
-            self._loader = DataLoader(
-                stream,
-                batch_size=batch_size,
-                num_workers=num_workers,
-                collate_fn=collate_fn,
-                drop_last=drop_last,
-                pin_memory=pin_memory,
-                **in_workers,
-            )
-        self._epoch = stream.epoch
-        self._taken = 0
-        self._is_loaded = False
+        self._batch_stream = _BatchStream(
+            stream, batch_size, drop_last=drop_last, collate_fn=collate_fn
+        )
+        self._loader: DataLoader[Any] = DataLoader(
+            self._batch_stream,
+            batch_size=None,
+            num_workers=num_workers,
+            collate_fn=_as_it_is,
+            pin_memory=pin_memory,
+            **in_workers,
+        )
+        self._stand_at(stream.epoch, 0)
         self._buffers: SharedBufferPool | None = None
-        self._newest: object | None = None
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, or the next one between two."""
+        """The epoch of the pass under way or broken off; after a whole one the next."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin with an epoch."""
+        """Make the next pass an epoch, from its first sample on."""
+        self._stand_at(epoch, 0)
+
+    def _stand_at(self, epoch: int, taken: int) -> None:
+        """Make the next pass begin there."""
         self._epoch = epoch
-        self._taken = 0
-        self._is_loaded = False
-        self._newest = None
+        self._taken = taken
+        self._has_begun = False  # whether a pass began there, so that the next is another epoch
+        self._newest: object | None = None
 
     def start_at(self, samples: int) -> None:
-        """Make the next iteration begin where all ranks together have taken so many samples.
+        """Make the next pass begin where all ranks together have taken so many samples.
 
         Counted from the beginning of epoch 0; for programs that count steps themselves.
         """
-        self._epoch, self._taken = divmod(samples, self.stream.order.num_frames)
-        self._is_loaded = True
-        self._newest = None
+        self._stand_at(*divmod(samples, self.stream.order.num_frames))
 
     def __len__(self) -> int:
         """Return the batches of this rank in an epoch."""
@@ -206,7 +226,7 @@ class StreamLoader:
         return self._share(self.stream.rank).num_batches(self.stream.order.num_frames)
 
     def batches_on_every_rank(self) -> int:
-        """Return how many batches each rank has at least in the next iteration.
+        """Return how many batches each rank has at least in the next pass.
 
         Where training steps wait for all ranks, end an epoch after so many. Only the last batch
         can be missing on a rank: where it is not whole, and has fewer samples than there are ranks.
@@ -216,7 +236,7 @@ class StreamLoader:
         """
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no last batch on any rank")
-        left = self.stream.order.num_frames - (self._taken if self._is_loaded else 0)
+        left = self.stream.order.num_frames - (0 if self._has_begun else self._taken)
         return self._share(self.stream.rank).num_batches_of_each(left)
 
     def batch_workers(self) -> Iterator[int]:
@@ -225,21 +245,15 @@ class StreamLoader:
         return (number % max(1, self.num_workers) for number in numbers)
 
     def __iter__(self) -> Iterator[Any]:
-        if not self._is_loaded:
-            self._taken = 0
-        self._is_loaded = False
-        self.stream.begin_at(
-            self._epoch,
-            taken=self._taken,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            # Workers that stay read the same memory for ever.
-            renew=not self._are_workers_kept,
-        )
+        if self._has_begun:
+            self._stand_at(self._epoch + 1, 0)
+        # Workers that stay read the same memory for ever.
         if self._buffers is None or not self._are_workers_kept:
             self._buffers = SharedBufferPool(max(1, self.num_workers))
-            if self._batch_stream is not None:
-                self._batch_stream.renew(self._buffers)
+            self._batch_stream.renew(self._buffers)
+        self._batch_stream.begin_at(self._epoch, self._taken)
+        self._has_begun = True
+        self._tell_stream()
         # Its own, although the loader may be iterated once more meanwhile: batches lie in it.
         buffers = self._buffers
         self._newest = mine = object()
@@ -252,18 +266,26 @@ class StreamLoader:
                 self._take()
             yield batch.batch() if isinstance(batch, SharedBatch) else batch
         if self._newest is mine:
-            self._epoch += 1
-            self._taken = 0
+            self._stand_at(self._epoch + 1, 0)
+
+    def _tell_stream(self) -> None:
+        """Let passes over the stream that other loaders begin be later epochs."""
+        following = self._epoch + self._has_begun
+        if self.stream.epoch != following:
+            self.stream.set_epoch(following)
 
     def _take(self) -> None:
         """Count a batch of all ranks."""
         frames = self.stream.order.num_frames
         taken = self._taken + self._share(0).global_batch_size
-        if self.stream.repeat:
-            self._epoch += taken // frames
-            self._taken = taken % frames
-        else:
+        if not self.stream.repeat:
             self._taken = min(taken, frames)
+            return
+        self._epoch += taken // frames
+        self._taken = taken % frames
+        # An epoch of which nothing was taken yet is new to the next pass too.
+        self._has_begun = self._taken > 0
+        self._tell_stream()
 
     def _share(self, rank: int) -> Share:
         return Share(
@@ -288,7 +310,7 @@ class StreamLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration go on where a state was taken, by whichever rank.
+        """Make the next pass go on where a state was taken, by whichever rank.
 
         The number of ranks, that of workers and the batch size may be others now.
 
@@ -307,7 +329,8 @@ class StreamLoader:
         if changed:
             raise PlanMismatchError(
                 f"The stream cannot go on where it stopped: {changed[0]}.",
-                next_step="Resume with what the state was taken with, or begin a new epoch.",
+                next_step="Resume with what the state was taken with (a commit is a revision), or "
+                "begin a new epoch.",
                 details=changed,
             )
         epoch, taken = int(state["epoch"]), int(state["samples"])
@@ -317,9 +340,7 @@ class StreamLoader:
                 "differently from the one before.",
                 next_step="Install the version of NumPy that the state was taken with.",
             )
-        self._epoch, self._taken = epoch, taken
-        self._is_loaded = True
-        self._newest = None
+        self._stand_at(epoch, taken)
 
     def _witness(self, epoch: int, taken: int) -> str:
         """Return a digest of the samples that come next on all ranks."""
@@ -340,6 +361,8 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
         if key == "datasets":
             for number, pair in enumerate(zip(before[key], value, strict=False)):
                 yield from _changes(*pair, f" of dataset {number}")
+        elif key in _COMMITS and key not in before:
+            continue
         elif before.get(key) != value and key == "dataset":
             yield f"{_SAID_AS[key]}{of} is another"
         elif before.get(key) != value:

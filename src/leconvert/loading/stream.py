@@ -36,10 +36,10 @@ from leconvert.loading.order import (
     order_batches,
 )
 from leconvert.loading.rows import RowReader
-from leconvert.loading.tensors import Counters, Memory, StreamFacts, private_memory, shared_numbers
+from leconvert.loading.tensors import Counters, Memory, PassLog, StreamFacts, private_memory
 from leconvert.model import IntArray
 
-__all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workplace"]
+__all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workplace", "split"]
 
 
 Sample = dict[str, Any]
@@ -53,8 +53,6 @@ _POOL_EPISODES, _LEAST_POOL_EPISODES = 256, 32
 _POOL_BYTES = 2**30
 _NUMBER_BYTES = 8
 _PNG_SHARE = 0.5
-# Places of the shared numbers that say where workers begin.
-_EPOCH, _TAKEN, _BATCH_SIZE, _DROP_LAST = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class SampleStream(IterableDataset[Sample]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._begin = _new_begin()
+        self._passes = PassLog()
         self._workplace: Workplace | None = None
 
     @abstractmethod
@@ -125,17 +123,18 @@ class SampleStream(IterableDataset[Sample]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration begins with."""
-        return int(self._begin[_EPOCH])
+        """The epoch that the next pass is."""
+        return self._passes.next_epoch
 
     def __len__(self) -> int:
         """Return the number of samples of this rank in an epoch."""
         return Share(self.rank, self.world_size).num_batches(self.order.num_frames)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration begins with; persistent workers hear of it.
+        """Choose the epoch that the next pass is; persistent workers hear of it.
 
-        A `StreamLoader` counts epochs by itself: call its own.
+        Without it each pass is the epoch after that in which the pass before began, also where
+        that one was broken off. A `StreamLoader` counts its own passes: call its ``set_epoch``.
 
         Raises:
             UsageError: accelerate is about to share out once more what ranks share already.
@@ -147,59 +146,43 @@ class SampleStream(IterableDataset[Sample]):
                 next_step="Use StreamLoader(stream, ...), which needs no accelerate.prepare, or "
                 "make the stream with rank=0 and world_size=1.",
             )
-        self._begin[: _TAKEN + 1] = torch.tensor([epoch, 0])
-
-    def begin_at(
-        self,
-        epoch: int,
-        *,
-        taken: int = 0,
-        batch_size: int = 1,
-        drop_last: bool = False,
-        renew: bool = False,
-    ) -> None:
-        """Choose where the next iteration begins, and how it is shared out, for a loader.
-
-        Args:
-            epoch: The epoch.
-            taken: Samples of it that all ranks together leave out.
-            batch_size: Consecutive samples of a worker that make a batch of the loader.
-            drop_last: Leave out what makes no whole batch of all ranks.
-            renew: Leave workers that are still starting with what they were told.
-        """
-        if renew:
-            self._begin = _new_begin()
-        self._begin[:] = torch.tensor([epoch, taken, batch_size, drop_last])
+        self._passes.next_epoch = epoch
 
     def __iter__(self) -> Iterator[Sample]:
-        shared_out = int(self._begin[_BATCH_SIZE]), bool(self._begin[_DROP_LAST])
-        for batch in self._batches(1, private_memory, *shared_out):
-            yield {key: value[0] for key, value in batch.items()}
+        # The pass begins here and not with its first sample: so all workers of torch's loader take
+        # part in it, also where it is broken off before some of them give anything.
+        return (sample for batch in self.batches(1) for sample in split(batch))
 
     def batches(
-        self, batch_size: int, *, drop_last: bool = False, memory: Memory = private_memory
+        self,
+        batch_size: int,
+        *,
+        begin: tuple[int, int] | None = None,
+        drop_last: bool = False,
+        memory: Memory = private_memory,
     ) -> Iterator[Sample]:
-        """Yield this worker's samples in batches, as torch's default collation would make them.
+        """Begin a pass, and yield this worker's samples as torch's collation would batch them.
 
         Faster than single samples: frames of a file are decoded in one call, and a batch is one
         piece of memory.
 
         Args:
             batch_size: Samples of a batch.
+            begin: An epoch, and how many samples of it all ranks together leave out, for a loader
+                that counts by itself; None for the next epoch, which is counted here.
             drop_last: Leave out a last batch that is smaller on any rank.
             memory: Where batches are written.
         """
-        return self._batches(batch_size, memory, batch_size, drop_last)
+        epoch, taken = begin or (self._passes.begin(), 0)
+        return self._batches(epoch, taken, batch_size, drop_last, memory)
 
     def _batches(
-        self, batch_size: int, memory: Memory, shared_size: int, drop_last: bool
+        self, epoch: int, taken: int, batch_size: int, drop_last: bool, memory: Memory
     ) -> Iterator[Sample]:
         info = get_worker_info()
         worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
         workplace = self.enter(worker)
-        # Read before the first sample: what is set from now on is for the next iteration.
-        epoch, taken = self._begin[: _TAKEN + 1].tolist()
-        share = Share(self.rank, self.world_size, worker, num_workers, shared_size, drop_last)
+        share = Share(self.rank, self.world_size, worker, num_workers, batch_size, drop_last)
         blocks = self.order.blocks(share, epoch=epoch, taken=taken, repeat=self.repeat)
         ahead = 2 * self.video_fetch_workers
         for block in order_batches(blocks, batch_size, coming=workplace.expect, ahead=ahead):
@@ -208,6 +191,13 @@ class SampleStream(IterableDataset[Sample]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_workplace": None}
+
+
+def split(batch: Sample) -> list[Sample]:
+    """Return the samples of a batch; their tensors are views of it."""
+    return [
+        {key: value[place] for key, value in batch.items()} for place in range(len(batch["task"]))
+    ]
 
 
 @dataclass(slots=True)
@@ -253,6 +243,8 @@ class EpisodeStream(SampleStream):
     - there is one order over all ranks and workers, which take turns in it; it follows from seed,
       epoch, chosen episodes and pool size alone, and no timing, cache or thread changes it;
     - ranks differ by one sample at most;
+    - a repo of the Hub is read at one commit, the one that the revision was when the stream was
+      made, in all workers and epochs;
     - nothing is opened before a worker asks for its first sample, and a worker holds the rows of
       its pooled episodes, a bounded number of decoders and one batch.
 
@@ -296,6 +288,9 @@ class EpisodeStream(SampleStream):
         cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, and 0
             for none.
 
+    Attributes:
+        commit: The commit of the Hub that is read; None for datasets elsewhere.
+
     Raises:
         SourceError: It is no v3.0 dataset.
         UnreadableSourceError: Metadata are missing or damaged.
@@ -336,7 +331,9 @@ class EpisodeStream(SampleStream):
         cache = _open_cache(cache_dir, cache_size_in_gb)
         files = files_at(root, revision=revision, cache=cache)
         self.meta: DatasetMeta = load_meta(files)
+        self.commit = files.commit
         self._files = files if data_files_root is None else files_at(data_files_root, cache=cache)
+        self._files.fix()
         self._backend = choose_backend(video_backend, decode_device)
         self._sample = SampleFormat(
             windows=make_windows(
@@ -445,12 +442,14 @@ class EpisodeStream(SampleStream):
         return digest.hexdigest()
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order follows from, but for the epoch, as numbers and texts."""
+        """Return what the samples follow from, but for the epoch, as numbers and texts."""
+        commits = {"commit": self.commit, "data_commit": self._files.commit}
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,
             "episode_pool_size": self.episode_pool_size,
             "dataset": self.fingerprint(),
+            **{name: commit for name, commit in commits.items() if commit is not None},
         }
 
     # --- what happened ------------------------------------------------------------------------
@@ -549,9 +548,3 @@ def _open_cache(
         return None
     limit_bytes = None if size_in_gb is None else int(size_in_gb * 10**9)
     return ByteCache(None if folder is None else Path(folder).absolute(), limit_bytes)
-
-
-def _new_begin() -> torch.Tensor:
-    begin = shared_numbers(_DROP_LAST + 1)
-    begin[_BATCH_SIZE] = 1
-    return begin

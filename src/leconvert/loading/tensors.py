@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.data import get_worker_info
 
 from leconvert.errors import LeconvertError
 
@@ -33,6 +34,7 @@ __all__ = [
     "MOST_WORKERS",
     "Counters",
     "Memory",
+    "PassLog",
     "SharedBatch",
     "SharedBufferPool",
     "SharedBufferWriter",
@@ -435,3 +437,75 @@ class Counters:
         """Forget everything; only while no worker is at work."""
         self._rows.zero_()
         self._by_camera.zero_()
+
+
+# ------------------------------------------------------------------------------------------------
+# Which epoch each pass over a stream is, agreed on by the workers of the pass.
+
+
+# Passes that workers may still look for.
+_PASSES = 16
+# Columns of the log: the number that torch drew, the epoch, and from there on a worker each.
+_DRAWN, _EPOCH, _JOINED = range(3)
+_NOT_DRAWN = -1  # of a pass in the process itself; torch's numbers are 0 and more
+
+
+class PassLog:
+    """Counts the passes over a stream: each pass is the epoch after that of the pass before.
+
+    torch's `DataLoader` begins a pass in its workers alone; the training process runs no code of
+    the stream then. Workers of one pass know it by the random number that torch drew for them.
+    So the first one to come enters this number with the next epoch, and the others find it.
+    Equal numbers (of persistent workers, or after the same ``manual_seed``) are told apart by who
+    has joined: a worker joins each pass once, in the order in which they began.
+
+    It needs no lock, which a worker that torch ends could leave locked: one number says how many
+    passes there are, and workers that come at the same time enter the same. It does not guarantee
+    different epochs for passes of different loaders that begin within the same microseconds, and
+    does not tell equal numbers apart for a worker that torch ended before it joined.
+    """
+
+    def __init__(self) -> None:
+        # A row a pass, in turn; in the last row the number of passes.
+        self._rows = shared_numbers(_PASSES + 1, _JOINED + MOST_WORKERS)
+        self.next_epoch = 0
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the pass that begins next."""
+        return int(self._row(self._count())[_EPOCH]) + 1
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self._enter(self._count() + 1, _NOT_DRAWN, epoch - 1)
+
+    def begin(self) -> int:
+        """Return the epoch of the pass that begins in this process, or that its worker joins."""
+        count = self._count()
+        info = get_worker_info()
+        if info is None:
+            return self._enter(count + 1, _NOT_DRAWN, self.next_epoch)
+        drawn = info.seed - info.id
+        # Not the oldest row: another worker may be writing the next pass there.
+        for number in range(max(1, count - _PASSES + 2), count + 1):
+            row = self._row(number)
+            if row[_DRAWN] == drawn and row[_JOINED + info.id] != number:
+                row[_JOINED + info.id] = number
+                return int(row[_EPOCH])
+        epoch = int(self._row(count)[_EPOCH]) + 1
+        self._row(count + 1)[_JOINED + info.id] = count + 1
+        return self._enter(count + 1, drawn, epoch)
+
+    def _enter(self, number: int, drawn: int, epoch: int) -> int:
+        """Enter a pass, and count it last: what is counted is complete."""
+        self._row(number)[: _EPOCH + 1] = drawn, epoch
+        if self._count() < number:
+            self._rows[_PASSES, 0] = number
+        return epoch
+
+    def _count(self) -> int:
+        return int(self._rows[_PASSES, 0])
+
+    def _row(self, number: int) -> npt.NDArray[np.int64]:
+        row: npt.NDArray[np.int64] = self._rows[number % _PASSES].numpy()
+        return row

@@ -112,8 +112,10 @@ def diagnose_decoding(
         return document | {"ok": False}
     try:
         if root is not None:
-            meta = load_meta(files_at(root, revision=revision))
-            files = files_at(data_files_root or root, revision=revision)
+            files = files_at(root, revision=revision)
+            meta = load_meta(files)
+            if data_files_root is not None:
+                files = files_at(data_files_root)
             document["video"] = _first_frame(meta, files, decode_device)
         else:
             _choose(decode_device)

@@ -134,6 +134,9 @@ class _Run:
             repeat=True,
             **options,
         )
+        if stream.commit is not None:
+            # Checkpoints hold the options, so that --resume=true reads the same commit.
+            self._config.dataset.revision = stream.commit
         if not self._also:
             return stream
         rest = 1 - sum(share for _, share in self._also)

@@ -219,6 +219,7 @@ def test_a_batch_is_one_piece_of_memory_and_single_samples_are_its_rows(
     pieces = {v.untyped_storage().data_ptr() for v in batch.values() if isinstance(v, torch.Tensor)}
     assert len(pieces) == 1
     assert batch[TOP].movedim(-3, -1).is_contiguous()
+    stream.set_epoch(0)
     for place, sample in enumerate(stream):
         assert sample["task"] == batch["task"][place]
         assert torch.equal(sample[TOP], batch[TOP][place])
