@@ -41,6 +41,7 @@ from leconvert.parallel import parallel_map
 from leconvert.planner import MovedBytes, PlanSummary, free_bytes_of
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
+from leconvert.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.workdir.fs import is_there, make_durably, replace_record
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
@@ -586,15 +587,16 @@ def _price_on_hub(
     assert isinstance(dataset.source, HubName)
     place = dataset.name, str(dataset.source), dataset.place
     seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
-    version = seen.version or "no dataset"
     if seen.problem is not None:
-        return PricedDataset(*place, stops_at=("HubError",), message=seen.problem)
-    if version.startswith("v3.") and not dataset.source.revision:
+        stops_at = "SourceError" if seen.info else "HubError"
+        return PricedDataset(*place, stops_at=(stops_at,), message=seen.problem)
+    if seen.version == V3_VERSION and not dataset.source.revision:
         is_there = dataset.target is None and str(dataset.place) == str(dataset.source)
         if is_there:
             return PricedDataset(*place, is_finished=True, is_scanned=False)
-    if not version.startswith("v2."):
-        return PricedDataset(*place, stops_at=("SourceError",), message=f"It is {version}.")
+    if seen.version not in SOURCE_VERSIONS:
+        said = f"It is {seen.version or 'no dataset'}."
+        return PricedDataset(*place, stops_at=("SourceError",), message=said)
     if dataset.migrates:
         found = HubRepo(dataset.source.repo_id, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)

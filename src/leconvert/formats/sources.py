@@ -26,6 +26,7 @@ from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model import DATA_STREAM, FileTable, IntArray, Source, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.text import aligned, shown
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.swap import is_converted
 
 __all__ = [
@@ -44,10 +45,12 @@ def open_dataset(
     root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
 ) -> Dataset:
     """Return the dataset in a folder, to be read by its version."""
-    is_v3 = is_converted(root) if version is None else version == v3.CODEBASE_VERSION
+    is_v3 = is_converted(root) if version is None else version == V3_VERSION
     dataset: Dataset = (
         v3.Dataset(root, assumed_fps=repairs.assumed_fps) if is_v3 else v2.Dataset(root, repairs)
     )
+    if version is None:
+        _ = dataset.info  # raises for what nobody here reads, before any of its tables is missed
     if repairs.renamed_features:
         return RenamedDataset(dataset, repairs.renamed_features)
     return dataset

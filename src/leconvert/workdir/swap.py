@@ -44,6 +44,7 @@ from leconvert.errors import (
     UsageError,
     WorkDirError,
 )
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.fs import (
     CANNOT_FLAG,
     LOCAL,
@@ -466,12 +467,13 @@ def codebase_version(root: Path) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def is_converted(root: Path, to: str = "v3.0") -> bool:
+def is_converted(root: Path, to: str = V3_VERSION) -> bool:
     """Tell whether a dataset of the version that is written stands here, by its files too."""
-    said = codebase_version(root) or ""
-    if to.startswith("v3"):
-        return said.startswith("v3") and not has_source_tables(root)
-    return said == to and has_source_tables(root) and not (root / _RESULT_TABLE).is_dir()
+    if codebase_version(root) != to:
+        return False
+    if to == V3_VERSION:
+        return not has_source_tables(root)
+    return has_source_tables(root) and not (root / _RESULT_TABLE).is_dir()
 
 
 def has_source_tables(root: Path) -> bool:

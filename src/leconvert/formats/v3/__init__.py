@@ -17,7 +17,6 @@ from leconvert.formats.v3.episodes import (
 )
 from leconvert.formats.v3.episodes_writer import EpisodeRecords, VideoSpans, write_episodes
 from leconvert.formats.v3.info import (
-    CODEBASE_VERSION,
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
     INFO_PATH,
@@ -70,7 +69,6 @@ from leconvert.formats.v3.rows import (
 from leconvert.formats.v3.statistics import StatsAggregator, write_stats
 
 __all__ = [
-    "CODEBASE_VERSION",
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",
