@@ -42,9 +42,11 @@ from leconvert.formats.v3.info import (
     write_info,
 )
 from leconvert.formats.v3.records import (
+    SUBTASKS_PATH,
     pandas_index,
     read_meta_record,
     read_repairs,
+    read_subtasks,
     read_task_numbers,
     read_task_rows,
     read_tasks,
@@ -78,6 +80,7 @@ __all__ = [
     "ROWS_AT_A_TIME",
     "STATS_PATH",
     "STATS_PREFIX",
+    "SUBTASKS_PATH",
     "TASKS_PATH",
     "USUAL_NAMES",
     "VIDEO_PATH_TEMPLATE",
@@ -113,6 +116,7 @@ __all__ = [
     "read_json_object",
     "read_meta_record",
     "read_repairs",
+    "read_subtasks",
     "read_task_numbers",
     "read_task_rows",
     "read_tasks",
