@@ -34,7 +34,7 @@ from urllib.parse import unquote
 
 from leconvert.check import check_dataset
 from leconvert.errors import LeconvertError, UsageError
-from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
+from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
 from leconvert.formats import open_dataset
 from leconvert.hub.push import MAIN, PushOptions
 from leconvert.hub.search import HubGroup, datasets_of, glance_at
@@ -616,7 +616,7 @@ class FoundDataset:
         size_bytes: Bytes of all its files.
         errors: Codes of the errors that the scan found, and how many of each.
         warnings: Codes of warnings, likewise.
-        remedies: The flags that help with the errors, of each the one that loses least.
+        remedies: What helps with the errors, of several flags the one that loses least.
         problem: Why it cannot be read at all; None where it can.
         is_scanned: Whether its files were looked at.
     """
@@ -687,7 +687,9 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
         found,
         errors=dict(Counter(finding.code for finding in errors)),
         warnings=dict(Counter(warnings)),
-        remedies=tuple(dict.fromkeys(error.remedy for error in errors if error.remedy)),
+        remedies=tuple(
+            dict.fromkeys(filter(None, (all_remedies(each.code, each.remedy) for each in errors)))
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from leconvert.errors import HubUnavailableError, LeconvertError, StorageError, WorkDirError
+from leconvert.findings import all_remedies
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
 from leconvert.fleet.results import snapshot_at
 from leconvert.fleet.work import (
@@ -178,7 +179,7 @@ class FleetStatus:
         helps: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for dataset in self.set_aside:
             errors = {
-                str(finding["code"]): str(finding.get("remedy") or "")
+                str(finding["code"]): all_remedies(finding["code"], finding.get("remedy"))
                 for finding in dataset.findings
                 if finding["severity"] == "error"
             }
@@ -495,7 +496,7 @@ class PricedDataset:
         stops_at: Codes of the errors that would set it aside; another error's class where it is not
             for a finding.
         message: What would set it aside.
-        remedies: By code, the flag that helps with such a finding, if one does.
+        remedies: By code, what helps with such a finding.
         is_finished: Whether its result is in place already.
         flags: The repairs that it would be converted with.
         episodes: Episodes, as all numbers 0 where it would be set aside.
@@ -668,7 +669,11 @@ def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDatase
         stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
         or (type(error).__name__,),
         message=error.message,
-        remedies={one["code"]: one["remedy"] for one in reversed(wrong) if one["remedy"]},
+        remedies={
+            one["code"]: helps
+            for one in reversed(wrong)
+            if (helps := all_remedies(one["code"], one["remedy"]))
+        },
     )
 
 
