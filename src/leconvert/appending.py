@@ -29,6 +29,7 @@ from leconvert.errors import LeconvertError, StorageError, TargetError, UsageErr
 from leconvert.formats import TARGETS, Totals, open_sources, v3
 from leconvert.layout import layout_streams
 from leconvert.model import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.storage_errors import raise_storage_trouble
 from leconvert.workdir.swap import is_converted, old_dir
 
@@ -41,7 +42,7 @@ __all__ = [
     "what_is_lost",
 ]
 
-_VERSION = v3.CODEBASE_VERSION
+_VERSION = V3_VERSION
 
 
 def check_can_append(

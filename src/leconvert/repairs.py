@@ -20,11 +20,11 @@ import numpy as np
 from leconvert.errors import UsageError
 from leconvert.selection import BoolArray, EpisodeRanges, IntArray
 from leconvert.text import count
+from leconvert.versions import SOURCE_VERSIONS
 
 __all__ = [
     "DEFAULT_COLUMNS",
     "NO_REPAIRS",
-    "SOURCE_VERSIONS",
     "TEXT_DTYPES",
     "DroppedEpisode",
     "LocatedFile",
@@ -48,8 +48,6 @@ _ON_BAD_EPISODE = ("fail", "drop")
 _PLURALS = ("drop_feature", "rename_feature")
 # What LeRobot adds to every frame beside the columns that all datasets have.
 _OF_FRAMES = frozenset({"task", "subtask"})
-# Versions that a source can be read as.
-SOURCE_VERSIONS = ("v2.0", "v2.1")
 
 
 def is_frame_rate(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from leconvert import LayoutOptions, ProofOptions, RepairOptions
 from leconvert.api import run_worker
 from leconvert.check import check_dataset
 from leconvert.cli.main import main
+from leconvert.compare import verify_pair
 from leconvert.errors import (
     FindingsError,
     PlanMismatchError,
@@ -28,7 +30,7 @@ from leconvert.errors import (
 from leconvert.formats import PROVENANCE_PATH, open_dataset, read_provenance, v2, v3
 from leconvert.planner import open_or_plan
 from leconvert.selection import EpisodeSelection
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset, with_column
 
 BYTES = ProofOptions(verify="bytes")
 CAMERA = CameraSpec(key="observation.images.top", width=64, height=48)
@@ -402,3 +404,81 @@ def test_a_result_is_the_same_wherever_its_sources_lie(two: list[Path], tmp_path
     assert digest_of(tmp_path / "out") == digest_of(tmp_path / "again")
     text = (tmp_path / "out" / PROVENANCE_PATH).read_bytes()
     assert str(tmp_path).encode() not in text
+
+
+# ------------------------------------------------------------------------------------------------
+# Subtasks, as LeRobot 0.4.4 to 0.5.1 kept them: a row names the row of a table of texts.
+
+
+SUBTASKS = "meta/subtasks.parquet"
+
+
+def with_subtasks(root: Path, texts: list[str] | None) -> Path:
+    """Give the rows of a v2.1 dataset a ``subtask_index``, and the dataset the table of texts."""
+    for path in sorted(root.glob("data/*/*.parquet")):
+        table = pq.read_table(path)
+        numbers = pa.array([row % 2 for row in range(len(table))], pa.int64())
+        pq.write_table(with_column(table, "subtask_index", numbers), path)
+    feature = {"dtype": "int64", "shape": [1], "names": None}
+    edit_info(root, lambda info: info["features"].update(subtask_index=feature))
+    if texts is not None:
+        index = json.dumps({"index_columns": ["subtask"], "columns": []})
+        columns = {"subtask_index": list(range(len(texts))), "subtask": texts}
+        table = pa.table(columns).replace_schema_metadata({"pandas": index})
+        pq.write_table(table, root / SUBTASKS)
+    return root
+
+
+FILLED = RepairOptions(fill_stats=True)
+
+
+@pytest.mark.parametrize("others", [["grasp", "reach"], ["reach", "grasp", "lift"], None])
+def test_rows_that_name_subtasks_of_different_tables_are_not_merged(
+    two: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], others: list[str] | None
+) -> None:
+    with_subtasks(two[0], ["reach", "grasp"])
+    with_subtasks(two[1], others)
+    out = tmp_path / "out"
+    command = ["merge", *map(str, two), "-o", str(out), "--fill-stats", "--verify", "bytes"]
+    assert main(command) == 3
+    said = capsys.readouterr().err
+    assert f"{SUBTASKS}, row {2 if others and len(others) > 2 else 0}" in said
+    assert "--drop-feature subtask_index" in said
+    assert not out.exists()
+    assert main([*command, "--drop-feature", "subtask_index"]) == 0
+    assert "subtask_index" not in open_dataset(out).features
+
+
+def test_subtasks_of_equal_tables_are_merged_and_verify_finds_others(
+    two: list[Path], tmp_path: Path
+) -> None:
+    texts = ["reach", "grasp"]
+    for root in two:
+        with_subtasks(root, texts)
+    rewritten = pq.read_table(two[1] / SUBTASKS)
+    pq.write_table(rewritten, two[1] / SUBTASKS, compression="zstd")  # other bytes, same texts
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out, repairs=FILLED, proof=BYTES)
+    assert v3.read_subtasks(out) == texts
+    with_texts = pq.read_table(two[1] / SUBTASKS).set_column(1, "subtask", pa.array(texts[::-1]))
+    pq.write_table(with_texts, two[1] / SUBTASKS)
+    report = verify_pair(out, two, depth="bytes")
+    assert [(each.path, each.found) for each in report.differences] == [(SUBTASKS, "reach, grasp")]
+
+
+def test_the_table_of_subtasks_comes_along_as_it_is(two: list[Path], tmp_path: Path) -> None:
+    source = with_subtasks(two[0], ["reach", "grasp"])
+    table = (source / SUBTASKS).read_bytes()
+    whole, part, older = tmp_path / "whole", tmp_path / "part", tmp_path / "older"
+    leconvert.convert(source, output=whole, repairs=FILLED, proof=BYTES)
+    chosen = EpisodeSelection(episodes="1-2")
+    leconvert.convert(whole, output=part, selection=chosen, proof=BYTES)
+    leconvert.convert(whole, output=older, layout=LayoutOptions(to="v2.1"), proof=BYTES)
+    leconvert.split(whole, output_dir=tmp_path / "parts", into={"a": "0", "b": "1-2"}, proof=BYTES)
+    for result in (whole, part, older, tmp_path / "parts/a", tmp_path / "parts/b"):
+        assert (result / SUBTASKS).read_bytes() == table, result
+        paths = sorted(result.glob("data/*/*.parquet"))
+        numbers = [pq.read_table(path)["subtask_index"].to_pylist() for path in paths]
+        lengths = open_dataset(result).episodes.length.tolist()
+        wanted = [row % 2 for length in lengths for row in range(length)]
+        assert list(itertools.chain.from_iterable(numbers)) == wanted, result

@@ -29,8 +29,6 @@ from leconvert.formats.v2 import (
     INFO_PATH,
     read_info,
     refuse_pointers,
-    said_version,
-    version_help,
     version_of_files,
 )
 from leconvert.formats.v3 import (
@@ -51,9 +49,9 @@ from leconvert.formats.v3 import (
 from leconvert.model import DATA_STREAM, Finding, IntArray, camera_of, stream_of_camera
 from leconvert.parallel import parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
-from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.source import scan_source
 from leconvert.text import count
+from leconvert.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
 
 __all__ = [
     "AS_STORED",
@@ -116,22 +114,18 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     raw = read_info(root)
     refuse_pointers(root)
     version = raw.get("codebase_version")
-    guessed = version if version in SOURCE_VERSIONS else version_of_files(root)
-    if guessed is not None:
-        version = str(guessed)
+    version = str(version) if version in SOURCE_VERSIONS else version_of_files(root)
+    if version is not None:
         scan = scan_source(root, progress=progress)
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
-    elif isinstance(version, str) and version.startswith("v3."):
+    elif wrong := unreadable(raw, str(root), str(root / INFO_PATH)):
+        raise wrong
+    else:
+        version = V3_VERSION
         check = DatasetCheck(root, raw, progress)
         findings, episodes, frames = check.findings, check.episodes, check.frames
         files = sum(map(len, check.files.values()))
-    else:
-        raise SourceError(
-            f"{root / INFO_PATH} {said_version(version)}; v2.x and v3.x can be checked.",
-            path=str(root / INFO_PATH),
-            next_step=version_help(version),
-        )
     kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
@@ -143,6 +137,8 @@ def checked_result(
     """Return the info.json of a complete dataset of some versions, before it is sent anywhere."""
     info = read_info(result)
     version = info.get("codebase_version")
+    if wrong := unreadable(info, str(result)):
+        raise wrong
     if version not in versions:
         raise SourceError(
             f"{result} is {version}; only {' and '.join(versions)} datasets are sent.",

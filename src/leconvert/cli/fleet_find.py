@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import add_json, path_or_url
 from leconvert.errors import UsageError
 from leconvert.text import amount, count
+from leconvert.versions import V3_VERSION
 
 if TYPE_CHECKING:
     from leconvert.fleet import FoundDataset
@@ -70,7 +71,7 @@ def _group(url: str) -> HubGroup:
 
 
 def _is_left_out(found: FoundDataset) -> bool:
-    return found.problem is not None or (found.version or "").startswith("v3.")
+    return found.problem is not None or found.version == V3_VERSION
 
 
 def _lines(found: FoundDataset) -> list[str]:

@@ -319,7 +319,7 @@ def add_revision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--revision",
         metavar="REV",
-        help="tag, branch or commit of --repo-id on the Hub (default: the newest v2.x tag, "
+        help="tag, branch or commit of --repo-id on the Hub (default: the tag v2.1 or v2.0, "
         "else main)",
     )
 

@@ -22,7 +22,14 @@ from leconvert.compare.result import ResultTables
 from leconvert.compare.rows import naming
 from leconvert.dataset_files import GIT_FILES, files_below, names_to_keep
 from leconvert.errors import LeconvertError
-from leconvert.formats import PROVENANCE_PATH, Dataset, SourceView, has_provenance, open_dataset
+from leconvert.formats import (
+    PROVENANCE_PATH,
+    Dataset,
+    SourceView,
+    differing_subtasks,
+    has_provenance,
+    open_dataset,
+)
 from leconvert.formats.v3 import REPAIRED_PATH, REPAIRS_PATH, read_json_object
 from leconvert.model import DATA_STREAM, TARGET_VERSIONS
 from leconvert.repairs import Repairs
@@ -210,6 +217,11 @@ def compare_other_files(
             continue  # by `leconvert repair`; what it changed is compared like all else
         if path not in wanted and not path.startswith(_EPISODE_FOLDERS):
             yield Difference("file", path, "no such file", "a file that the source does not give")
+    roots = [source.root for source in expected.sources]
+    subtasks = differing_subtasks([source.features for source in expected.sources], roots)
+    if subtasks:
+        path, _, row = subtasks[0].partition(", ")
+        yield Difference(f"{row} of the sources", path, "one text", ", ".join(subtasks[1:]))
     for path in sorted(wanted):
         if not found.get(path):
             there = "a folder" if (result / path).is_dir() else "nothing"

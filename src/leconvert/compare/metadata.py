@@ -40,7 +40,6 @@ from leconvert.formats import (
     v2,
     v3,
 )
-from leconvert.formats.v2 import said_version
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
@@ -51,10 +50,11 @@ from leconvert.formats.v3 import (
     read_json_object,
 )
 from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
-from leconvert.repairs import SOURCE_VERSIONS, Repairs
+from leconvert.repairs import Repairs
 from leconvert.source.file_checks import ClipFacts, declared_as_encoded
 from leconvert.source.modality import read_modality, task_columns
 from leconvert.tables.schemas import HUGGINGFACE_KEY, feature_of_type
+from leconvert.versions import SOURCE_VERSIONS, V3_VERSION, said_version
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
 __all__ = [
@@ -132,7 +132,7 @@ def _unusable_values(
             missing[name] += column.null_count
             if column.null_count or not name.endswith(("/chunk_index", "/file_index")):
                 continue
-            counts_on = name not in LOCATION_COLUMNS and target != TARGETS[v3.CODEBASE_VERSION]
+            counts_on = name not in LOCATION_COLUMNS and target != TARGETS[V3_VERSION]
             is_file = name.endswith("/file_index") and not counts_on
             stop = FILES_PER_CHUNK if is_file else _CHUNKS_STOP
             values = int64_values(column)

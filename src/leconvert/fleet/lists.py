@@ -34,10 +34,11 @@ from urllib.parse import unquote
 
 from leconvert.check import check_dataset
 from leconvert.errors import LeconvertError, UsageError
-from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
+from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
+from leconvert.formats import open_dataset
 from leconvert.hub.push import MAIN, PushOptions
 from leconvert.hub.search import HubGroup, datasets_of, glance_at
-from leconvert.model import OVERLAY, LayoutOptions
+from leconvert.model import OVERLAY, Finding, LayoutOptions
 from leconvert.packer import ProofOptions
 from leconvert.parallel import parallel_map
 from leconvert.repairs import RepairOptions
@@ -615,7 +616,7 @@ class FoundDataset:
         size_bytes: Bytes of all its files.
         errors: Codes of the errors that the scan found, and how many of each.
         warnings: Codes of warnings, likewise.
-        remedies: The flags that help with the errors, of each the one that loses least.
+        remedies: What helps with the errors, of several flags the one that loses least.
         problem: Why it cannot be read at all; None where it can.
         is_scanned: Whether its files were looked at.
     """
@@ -672,25 +673,23 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
     with suppress(OSError, ValueError, KeyError, TypeError):
         episodes = int(json.loads(info_path(source).read_bytes())["total_episodes"])
     found = FoundDataset(source, name, version, episodes, _size_bytes(source), is_scanned=scan)
-    if not scan:
-        return found
+    findings: tuple[Finding, ...] = ()
     try:
-        findings = check_dataset(source).findings
+        if scan:
+            findings = check_dataset(source).findings
+        else:
+            open_dataset(source)  # raises for what no conversion could begin with
     except LeconvertError as error:
-        return FoundDataset(
-            source, name, version, episodes, found.size_bytes, problem=error.message
-        )
+        return replace(found, problem=error.message)
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [finding.code for finding in findings if finding.severity == "warning"]
-    return FoundDataset(
-        source,
-        name,
-        version,
-        episodes,
-        found.size_bytes,
+    return replace(
+        found,
         errors=dict(Counter(finding.code for finding in errors)),
         warnings=dict(Counter(warnings)),
-        remedies=tuple(dict.fromkeys(error.remedy for error in errors if error.remedy)),
+        remedies=tuple(
+            dict.fromkeys(filter(None, (all_remedies(each.code, each.remedy) for each in errors)))
+        ),
     )
 
 

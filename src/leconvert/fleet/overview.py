@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from leconvert.errors import HubUnavailableError, LeconvertError, StorageError, WorkDirError
+from leconvert.findings import all_remedies
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
 from leconvert.fleet.results import snapshot_at
 from leconvert.fleet.work import (
@@ -41,6 +42,7 @@ from leconvert.parallel import parallel_map
 from leconvert.planner import MovedBytes, PlanSummary, free_bytes_of
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
+from leconvert.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.workdir.fs import is_there, make_durably, replace_record
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
@@ -177,7 +179,7 @@ class FleetStatus:
         helps: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for dataset in self.set_aside:
             errors = {
-                str(finding["code"]): str(finding.get("remedy") or "")
+                str(finding["code"]): all_remedies(finding["code"], finding.get("remedy"))
                 for finding in dataset.findings
                 if finding["severity"] == "error"
             }
@@ -494,7 +496,7 @@ class PricedDataset:
         stops_at: Codes of the errors that would set it aside; another error's class where it is not
             for a finding.
         message: What would set it aside.
-        remedies: By code, the flag that helps with such a finding, if one does.
+        remedies: By code, what helps with such a finding.
         is_finished: Whether its result is in place already.
         flags: The repairs that it would be converted with.
         episodes: Episodes, as all numbers 0 where it would be set aside.
@@ -586,15 +588,16 @@ def _price_on_hub(
     assert isinstance(dataset.source, HubName)
     place = dataset.name, str(dataset.source), dataset.place
     seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
-    version = seen.version or "no dataset"
     if seen.problem is not None:
-        return PricedDataset(*place, stops_at=("HubError",), message=seen.problem)
-    if version.startswith("v3.") and not dataset.source.revision:
+        stops_at = "SourceError" if seen.info else "HubError"
+        return PricedDataset(*place, stops_at=(stops_at,), message=seen.problem)
+    if seen.version == V3_VERSION and not dataset.source.revision:
         is_there = dataset.target is None and str(dataset.place) == str(dataset.source)
         if is_there:
             return PricedDataset(*place, is_finished=True, is_scanned=False)
-    if not version.startswith("v2."):
-        return PricedDataset(*place, stops_at=("SourceError",), message=f"It is {version}.")
+    if seen.version not in SOURCE_VERSIONS:
+        said = f"It is {seen.version or 'no dataset'}."
+        return PricedDataset(*place, stops_at=("SourceError",), message=said)
     if dataset.migrates:
         found = HubRepo(dataset.source.repo_id, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)
@@ -666,7 +669,11 @@ def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDatase
         stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
         or (type(error).__name__,),
         message=error.message,
-        remedies={one["code"]: one["remedy"] for one in reversed(wrong) if one["remedy"]},
+        remedies={
+            one["code"]: helps
+            for one in reversed(wrong)
+            if (helps := all_remedies(one["code"], one["remedy"]))
+        },
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import compress
+from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Any, overload
 
@@ -26,6 +26,7 @@ from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model import DATA_STREAM, FileTable, IntArray, Source, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.text import aligned, shown
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.swap import is_converted
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Sources",
     "differences_table",
     "differing_features",
+    "differing_subtasks",
     "open_dataset",
     "open_sources",
     "renamed_stream",
@@ -44,10 +46,12 @@ def open_dataset(
     root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
 ) -> Dataset:
     """Return the dataset in a folder, to be read by its version."""
-    is_v3 = is_converted(root) if version is None else version == v3.CODEBASE_VERSION
+    is_v3 = is_converted(root) if version is None else version == V3_VERSION
     dataset: Dataset = (
         v3.Dataset(root, assumed_fps=repairs.assumed_fps) if is_v3 else v2.Dataset(root, repairs)
     )
+    if version is None:
+        _ = dataset.info  # raises for what nobody here reads, before any of its tables is missed
     if repairs.renamed_features:
         return RenamedDataset(dataset, repairs.renamed_features)
     return dataset
@@ -388,6 +392,21 @@ def differing_features(
             tell = _told_names if by_names and not by_facts and not is_missing else _told_facts
             rows.append([shown(name), *("-" if one is None else tell(one) for one in found)])
     return rows
+
+
+def differing_subtasks(features: Sequence[Features], roots: Sequence[Path]) -> list[str]:
+    """Return the first row whose text differs among the tables of subtasks: its name, the texts.
+
+    A result has one such table, and ``subtask_index`` of all rows stays as it is. Nothing is
+    returned where the tables are the same, or a dataset has no such column.
+    """
+    if not all("subtask_index" in each for each in features):
+        return []
+    listed = [v3.read_subtasks(root) for root in roots]
+    for row, texts in enumerate(zip_longest(*listed, fillvalue="-")):
+        if len(set(texts)) > 1:
+            return [f"{v3.SUBTASKS_PATH}, row {row}", *map(shown, texts)]
+    return []
 
 
 def differences_table(roots: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -12,6 +12,7 @@ from leconvert.errors import UsageError
 from leconvert.formats import v2, v3
 from leconvert.formats.dataset import Dataset, Totals
 from leconvert.model import DATA_STREAM, OVERLAY, IntArray
+from leconvert.versions import V3_VERSION
 
 __all__ = ["TARGETS", "Target", "target_of", "v3_target"]
 
@@ -118,7 +119,7 @@ TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3(), _V
 def v3_target(info: Mapping[str, Any]) -> Target:
     """Return how a v3.0 result was written, by its ``info.json``."""
     names = v3.names_of(info)
-    return TARGETS[v3.CODEBASE_VERSION] if names == v3.USUAL_NAMES else _V3(names)
+    return TARGETS[V3_VERSION] if names == v3.USUAL_NAMES else _V3(names)
 
 
 def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:

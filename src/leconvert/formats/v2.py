@@ -39,9 +39,16 @@ from leconvert.findings import (
 from leconvert.formats.dataset import Slices, Totals, fps_number, written_features
 from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
-from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
+from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.selection import EpisodeSelection
-from leconvert.text import count, shown
+from leconvert.text import GET_AGAIN, count, shown
+from leconvert.versions import (
+    SOURCE_VERSIONS,
+    V3_VERSION,
+    other_storage,
+    said_version,
+    unreadable,
+)
 from leconvert.workdir.swap import info_path, old_dir
 
 __all__ = [
@@ -76,10 +83,8 @@ __all__ = [
     "read_lines",
     "read_task_table",
     "refuse_pointers",
-    "said_version",
     "tasks_helps",
     "tasks_of_episodes",
-    "version_help",
     "version_of_files",
     "write_episodes",
     "write_tasks",
@@ -142,8 +147,7 @@ TOTAL_STATS_PATH = "meta/stats.json"
 TASKS_PATH = "meta/tasks.jsonl"
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
-_MEND_IT = "Correct it there, or get the file again from where the dataset came from."
-_GET_IT_AGAIN = "Get this file again from where the dataset came from."
+_MEND_IT = f"{GET_AGAIN}; or correct it there."
 _RESERVED_IN_KEYS = {"", ".", ".."}
 
 
@@ -195,7 +199,7 @@ def load_info(
     if version not in SOURCE_VERSIONS:
         guessed = version_of_files(root)
         if guessed is None or not guess_version:
-            raise _wrong_version(path, version, guessed)
+            raise _wrong_version(path, raw, guessed)
         version = guessed
     features = raw.get("features")
     if not isinstance(features, dict) or not features:
@@ -239,7 +243,7 @@ def version_of_files(root: Path) -> str | None:
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Read ``meta/info.json`` of a dataset of any version."""
+    """Read ``meta/info.json`` of a dataset of any version, whose files are parquet and MP4."""
     path = root / INFO_PATH
     if not root.is_dir():
         old = old_dir(root)
@@ -275,16 +279,18 @@ def read_info(root: Path) -> dict[str, Any]:
         raise UnreadableSourceError(
             f"{path} holds half a surrogate pair, which is no text.",
             path=str(path),
-            next_step=_GET_IT_AGAIN,
+            next_step=f"{GET_AGAIN}.",
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise UnreadableSourceError(
-            f"{path} cannot be read: {error}.", path=str(path), next_step=_GET_IT_AGAIN
+            f"{path} cannot be read: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
         ) from error
     if not isinstance(raw, dict):
         raise UnreadableSourceError(
-            f"{path} does not hold a JSON object.", path=str(path), next_step=_GET_IT_AGAIN
+            f"{path} does not hold a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
         )
+    if wrong := other_storage(raw, str(root)):
+        raise wrong
     return raw
 
 
@@ -311,47 +317,20 @@ def _bad(path: Path, what: str) -> SourceError:
     return SourceError(f"{path} {what}.", path=str(path), next_step=_MEND_IT)
 
 
-def _wrong_version(path: Path, version: object, guessed: str | None) -> SourceError:
+def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> SourceError:
+    version, root = raw.get("codebase_version"), str(path.parent.parent)
     if guessed is not None:
         return SourceError(
             f"{path} {said_version(version)}; its files are those of {guessed}.",
             path=str(path),
             next_step=f"Run the command again with --assume-version {guessed}.",
         )
-    if isinstance(version, str) and version.startswith("v3"):
-        return SourceError(
-            f"{path.parent.parent} is already {version}.",
-            path=str(path),
-            next_step="There is nothing to convert; give the v2.x dataset if you meant another "
-            "folder. --output writes it anew, with other file sizes for example.",
-        )
-    return SourceError(
-        f"{path} {said_version(version)}; leconvert reads {', '.join(SOURCE_VERSIONS)} and v3.0.",
+    return unreadable(raw, root, str(path)) or SourceError(
+        f"{root} is already {V3_VERSION}.",
         path=str(path),
-        next_step=version_help(version),
+        next_step="There is nothing to convert; give the v2.x dataset if you meant another "
+        "folder. --output writes it anew, with other file sizes for example.",
     )
-
-
-def said_version(version: object) -> str:
-    """Return what a ``codebase_version`` says, as half a sentence."""
-    if version is None:
-        return "has no codebase_version"
-    return f"says codebase_version {ascii(version)[:60]}"
-
-
-def version_help(version: object) -> str:
-    """Return what helps with a ``codebase_version`` that nobody here reads.
-
-    LeRobot had its script up to 0.3, as ``lerobot/datasets/v2/convert_dataset_v1_to_v2.py``.
-    """
-    if not isinstance(version, str) or not version.startswith("v"):
-        return (
-            "Write the version of its files there: v3.0 where meta/episodes is a folder, v2.1 "
-            "where meta/episodes_stats.jsonl is a file, v2.0 else."
-        )
-    if version.startswith(("v0", "v1")):
-        return "Bring it to v2.0 first, with convert_dataset_v1_to_v2.py of LeRobot 0.3."
-    return "It is newer than this leconvert; look for a newer version."
 
 
 # ------------------------------------------------------------------------------------------------
@@ -690,7 +669,8 @@ class EpisodeLines:
             raise SourceError(
                 f"{path} lists episode {int(repeated[0])} twice.",
                 path=str(path),
-                next_step="Remove the line that does not belong there.",
+                next_step="Correct the line that is not of this episode, or restore the table from "
+                "another copy of the dataset.",
             )
 
     def __len__(self) -> int:
@@ -1133,7 +1113,7 @@ class Dataset:
             return {}
         except (OSError, ValueError, AttributeError) as error:
             raise UnreadableSourceError(
-                f"{path} holds no statistics: {error}.", path=str(path), next_step=_GET_IT_AGAIN
+                f"{path} holds no statistics: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
             ) from error
 
     @property

@@ -29,6 +29,7 @@ from leconvert.hub.push_plan import (
 )
 from leconvert.progress import Progress
 from leconvert.text import count
+from leconvert.versions import V3_VERSION, unreadable
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -236,7 +237,12 @@ class Replacement:
                 )
             return
         version = version_of(state.info)
-        if version.startswith("v3."):
+        if wrong := unreadable(state.info, repo_id):
+            raise HubConflictError(
+                f"{wrong.message} Which of its files a push may replace is not known.",
+                next_step="Push to a repo of another name with --push-repo-id.",
+            )
+        if version == V3_VERSION:
             if version_of(self._info) == version:
                 if self._appends(state.info):
                     return
@@ -244,11 +250,6 @@ class Replacement:
             raise self._refusal(
                 f"holds a {version} dataset, which {version_of(self._info)} would replace",
                 "Push to a repo of its own with --push-repo-id. " + _FORCE,
-            )
-        if not version.startswith("v2."):
-            raise HubConflictError(
-                f"{repo_id} holds a dataset {version}, whose files are not known.",
-                next_step="Push to a repo of another name with --push-repo-id.",
             )
         why = differs(state.info, self._info)
         if why is not None:

@@ -80,6 +80,7 @@ from leconvert.hub.push_plan import (
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source.changes import FileFacts
 from leconvert.text import count, duration
+from leconvert.versions import SOURCE_VERSIONS
 from leconvert.workdir.storage_errors import storage_errors
 
 if TYPE_CHECKING:
@@ -574,7 +575,7 @@ class _Push:
     def _keep_old_tag(self, state: RepoState) -> None:
         """Let the tag of the version that is replaced name it, where there is no such tag."""
         version = "" if state.info is None else version_of(state.info)
-        if not self._is_for_main or not version.startswith("v2.") or version in state.tags:
+        if not self._is_for_main or version not in SOURCE_VERSIONS or version in state.tags:
             return
         try:
             self._uploader.create_tag(state.head, version)

@@ -18,6 +18,7 @@ from leconvert.formats.v2 import INFO_PATH
 from leconvert.hub.client import hub_errors, make_api
 from leconvert.hub.fetch import HubRepo, TransientError
 from leconvert.hub.source import find_converted, resolve_revision
+from leconvert.versions import unreadable
 
 __all__ = ["HubGlance", "HubGroup", "datasets_of", "glance_at", "parse_group", "read_info"]
 
@@ -118,6 +119,7 @@ def glance_at(
     except LeconvertError as error:
         return HubGlance(repo_id, problem=error.message)
     version = info.get("codebase_version")
+    wrong = unreadable(info, f"{repo_id} at {found.revision}") if info else None
     return HubGlance(
         repo_id,
         found.revision,
@@ -126,6 +128,7 @@ def glance_at(
         info,
         len(sizes),
         sum(sizes.values()),
+        problem=wrong.message if wrong else None,
     )
 
 

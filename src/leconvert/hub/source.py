@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import threading
 from collections.abc import Mapping
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import HubError, SourceError, TargetError, WorkDirError
-from leconvert.formats.v2 import INFO_PATH, version_help
+from leconvert.formats.v2 import INFO_PATH
 from leconvert.hub.client import hub_errors, make_api
 from leconvert.hub.fetch import Fetcher, HubRepo, download_dataset
 from leconvert.hub.provenance import HubOrigin, Origin, known_origin
 from leconvert.hub.scratch import limit_too_small
 from leconvert.hub.sparse_snapshot import SparseSnapshot, make_sparse_snapshot, open_sparse_snapshot
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.incoming import not_fetched_from
 from leconvert.workdir.locks import planner_lock
@@ -29,7 +29,6 @@ from leconvert.workdir.run import read_manifest
 # Which commit of a repo is converted.
 
 
-_TAG = re.compile(r"v(\d+)\.(\d+)(?:\.(\d+))?\Z")
 _MAIN = "main"
 
 
@@ -62,7 +61,7 @@ def resolve_revision(
 def find_converted(
     repo_id: str, to: str = "v3.0", *, source: Resolved | None = None, endpoint: str | None = None
 ) -> Resolved | None:
-    """Return the newest tag whose ``info.json`` says what it says; None where there is none.
+    """Return the tag of a version if its ``info.json`` says the same; None where there is none.
 
     Args:
         repo_id: ``ORG/NAME``.
@@ -74,16 +73,13 @@ def find_converted(
     api = make_api(endpoint=endpoint)
     with hub_errors(repo_id):
         refs = api.list_repo_refs(repo_id, repo_type="dataset")
-    wanted = to if to == "v2.1" else "v3."
-    for tag in _newest_first([ref.name for ref in refs.tags]):
-        if tag.startswith(wanted):
-            found = resolve_revision(repo_id, tag, endpoint=endpoint)
-            info = _read_info(found.repo, Fetcher(found.repo))
-            if _version_in(info).startswith(wanted) and not (
-                source is not None and _came_after(source, found, info)
-            ):
-                return found
-    return None
+    if to not in [ref.name for ref in refs.tags]:
+        return None
+    found = resolve_revision(repo_id, to, endpoint=endpoint)
+    info = _read_info(found.repo, Fetcher(found.repo))
+    if unreadable(info, repo_id) or info["codebase_version"] != to:
+        return None
+    return None if source is not None and _came_after(source, found, info) else found
 
 
 def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) -> bool:
@@ -104,26 +100,9 @@ def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) 
 
 
 def _default_revision(tags: list[str], to: str) -> str:
-    newest = _newest_first(tags)
-    for major in ("v2.",) if to.startswith("v3") else ("v3.", "v2."):
-        for tag in newest:
-            if tag.startswith(major):
-                return tag
-    return _MAIN
-
-
-def _newest_first(tags: list[str]) -> list[str]:
-    numbers = {tag: found for tag in tags if (found := _TAG.match(tag))}
-
-    def key(tag: str) -> tuple[int, ...]:
-        return tuple(int(number or 0) for number in numbers[tag].groups())
-
-    return sorted(numbers, key=key, reverse=True)
-
-
-def read_version(repo: HubRepo, fetcher: Fetcher) -> str | None:
-    """Return the ``codebase_version`` of a dataset; None where there is no dataset."""
-    return _version_in(_read_info(repo, fetcher)) or None
+    older = [*reversed(SOURCE_VERSIONS), _MAIN]
+    wanted = older if to == V3_VERSION else [V3_VERSION, *older]
+    return next(name for name in wanted if name in (*tags, _MAIN))
 
 
 def _read_info(repo: HubRepo, fetcher: Fetcher) -> dict[str, Any]:
@@ -138,11 +117,6 @@ def _read_info(repo: HubRepo, fetcher: Fetcher) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _version_in(info: Mapping[str, Any]) -> str:
-    version = info.get("codebase_version")
-    return version if isinstance(version, str) else ""
-
-
 def check_convertible(
     found: Resolved, fetcher: Fetcher, *, also_v3: bool = False, is_whole: bool = True
 ) -> None:
@@ -153,15 +127,19 @@ def check_convertible(
         is_whole: Whether all of it is fetched.
     """
     repo, revision = found.repo, found.revision
-    version = read_version(repo, fetcher)
-    if version is None:
+    info = _read_info(repo, fetcher)
+    if not isinstance(info.get("codebase_version"), str):
         raise SourceError(
             f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
             "a codebase_version.",
             path=repo.name,
             next_step="Check the name, and give another revision if there is one.",
         )
-    if also_v3 and version == "v3.0":
+    if wrong := unreadable(info, f"{repo.repo_id} at {revision}", repo.name):
+        raise wrong
+    if info["codebase_version"] in SOURCE_VERSIONS:
+        return
+    if also_v3:
         if is_whole:
             return
         raise SourceError(
@@ -172,19 +150,11 @@ def check_convertible(
             f"{shlex.quote(repo.repo_id)} --revision {shlex.quote(revision)} --local-dir DIR`, "
             "and give DIR.",
         )
-    if version.startswith("v3."):
-        raise SourceError(
-            f"{repo.repo_id} at {revision} is already {version}; there is nothing to convert.",
-            path=repo.name,
-            next_step="Give the tag or commit of the v2.x dataset with --revision.",
-        )
-    if not version.startswith("v2."):
-        raise SourceError(
-            f"{repo.repo_id} at {revision} is of version {ascii(version)[:60]}, and leconvert "
-            "reads v2.0, v2.1 and v3.0.",
-            path=repo.name,
-            next_step=version_help(version),
-        )
+    raise SourceError(
+        f"{repo.repo_id} at {revision} is already {V3_VERSION}; there is nothing to convert.",
+        path=repo.name,
+        next_step="Give the tag or commit of the v2.x dataset with --revision.",
+    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from leconvert.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import Slices, v3
 from leconvert.loading.files import Files
 from leconvert.model import DATA_STREAM, IntArray, camera_of
+from leconvert.versions import V3_VERSION, unreadable
 
 __all__ = ["PAD_SUFFIX", "DatasetMeta", "FeatureMeta", "Window", "load_meta", "make_windows"]
 
@@ -180,22 +181,19 @@ def _load_info(files: Files) -> dict[str, Any]:
         )
     try:
         info = json.loads(files.read(v3.INFO_PATH))
-        version = str(info["codebase_version"])
+        version = info["codebase_version"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableSourceError(
             f"{name} is no description of a dataset: {error!r}.", path=name
         ) from error
-    if version.startswith("v2"):
+    if wrong := unreadable(info, files.root):
+        raise wrong
+    if version != V3_VERSION:
         raise SourceError(
             f"{files.root} is of version {version}; only v3.0 can be loaded.",
             path=files.root,
             next_step=f"Convert it first: leconvert convert --root {shlex.quote(files.root)} "
             "--output NEW.",
-        )
-    if not version.startswith("v3"):
-        raise SourceError(
-            f"{files.root} says that it is of version {version}; only v3.0 can be loaded.",
-            path=files.root,
         )
     return dict(info)
 

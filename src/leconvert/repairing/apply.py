@@ -53,7 +53,7 @@ from leconvert.errors import (
     VerificationError,
 )
 from leconvert.formats import v3
-from leconvert.formats.v2 import read_info, refuse_pointers, said_version, version_help
+from leconvert.formats.v2 import read_info, refuse_pointers
 from leconvert.formats.v3 import REPAIRED_PATH
 from leconvert.model import Finding
 from leconvert.packer import facts_of_tree
@@ -61,8 +61,8 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing.changes import Changes, compare_trees, repairs_of, write_changes
 from leconvert.repairing.order import find_order
 from leconvert.repairing.plan import RepairPlan, plan_repair
-from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.text import amount
+from leconvert.versions import V3_VERSION, unreadable
 from leconvert.workdir.fs import can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.removal import remove_new_tree
@@ -213,14 +213,13 @@ def repair_dataset(
 def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
     raw = read_info(root)
     refuse_pointers(root)
-    version = raw.get("codebase_version")
-    if not isinstance(version, str) or not version.startswith("v3."):
+    if wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH)):
+        raise wrong
+    if raw["codebase_version"] != V3_VERSION:
         raise SourceError(
-            f"{root / v3.INFO_PATH} {said_version(version)}; v3.0 datasets are repaired.",
+            f"{root} is {raw['codebase_version']}; {V3_VERSION} datasets are repaired.",
             path=str(root / v3.INFO_PATH),
-            next_step=version_help(version)
-            if version not in SOURCE_VERSIONS
-            else f"Convert it, with the repairs as options: `leconvert convert "
+            next_step="Convert it, with the repairs as options: `leconvert convert "
             f"{shlex.quote(str(root))}`.",
         )
     check = DatasetCheck(root, raw, progress)

@@ -23,6 +23,7 @@ from leconvert.formats.v2 import EPISODES_PATH, LEGACY_META_FILES, STATS_PATH, T
 from leconvert.model import FileTable, Source, camera_of
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.text import count, first_few, shown
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.fs import folder_anew, forget_old_names, status_now
 from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import META
@@ -273,7 +274,7 @@ def meta_digest(root: Path, codebase_version: str) -> str:
     """
     digest = hashlib.sha256()
     names: tuple[str, ...] = _CONVERTED_META_FILES
-    if codebase_version == v3.CODEBASE_VERSION:
+    if codebase_version == V3_VERSION:
         names = (v3.INFO_PATH, v3.TASKS_PATH, *v3.EpisodesReader(root).paths)
     forget_old_names(str(root / name) for name in names)
     for name in names:

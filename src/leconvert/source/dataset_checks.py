@@ -24,7 +24,6 @@ from leconvert.findings import (
     RepeatedObservations,
     said_of_paths,
 )
-from leconvert.formats import v3
 from leconvert.formats.v2 import (
     INFO_PATH,
     NO_TASK,
@@ -43,6 +42,7 @@ from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_ler
 from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
 from leconvert.tables.schemas import align_table
 from leconvert.text import count, shown
+from leconvert.versions import V3_VERSION
 
 __all__ = [
     "DataColumns",
@@ -130,7 +130,7 @@ def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> O
     listed = " and ".join(map(shown, others))
     helps = SOURCE_CATALOGUE["misplaced-file"].repairs
     if len(others) > 1:
-        said = f"{shown(path)} is missing; {listed} have its name, and nobody knows which it is."
+        said = f"{shown(path)} is missing; {listed} have its name; put the right one there."
         helps = tuple(flag for flag in helps if flag != "--locate-files")
     else:
         said = f"{shown(path)} is missing; {listed} has its name."
@@ -447,7 +447,7 @@ def expected_totals(
         "total_videos": [num_episodes * number for number in (with_clips, len(info.camera_keys))],
         "total_chunks": [-(-(int(episodes.index[-1]) + 1) // info.chunks_size)],
     }
-    if info.codebase_version == v3.CODEBASE_VERSION:  # which counts neither
+    if info.codebase_version == V3_VERSION:  # which counts neither
         del totals["total_videos"], totals["total_chunks"]
     if tasks.is_there:
         totals["total_tasks"] = [len(tasks.of_text), len(tasks.listed)]

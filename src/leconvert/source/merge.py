@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from leconvert.formats import (
     SourceView,
     differences_table,
     differing_features,
+    differing_subtasks,
     open_sources,
 )
 from leconvert.model import (
@@ -103,6 +105,10 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
         rows.append(["robot_type", *robots])
     differing = differing_features([scan.features for scan in scans])
     rows += differing
+    subtasks = differing_subtasks(
+        [scan.features for scan in scans], [Path(scan.only.root) for scan in scans]
+    )
+    rows += [subtasks] if subtasks else []
     schemas = [tables.deserialize_schema(scan.data_schema) for scan in scans]
     holding = None
     if not differing:
@@ -118,6 +124,11 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
         helps.append(
             "Leave out what differs (--drop-feature NAME), or call alike what is the same "
             "(--rename-feature OLD=NEW)."
+        )
+    if subtasks:
+        helps.append(
+            "--drop-feature subtask_index leaves out which subtask a row is of; to keep it, the "
+            "tables must list the same texts in the same order."
         )
     if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
         helps.append(f"--accept {ROBOT_TYPE} writes the robot type of the first.")

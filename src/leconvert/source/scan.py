@@ -43,7 +43,6 @@ from leconvert.formats.v2 import (
     read_episode_table,
     read_task_table,
     refuse_pointers,
-    said_version,
     tasks_helps,
 )
 from leconvert.layout.fitness import data_misfits
@@ -101,6 +100,7 @@ from leconvert.source.modality import check_modality, read_modality, stale_exten
 from leconvert.source.trimming import trimmed_before, trimmed_slices
 from leconvert.source.v3 import read_v3_source
 from leconvert.text import count, shown
+from leconvert.versions import said_version
 from leconvert.workdir.fs import devices_with_fleeting_inodes
 from leconvert.workdir.swap import is_converted
 

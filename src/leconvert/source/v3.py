@@ -70,12 +70,13 @@ from leconvert.source.file_checks import (
     steps_are_even,
 )
 from leconvert.text import count, shown
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names
 
 __all__ = ["read_v3_source"]
 
 _TOLERANCE_SECONDS = 1e-4
-_ONLY_LAYOUT = "parquet"
+_SHARES_FRAMES = "shares frames with another episode"
 # What the rows of an episode are checked for, and the finding of each.
 _ROW_CODES = {
     "episode_index": "episode-index",
@@ -105,7 +106,6 @@ def read_v3_source(
                 f"{flag} is for v2.x datasets; {root} is {raw['codebase_version']}.",
                 next_step="Leave it out.",
             )
-    _refuse_other_storage(root, raw)
     refuse_pointers(root)
     _refuse_special_tables(root)
     declared = v3.Dataset(root, info=raw, assumed_fps=options.assume_fps).declared
@@ -161,17 +161,6 @@ def read_v3_source(
     )
 
 
-def _refuse_other_storage(root: Path, raw: Mapping[str, Any]) -> None:
-    stored = raw.get("storage_format")
-    if stored not in (None, _ONLY_LAYOUT):
-        raise SourceError(
-            f"{root} keeps its data in the storage format {shown(stored)}; leconvert reads data in "
-            "parquet and MP4 files.",
-            path=str(root / v3.INFO_PATH),
-            next_step="Export it to parquet and MP4 with the program that wrote it.",
-        )
-
-
 def _refuse_special_tables(root: Path) -> None:
     """Refuse what must not be opened as a table; files of episodes are looked at one by one."""
     for path in special_files(root):
@@ -179,7 +168,7 @@ def _refuse_special_tables(root: Path) -> None:
             raise SourceError(
                 f"{root / path} is a pipe, a socket or a device.",
                 path=str(root / path),
-                next_step="Put the file there, or remove it.",
+                next_step="Put the file itself there, or move what is there out of the dataset.",
             )
 
 
@@ -187,7 +176,7 @@ def _info(raw: Mapping[str, Any], declared: v3.Declared) -> DatasetInfo:
     features = raw["features"]
     return DatasetInfo(
         raw=raw,
-        codebase_version=v3.CODEBASE_VERSION,
+        codebase_version=V3_VERSION,
         fps=declared.fps,
         features=features,
         camera_keys=tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video")),
@@ -629,7 +618,8 @@ class FileScanner(Scanner):
         for place, episode in enumerate(routed.episodes.tolist()):
             notes.episode = episode
             if wrong[place]:
-                notes.say("frame-count", f"{shown(notes.path)}: episode {episode} {wrong[place]}.")
+                code = "shared-frames" if wrong[place] == _SHARES_FRAMES else "frame-count"
+                notes.say(code, f"{shown(notes.path)}: episode {episode} {wrong[place]}.")
             elif sound[place] and begins[place] < 0:
                 notes.say(
                     "no-keyframe",
@@ -688,7 +678,7 @@ def _not_there(
     order = order[has_frames[order] & ~beyond[order]]
     shared = np.flatnonzero(first[order[1:]] < np.maximum.accumulate(stop[order])[:-1])
     for place in {*order[shared].tolist(), *order[shared + 1].tolist()}:
-        wrong[place] = "shares frames with another episode"
+        wrong[place] = _SHARES_FRAMES
     if int((stop - first).sum()) != clip.num_samples:
         for place in np.flatnonzero(has_frames & (wrong == "")).tolist():
             if abs(seconds[first[place]] - begin_seconds[place]) >= 0.5 / float(fps):

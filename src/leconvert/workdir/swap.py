@@ -44,6 +44,7 @@ from leconvert.errors import (
     UsageError,
     WorkDirError,
 )
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.fs import (
     CANNOT_FLAG,
     LOCAL,
@@ -466,12 +467,13 @@ def codebase_version(root: Path) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def is_converted(root: Path, to: str = "v3.0") -> bool:
+def is_converted(root: Path, to: str = V3_VERSION) -> bool:
     """Tell whether a dataset of the version that is written stands here, by its files too."""
-    said = codebase_version(root) or ""
-    if to.startswith("v3"):
-        return said.startswith("v3") and not has_source_tables(root)
-    return said == to and has_source_tables(root) and not (root / _RESULT_TABLE).is_dir()
+    if codebase_version(root) != to:
+        return False
+    if to == V3_VERSION:
+        return not has_source_tables(root)
+    return has_source_tables(root) and not (root / _RESULT_TABLE).is_dir()
 
 
 def has_source_tables(root: Path) -> bool:
@@ -485,7 +487,7 @@ def check_target(target: Path, old: Path | None) -> None:
         raise refusal(
             target,
             f"{target} is a symbolic link" + ("" if target.exists() else " that leads nowhere"),
-            "Give the folder that it leads to, or remove the link.",
+            "Give the folder that it leads to, or another name.",
         )
     parent = target.parent
     if not parent.is_dir():
@@ -788,8 +790,8 @@ def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) ->
         raise refusal(
             target,
             f"{target} is the result of run {owner}, whose swap has not ended",
-            "Give that run's command again, which ends it. If its work dir is gone, look at "
-            f"{target}, and remove {target / TREE_RECORD} if you want to replace it.",
+            "Give that run's command again, which ends it. If its work dir is gone, give "
+            f"{target} another name: it is that run's result.",
         )
 
 

@@ -188,7 +188,7 @@ def test_a_v3_tag_on_a_v2_dataset_does_not_count(arm: StandIn, tmp_path: Path) -
         ("tester/arm", "v9", 15, "tester/arm has no revision v9."),
         ("no name", None, 15, "'no name' is no name of a repo on the Hub."),
         ("tester/empty", None, 3, "tester/empty at main is no LeRobot dataset"),
-        ("tester/old", None, 3, "tester/old at main is of version 'v1.6'"),
+        ("tester/old", None, 3, "tester/old at main says codebase_version 'v1.6'"),
         ("tester/new", None, 3, "tester/new at main is already v3.0; there is nothing to convert."),
     ],
 )

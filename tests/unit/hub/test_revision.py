@@ -18,10 +18,14 @@ def info_of(version: object) -> dict[str, bytes]:
     return {"meta/info.json": json.dumps({"codebase_version": version}).encode()}
 
 
-def test_of_several_tags_the_newest_counts_by_its_numbers_and_not_as_a_text(hub: StandIn) -> None:
-    repo = hub.add_repo(REPO, info_of("v2.1"), tags=("v2.9", "v2.10", "v2.1.3", "paper", "v2.x"))
-    assert resolve_revision(REPO).revision == "v2.10"
-    assert resolve_revision(REPO).repo.commit == repo.tags["v2.10"]
+def test_of_the_tags_those_count_that_are_called_as_a_version_that_is_read(hub: StandIn) -> None:
+    repo = hub.add_repo(REPO, info_of("v2.1"), tags=("v2.10", "v2.1.3", "v3.1", "paper", "v2.x"))
+    assert resolve_revision(REPO).revision == "main"
+    assert resolve_revision(REPO, to="v2.1").revision == "main"
+    hub.add_commit(REPO, info_of("v2.0"))
+    repo.tags.update({"v2.0": repo.branches["main"], "v2.1": repo.tags["v2.x"]})
+    assert resolve_revision(REPO).revision == "v2.1"
+    assert resolve_revision(REPO).repo.commit == repo.tags["v2.1"]
 
 
 def test_a_repo_without_tags_and_without_main_has_nothing_to_convert(hub: StandIn) -> None:
@@ -49,7 +53,7 @@ def test_an_info_that_names_no_version_is_no_dataset(hub: StandIn, content: byte
     assert find_converted(REPO) is None, "a tag alone makes no v3.0 dataset"
 
 
-def test_the_newest_v3_tag_that_holds_a_v3_dataset_is_found(hub: StandIn) -> None:
+def test_the_tag_that_holds_a_v3_dataset_is_found(hub: StandIn) -> None:
     repo = hub.add_repo(REPO, info_of("v2.1"), tags=("v2.1", "v3.1"))
     repo.tags["v3.0"] = hub.add_commit(REPO, info_of("v3.0"))
     found = find_converted(REPO)

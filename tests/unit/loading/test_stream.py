@@ -671,7 +671,7 @@ def test_a_description_that_makes_no_sense_is_refused(
 def test_a_version_to_come_is_named(v30_copy: Path) -> None:
     path = v30_copy / "meta" / "info.json"
     path.write_text(json.dumps({"codebase_version": "v4.0"}))
-    with pytest.raises(SourceError, match=r"version v4\.0; only v3\.0"):
+    with pytest.raises(SourceError, match=r"says codebase_version 'v4\.0'"):
         EpisodeStream(v30_copy)
 
 

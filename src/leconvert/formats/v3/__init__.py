@@ -17,7 +17,6 @@ from leconvert.formats.v3.episodes import (
 )
 from leconvert.formats.v3.episodes_writer import EpisodeRecords, VideoSpans, write_episodes
 from leconvert.formats.v3.info import (
-    CODEBASE_VERSION,
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
     INFO_PATH,
@@ -43,9 +42,11 @@ from leconvert.formats.v3.info import (
     write_info,
 )
 from leconvert.formats.v3.records import (
+    SUBTASKS_PATH,
     pandas_index,
     read_meta_record,
     read_repairs,
+    read_subtasks,
     read_task_numbers,
     read_task_rows,
     read_tasks,
@@ -70,7 +71,6 @@ from leconvert.formats.v3.rows import (
 from leconvert.formats.v3.statistics import StatsAggregator, write_stats
 
 __all__ = [
-    "CODEBASE_VERSION",
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",
@@ -80,6 +80,7 @@ __all__ = [
     "ROWS_AT_A_TIME",
     "STATS_PATH",
     "STATS_PREFIX",
+    "SUBTASKS_PATH",
     "TASKS_PATH",
     "USUAL_NAMES",
     "VIDEO_PATH_TEMPLATE",
@@ -115,6 +116,7 @@ __all__ = [
     "read_json_object",
     "read_meta_record",
     "read_repairs",
+    "read_subtasks",
     "read_task_numbers",
     "read_task_rows",
     "read_tasks",

@@ -54,6 +54,8 @@ from leconvert.formats.v3.rows import (
 )
 from leconvert.model import DATA_STREAM, V3_FILES_PER_CHUNK_KEY, camera_of, stream_of_camera
 from leconvert.tables import row_group_rows
+from leconvert.text import GET_AGAIN
+from leconvert.versions import V3_VERSION, unreadable
 
 __all__ = ["Dataset"]
 
@@ -92,9 +94,12 @@ class Dataset:
         if self._info is not None:
             return self._info
         try:
-            return read_json_object(self.root / INFO_PATH)
+            info = read_json_object(self.root / INFO_PATH)
         except (OSError, ValueError) as error:
             raise self._unreadable(INFO_PATH, f"cannot be used: {error}") from error
+        if wrong := unreadable(info, self.name):
+            raise wrong
+        return info
 
     @cached_property
     def declared(self) -> Declared:
@@ -123,7 +128,7 @@ class Dataset:
     @property
     def version(self) -> str:
         """``v3.0``."""
-        return "v3.0"
+        return V3_VERSION
 
     @property
     def fps(self) -> Fraction:
@@ -182,7 +187,8 @@ class Dataset:
             raise self._unreadable(
                 STATS_PATH,
                 f"holds no statistics: {error}",
-                "Restore the file, or remove it: nothing is loaded by it.",
+                f"{GET_AGAIN}; or `leconvert repair {shlex.quote(self.name)}` adds up those of the "
+                "episodes.",
             ) from error
 
     @property

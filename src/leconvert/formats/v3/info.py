@@ -28,10 +28,10 @@ from leconvert.model import (
     stream_of_camera,
 )
 from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.versions import V3_VERSION
 from leconvert.workdir.fs import make_folders_below
 
 __all__ = [
-    "CODEBASE_VERSION",
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",
@@ -394,7 +394,6 @@ def _shown(value: object) -> str:
 # The ``meta/info.json`` that a conversion writes.
 
 
-CODEBASE_VERSION = "v3.0"
 # v2.x counted these; in v3.0 files and chunks are found through meta/episodes.
 _DROPPED_KEYS = frozenset({"total_chunks", "total_videos"})
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
@@ -422,7 +421,7 @@ def converted_info(
             feature["fps"] = rate
     size = info.get("chunks_size")
     converted: dict[str, Any] = {
-        "codebase_version": CODEBASE_VERSION,
+        "codebase_version": V3_VERSION,
         "fps": rate,
         "features": features,
         "total_episodes": totals.episodes,

@@ -21,9 +21,11 @@ from leconvert.tables.footers import open_parquet, unreadable, with_unique_names
 from leconvert.workdir.fs import make_folders_below
 
 __all__ = [
+    "SUBTASKS_PATH",
     "pandas_index",
     "read_meta_record",
     "read_repairs",
+    "read_subtasks",
     "read_task_numbers",
     "read_task_rows",
     "read_tasks",
@@ -36,6 +38,7 @@ __all__ = [
 # ``meta/tasks.parquet``: the text of each task, which readers find by row position.
 
 
+SUBTASKS_PATH = "meta/subtasks.parquet"
 # The name that pandas gives to an index without one.
 _NAMELESS_INDEX = "__index_level_0__"
 
@@ -114,6 +117,19 @@ def read_task_numbers(root: Path) -> list[object]:
     """Return ``task_index`` of each row as it is stored."""
     numbers: list[object] = _read_table(root / TASKS_PATH).column("task_index").to_pylist()
     return numbers
+
+
+def read_subtasks(root: str | os.PathLike[str]) -> list[str]:
+    """Return what each row of ``meta/subtasks.parquet`` is; nothing where there is no such table.
+
+    LeRobot 0.4.4 to 0.5.1 took the row that ``subtask_index`` counts, and its pandas index as text.
+    """
+    path = Path(root) / SUBTASKS_PATH
+    if not path.exists():
+        return []
+    table = _read_table(path)
+    index = pandas_index(table.schema)
+    return [str(row) for row in (table if index is None else table.column(index)).to_pylist()]
 
 
 def _texts_and_findings(

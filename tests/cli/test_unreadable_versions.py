@@ -1,0 +1,157 @@
+"""Datasets of versions and storage formats that are not ours: every door refuses them alike.
+
+Their files are those of a v3.0 dataset, so that a program that looks at nothing but the files, or
+at the first digits of a version, would take them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import leconvert as library
+from leconvert.errors import SourceError
+from leconvert.loading import EpisodeStream
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from tests.hub import WRITE_TOKEN, StandIn
+from tests.hub.fixtures import hub, lone_client, pauses
+from tests.program import Leconvert
+from tests.trees import snapshot
+
+__all__ = ["hub", "lone_client", "pauses"]
+
+READS = "in its meta/info.json; leconvert reads v2.0, v2.1 and v3.0"
+STORAGE = (
+    "keeps its data in the storage format lance; leconvert reads data in parquet and MP4 files"
+)
+OTHERS: dict[str, tuple[dict[str, str], str, str]] = {
+    "v3.1": ({"codebase_version": "v3.1"}, f"says codebase_version 'v3.1' {READS}", "newer"),
+    "v4.0": ({"codebase_version": "v4.0"}, f"says codebase_version 'v4.0' {READS}", "newer"),
+    "v1.6": ({"codebase_version": "v1.6"}, f"says codebase_version 'v1.6' {READS}", "v1_to_v2.py"),
+    "lance": ({"storage_format": "lance"}, STORAGE, "Export it to parquet"),
+}
+DOORS = (
+    "convert {bad} --output {out} --layout streaming",
+    "convert {bad} --output {out} --to v2.1",
+    "convert {bad}",
+    "convert {bad} --output {out} --dry-run",
+    "plan {bad} --output {out} --work-dir {work}",
+    "check {bad}",
+    "check {bad} --plan-repairs",
+    "repair {bad}",
+    "repair {bad} --drop-feature action",
+    "merge {good} {bad} --output {out}",
+    "split {bad} --output-dir {out} --into a=0,b=1",
+    "trim {bad} --output {out} --episode 0 --frames 0:2",
+    "verify {good} --source {bad}",
+    "probe run --root {bad}",
+    "push {bad} --push-repo-id tester/arm --dry-run",
+)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A v3.0 dataset of two episodes; do not change it."""
+    folder = tmp_path_factory.mktemp("versions")
+    camera = CameraSpec(width=64, height=48)
+    source = make_dataset(folder / "source", DatasetSpec(episodes=2, frames=4, cameras=(camera,)))
+    library.convert(source, output=folder / "good")
+    return folder / "good"
+
+
+@pytest.fixture(params=list(OTHERS))
+def other(
+    request: pytest.FixtureRequest, good: Path, tmp_path: Path, edit_json: Callable[..., None]
+) -> tuple[Path, str, str]:
+    """A dataset that nobody here reads, what is said of it, and what helps."""
+    changes, said, helps = OTHERS[request.param]
+    bad = tmp_path / "datasets" / "bad"
+    shutil.copytree(good, bad)
+    edit_json(bad / "meta/info.json", **changes)
+    return bad, said, helps
+
+
+def test_every_command_refuses_it_before_any_work(
+    leconvert_here: Leconvert, good: Path, other: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    bad, said, helps = other
+    before = snapshot(tmp_path)
+    for door in DOORS:
+        words = door.format(good=good, bad=bad, out=tmp_path / "out", work=tmp_path / "work")
+        done = leconvert_here(*words.split())
+        assert done.returncode == 3, (door, done)
+        assert f"{bad} {said}." in done.stderr, door
+        assert helps in done.stderr, door
+        assert snapshot(tmp_path) == before, door
+
+
+def test_a_fleet_finds_it_leaves_it_out_and_sets_it_aside(
+    leconvert: Leconvert, other: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    bad, said, _ = other
+    for scan in ([], ["--no-scan"]):
+        found = leconvert("fleet", "find", bad.parent, *scan)
+        assert found.returncode == 0, found.stderr
+        assert f"#   {bad} {said}." in found.stdout.splitlines(), scan
+        assert all(line.startswith("#") for line in found.stdout.splitlines()), scan
+    (tmp_path / "list").write_text(str(bad))
+    done = leconvert(
+        *("fleet", tmp_path / "list", "--output-dir", tmp_path / "out"),
+        *("--work-dir", tmp_path / "work"),
+    )
+    assert done.returncode == 8, done.stderr
+    assert f"{bad} {said}." in done.stdout + done.stderr
+    assert not (tmp_path / "out" / "bad").exists()
+
+
+def test_the_loader_refuses_it(other: tuple[Path, str, str]) -> None:
+    bad, said, helps = other
+    with pytest.raises(SourceError) as caught:
+        EpisodeStream(bad)
+    assert caught.value.message == f"{bad} {said}."
+    assert helps in (caught.value.next_step or "")
+
+
+def test_verify_holds_it_against_a_result(
+    leconvert_here: Leconvert, good: Path, other: tuple[Path, str, str]
+) -> None:
+    done = leconvert_here("verify", other[0], "--source", good)
+    assert done.returncode == 10, done.stderr
+    assert re.search("codebase_version: expected v3.0|storage_format: expected no", done.stdout)
+
+
+def test_it_is_refused_on_the_hub_and_not_replaced_there(
+    leconvert_here: Leconvert, hub: StandIn, good: Path, other: tuple[Path, str, str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    bad, said, helps = other
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    hub.add_repo("tester/arm", bad, tags=("v3.0", "v3.1"))
+    before = hub.repo("tester/arm").branches["main"]
+    for words in (
+        ("convert", "--repo-id", "tester/arm", "--output", tmp_path / "out"),
+        ("convert", "--repo-id", "tester/arm", "--output", tmp_path / "out", "--to", "v2.1"),
+        ("plan", "--repo-id", "tester/arm", "--output", tmp_path / "out"),
+    ):
+        done = leconvert_here(*words)
+        assert done.returncode == 3, (words, done)
+        assert f" {said}." in done.stderr, words
+        assert helps in done.stderr, words
+    found = leconvert_here("fleet", "find", "hf://tester")
+    assert all(line.startswith("#") for line in found.stdout.splitlines()), found
+    assert f" {said}." in found.stdout
+    (tmp_path / "list").write_text("hf://datasets/tester/arm")
+    priced = leconvert_here(
+        *("fleet", tmp_path / "list", "--output-dir", tmp_path / "out", "--dry-run"),
+        *("--work-dir", tmp_path / "work", "--json"),
+    )
+    assert json.loads(priced.stdout)["datasets"][0]["stops_at"] == ["SourceError"]
+    pushed = leconvert_here("push", good, "--push-repo-id", "tester/arm")
+    assert pushed.returncode == 17, pushed
+    assert f"tester/arm {said}." in pushed.stderr
+    assert hub.repo("tester/arm").branches["main"] == before
