@@ -9,6 +9,7 @@ that a million episodes with four cameras fit in memory.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntFlag
@@ -54,6 +55,7 @@ DATA_STREAM = "data"
 TARGET_VERSIONS = ("v3.0", "v2.1")
 """What a conversion can write, the default first."""
 _VIDEO_PREFIX = "videos/"
+_LONGEST_STREAM_BYTES = 200  # of a name of 255; numbers and suffixes follow
 FILES_PER_CHUNK = 1000
 V3_FILES_PER_CHUNK_KEY = 1 << 31
 """More than any dataset has files in a chunk; see `v3_file_key`."""
@@ -484,6 +486,11 @@ class Shard(NamedTuple):
         Each folder would be made and forced to the disk for one file.
         """
         stream = self.stream.replace("%", "%25").replace("/", "%2F")
+        raw = stream.encode(errors="surrogateescape")
+        if len(raw) > _LONGEST_STREAM_BYTES:
+            # The name of a camera may be as long as a file system allows. No other stream has "%~".
+            head = raw[: _LONGEST_STREAM_BYTES - 20].decode(errors="ignore")
+            stream = f"{head}%~{hashlib.sha256(raw).hexdigest()[:16]}"
         part = "" if self.whole else f".from-{self.first:09d}"
         return f"{stream}.file-{self.number:06d}{part}.{_suffix(self.stream)}"
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ from leconvert.formats.v3 import REPAIRS_PATH, STATS_PATH, TASKS_PATH, Dataset, 
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
 from leconvert.leasing.leases import Observed
 from leconvert.leasing.state import Outcome, Wait, derive_state
-from leconvert.packer import facts_of_tree, remove_compared, rest_of_removal
+from leconvert.packer import TreePair, facts_of_tree, remove_compared, rest_of_removal
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.repairs import NO_REPAIRS, Repairs
@@ -505,11 +504,10 @@ def clean_kept_source(
             continue
         if place == old and (removed or kept) and not old.exists():
             break  # all that there was had the other name
-        before = _facts(result, place)
+        before = TreePair.now(result, place)
         doubt = _doubt(target, result, place, progress)
         if doubt is None and not dry_run:
-            again = partial(_second_doubt, target, result, before)
-            doubt = remove_compared(result, place, again)
+            doubt = remove_compared(result, place, before)
         if doubt is not None:
             if place == doomed and doomed.exists():
                 doubt = rest_of_removal(result)
@@ -518,22 +516,6 @@ def clean_kept_source(
         proven = f"every packet, row and other file of it is in {target}"
         removed.append(Leftover(place, "kept source", True, proven))
     return CleanReport(dry_run, tuple(removed), tuple(kept))
-
-
-def _facts(target: Path, old: Path) -> tuple[dict[str, FileFacts], dict[str, FileFacts]]:
-    return facts_of_tree(target), facts_of_tree(old)
-
-
-def _second_doubt(
-    root: Path, result: Path, before: tuple[dict[str, FileFacts], dict[str, FileFacts]], old: Path
-) -> str | None:
-    if _facts(result, old) != before:
-        return "it or the result was changed while they were compared"
-    with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
-        if what_is_lost(target, source) is None:
-            return None
-        is_former = is_converted(source) and is_converted(target)
-        return reason_to_keep(target, source, NO_REPAIRS if is_former else read_repairs(target))
 
 
 def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | None:
@@ -770,16 +752,16 @@ def _undo_repair(
         def is_source(tree: Path) -> bool:
             return repairs_of(tree) == changes.number - 1
 
-        before = facts_of_tree(source), facts_of_tree(result)
+        before = TreePair.now(result, source)
         differences = compare_trees(source, result, changes, stop=stop, progress=progress)
-        if differences or (facts_of_tree(source), facts_of_tree(result)) != before:
+        if differences or before.changed(result, source):
             if not dry_run:
                 take_back_undo(target, aside=aside, is_source=is_source, fs=fs)
             raise _not_its_source(source, result, differences)
         if not dry_run:
 
             def check(tree: Path) -> None:
-                if facts_of_tree(tree) != before[1]:
+                if facts_of_tree(tree) != before.result:
                     raise _changed_meanwhile(result)
 
             swap_back(target, aside=aside, is_source=is_source, check=check, fs=fs)
@@ -907,17 +889,17 @@ def _compared(
     datasets: Sequence[Path],
     stop: threading.Event | None,
     progress: Progress,
-) -> tuple[dict[str, FileFacts], VerificationReport]:
+) -> tuple[Mapping[str, FileFacts], VerificationReport]:
     """Return the result's files and what was compared; raise unless the two hold the same."""
-    before = facts_of_tree(source), facts_of_tree(result)
+    before = TreePair.now(result, source)
     report = _of_appended(*datasets) or verify_pair(
         datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
     )
     if not report.ok:
         raise _not_its_source(source, result, list(map(str, report.differences)))
-    if (facts_of_tree(source), facts_of_tree(result)) != before:
+    if before.changed(result, source):
         raise _changed_meanwhile(result)
-    return before[1], report
+    return before.result, report
 
 
 def _of_appended(source: Path, result: Path) -> VerificationReport | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
 
@@ -160,6 +161,20 @@ def test_several_terminals_share_one_run(
     assert json.loads(packed.stdout)["joined"] == 3
     assert json.loads(leconvert("status", work, "--json").stdout)["packed"] is True
     assert leconvert("verify", out, "--source", small_source, "--bytes").returncode == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--episodes-per-batch", "1", "--recompute-stats"]])
+def test_a_camera_may_have_the_longest_name_of_a_folder(
+    leconvert: Leconvert, tmp_path: Path, options: list[str]
+) -> None:
+    cameras = [CameraSpec(key=f"observation.images.{'x' * 235}{end}") for end in "ab"]
+    assert {len(camera.key) for camera in cameras} == {255}
+    spec = DatasetSpec(episodes=2, frames=[3, 2], cameras=tuple(cameras))
+    source, out = make_dataset(tmp_path / "set", spec), tmp_path / "out"
+    assert leconvert("convert", source, out, *options, "--verify", "bytes").returncode == 0
+    assert leconvert("convert", out, tmp_path / "back", "--to", "v2.1").returncode == 0
+    for camera in cameras:
+        assert (out / "videos" / camera.key / "chunk-000/file-000.mp4").is_file()
 
 
 def test_a_dry_run_writes_nothing(leconvert: Leconvert, source_copy: Path, tmp_path: Path) -> None:

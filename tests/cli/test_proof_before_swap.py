@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +19,10 @@ from leconvert.compare import Difference, VerificationReport, verify_pair
 from leconvert.errors import InterruptedRunError, StorageError, VerificationError
 from leconvert.packer import ProofOptions, proof
 from leconvert.packer import proof as removal
+from leconvert.packer import run as packing
 from leconvert.progress import SilentProgress, Stage
 from leconvert.repairs import RepairOptions
+from leconvert.workdir import fs
 from tests.trees import snapshot
 
 
@@ -140,6 +146,92 @@ def test_a_result_that_is_damaged_while_its_source_goes_is_found(
         clip.write_bytes(content)
         assert leconvert.convert(source_copy, proof=options).output == source_copy
         assert doomed.is_dir(), "what is left is removed by hand"
+
+
+@dataclass
+class Overwriting:
+    """Overwrites a file in place just before a function is called, and gives it its times back."""
+
+    file: Path
+    now: bytes = b""
+
+    def __call__(self, *_: object) -> None:
+        if self.file.exists():
+            times = self.file.stat()
+            content = bytearray(self.file.read_bytes())
+            content[content.find(b"mdat") + 5] ^= 1  # of a clip the first packet's
+            with self.file.open("r+b") as file:
+                file.write(content)
+            os.utime(self.file, ns=(times.st_atime_ns, times.st_mtime_ns))
+            self.now = bytes(content)
+
+    def before(self, monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> None:
+        real = getattr(where, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if not any(".leconvert-try-" in str(argument) for argument in arguments):
+                monkeypatch.undo()
+                self()
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(where, name, call)
+
+
+@pytest.mark.parametrize("file", ["*.mp4", "README.md"])
+@pytest.mark.parametrize(
+    ("where", "name", "stands", "code"),
+    [
+        pytest.param(fs, "_renameat2", "{}", 4, id="the exchange"),
+        pytest.param(packing, "remove_source", "{}_old", 4, id="the look after it"),
+        pytest.param(proof, "remove_compared", "{}_old", 0, id="the removal"),
+    ],
+)
+def test_a_source_that_is_overwritten_and_gets_its_times_back_is_never_removed(
+    source_copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    where: object,
+    name: str,
+    stands: str,
+    code: int,
+    file: str,
+) -> None:
+    (source_copy / "README.md").write_text("# The card\n")
+    file = str(next(source_copy.rglob(file)).relative_to(source_copy))
+    overwriting = Overwriting(source_copy.with_name(stands.format("small")) / file)
+    overwriting.before(monkeypatch, where, name)
+    assert main(["convert", "--root", str(source_copy), "--delete-source", "--no-push"]) == code
+    said = capsys.readouterr()
+    if name == "_renameat2":
+        assert (source_copy / file).read_bytes() == overwriting.now != b""
+        assert f"{source_copy} changed after it was planned, in 1 place." in said.err
+        assert f"{file}: changed since it was compared" in said.err
+        assert not old_of(source_copy).exists()
+        again = ["--restart"]
+    else:
+        assert (old_of(source_copy) / file).read_bytes() == overwriting.now != b""
+        again = []
+    if name == "remove_source":
+        assert f"{old_of(source_copy)} changed after it was planned; " in said.err
+        [helps] = re.findall("`(mv [^`]*)`", said.err)
+        subprocess.run(helps, shell=True, check=True)
+    if name == "remove_compared":
+        assert f"its {file} was changed while the two were compared" in said.out
+    else:
+        assert main(["convert", "--root", str(source_copy), "--delete-source", *again]) == 0
+        assert not old_of(source_copy).exists()
+
+
+def test_a_source_is_not_removed_for_a_result_that_was_overwritten_since(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(source_copy)
+    camera = next(source_copy.rglob("*.mp4")).parent.name
+    clip = f"videos/{camera}/chunk-000/file-000.mp4"
+    Overwriting(source_copy / clip).before(monkeypatch, proof, "remove_compared")
+    report = leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
+    assert report.kept_because == f"the result's {clip} was changed while the two were compared"
+    assert snapshot(old_of(source_copy)) == before
 
 
 def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(

@@ -11,10 +11,15 @@ At every operation that names, moves or removes something, and at every end,
 - a tree that somebody put there by hand lies in one place too;
 - what a reader finds is a tree that was put there by hand, or one of the whole datasets;
 - a command that succeeds leaves the conversion of the source as it lies there, by its options.
+
+Or nothing breaks, and at one operation of the command somebody overwrites a file in place and gives
+it its times back (`overwriting_trial`). The new state of a source lies in one place too, until that
+state was converted. A source is not removed for a result that was overwritten before.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -23,6 +28,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import pyarrow.parquet as pq
 from tests.faults.power import PowerModel
 from tests.faults.trials import (
     TREE_RECORD,
@@ -34,7 +41,7 @@ from tests.faults.trials import (
     make_source,
     name_of,
 )
-from tests.faults.watched_disk import Fault, WatchedDisk
+from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 from tests.trees import digest_of
 
 from leconvert import api
@@ -42,7 +49,15 @@ from leconvert.model import LayoutOptions
 from leconvert.upkeep import clean_work_dir
 from leconvert.worker_pool import WorkerOptions
 
-__all__ = ["AFTERWARDS", "CASES_AFTERWARDS", "Datasets", "after_kills", "after_trial"]
+__all__ = [
+    "AFTERWARDS",
+    "CASES_AFTERWARDS",
+    "OVERWRITTEN",
+    "Datasets",
+    "after_kills",
+    "after_trial",
+    "overwriting_trial",
+]
 
 CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced")
 _OTHER_OPTIONS: dict[str, Any] = {"video_file_size_in_mb": 0.0001}
@@ -55,6 +70,25 @@ _ENDS = (
     "is already",
 )
 """What a message says where nothing is left to do."""
+
+
+_OVERWRITTEN_FILES = {
+    "another packet": "videos/chunk-000/observation.images.top/episode_000001.mp4",
+    "another value": "data/chunk-000/episode_000001.parquet",
+    "another card": "README.md",
+}
+_OF_RESULT = "another packet in the result"
+OVERWRITTEN = (*_OVERWRITTEN_FILES, _OF_RESULT)
+"""What is overwritten in place, in the source or in the result."""
+
+
+def _place_of_a_value(path: Path) -> int:
+    """Return which byte of a file can be another one, so that the file is as right as before."""
+    content = path.read_bytes()
+    if path.suffix == ".parquet":
+        first = np.ravel(pq.read_table(path)["observation.state"].to_pylist()[0])
+        return content.index(np.float32(first[0]).tobytes())
+    return content.index(b"mdat") + 5 if path.suffix == ".mp4" else len(content) // 2
 
 
 class Datasets:
@@ -76,6 +110,11 @@ class Datasets:
         data = "data/chunk-000/episode_000000.parquet"
         other = make_source(root / "other", (3, 2), seed=7)
         shutil.copyfile(other / data, self.sources["overwritten"] / data)
+        for version, path in _OVERWRITTEN_FILES.items():
+            self.sources[version] = Path(shutil.copytree(template, root / version))
+            content = bytearray((template / path).read_bytes())
+            content[_place_of_a_value(template / path)] ^= 1
+            (self.sources[version] / path).write_bytes(content)
         self.digest = {name: digest_of(path) for name, path in self.sources.items()}
         self.converted: dict[tuple[str, bool], str] = {}
         for name, source in self.sources.items():
@@ -445,6 +484,66 @@ def after_kills(
     return _aftermath(scene, row, afterwards, kills[1:])
 
 
+def overwriting_trial(
+    case: Case, number: int, what: str, datasets: Datasets, template: Path, root: Path
+) -> Row | None:
+    """Let somebody overwrite a file in place at an operation and give it its times back.
+
+    Returns:
+        The row; None where that file lies nowhere then, or under a name that nobody comes by.
+    """
+    scene = _scene(case, datasets, template, root)
+    noted = root.with_name(f"{root.name}-overwritten")
+    noted.unlink(missing_ok=True)
+
+    def overwrite() -> None:
+        if _overwritten(scene, what):
+            noted.touch()
+
+    fault = Fault(number, FaultKind.CHANGE)
+    first = in_a_process(scene.place, fault, on_change=overwrite)
+    row = Row(case.name, number, name_of(fault), first, first, (), what)
+    if not noted.exists():
+        shutil.rmtree(scene.place.root)
+        return None
+    problems = []
+    if what == _OF_RESULT:
+        scene.damaged.update(
+            digest for path, digest in scene.trees().items() if "_old" not in path.name
+        )
+        if scene.source() is None:
+            problems.append("the source was removed for a result that somebody overwrote")
+    else:
+        scene.version = what
+    problems += [f"after that: {problem}" for problem in scene.moment()]
+    if first.how not in {"succeeded", "refused"}:
+        problems.append(f"it {first.how}: {first.said}")
+    return _followed(scene, row, problems)
+
+
+def _overwritten(scene: Scene, what: str) -> bool:
+    source = scene.source()
+    if source is None or source.name.endswith(".leconvert-removed"):
+        return False
+    if what == _OF_RESULT:
+        tree = _new_tree(scene)
+        clips = sorted((tree or scene.place.root / "none").rglob("*.mp4"))
+        for clip in clips[:1]:
+            _overwrite(clip)
+        return bool(clips)
+    _overwrite(source / _OVERWRITTEN_FILES[what])
+    return True
+
+
+def _overwrite(path: Path) -> None:
+    times = path.stat()
+    content = bytearray(path.read_bytes())
+    content[_place_of_a_value(path)] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 def _scene(case: Case, datasets: Datasets, template: Path, root: Path) -> Scene:
     scene = Scene(Place(case, template, root, own_source=True), datasets)
     if case.forced:
@@ -456,16 +555,23 @@ def _scene(case: Case, datasets: Datasets, template: Path, root: Path) -> Scene:
 def _aftermath(scene: Scene, row: Row, afterwards: str, kills: Sequence[float] = ()) -> Row | None:
     problems = [f"after the fault: {problem}" for problem in scene.moment()]
     killed = 0
+    if not AFTERWARDS[afterwards](scene):
+        shutil.rmtree(scene.place.root)
+        return None
+    for seconds in kills:
+        stopped = _run(scene, killed_after=seconds)
+        killed += stopped.how == "died"
+        checked = scene.moment() if stopped.how == "died" else scene.end(stopped)
+        problems += [f"after a kill: {problem}" for problem in checked]
+    row = replace(row, number=row.number + killed, afterwards=afterwards)
+    return _followed(scene, row, problems, is_whole=row.first.how == "succeeded" and not killed)
+
+
+def _followed(scene: Scene, row: Row, problems: list[str], *, is_whole: bool = True) -> Row:
+    """Run the command again and do what messages say, until it succeeds or nothing is left."""
+    said: list[str] = []
     try:
-        if not AFTERWARDS[afterwards](scene):
-            return None
-        for seconds in kills:
-            stopped = _run(scene, killed_after=seconds)
-            killed += stopped.how == "died"
-            checked = scene.moment() if stopped.how == "died" else scene.end(stopped)
-            problems += [f"after a kill: {problem}" for problem in checked]
         again = outcome = _run(scene)
-        said = []
         problems += [f"then: {problem}" for problem in scene.end(outcome)]
         while outcome.how == "refused" and not any(end in _words(outcome) for end in _ENDS):
             said.append(_words(outcome))
@@ -474,20 +580,12 @@ def _aftermath(scene: Scene, row: Row, afterwards: str, kills: Sequence[float] =
                 break
             outcome = _run(scene)
             problems += [f"after the remedy {said[-1]}: {p}" for p in scene.end(outcome)]
-        is_whole = row.first.how == "succeeded" and not killed
         if outcome.how == "succeeded" and (left := _left_over(scene, is_whole=is_whole)):
             problems.append(f"left over: {left}")
     finally:
         shutil.rmtree(scene.place.root)
     ended = "done" if outcome.how == "succeeded" else f"{outcome.error}"
-    return replace(
-        row,
-        number=row.number + killed,
-        again=again,
-        problems=tuple(problems),
-        afterwards=afterwards,
-        ended=f"{ended} after {len(said)}",
-    )
+    return replace(row, again=again, problems=tuple(problems), ended=f"{ended} after {len(said)}")
 
 
 def _words(outcome: Outcome) -> str:

@@ -24,7 +24,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.faults.afterwards import AFTERWARDS, CASES_AFTERWARDS, Datasets, after_trial
+from tests.faults.afterwards import (
+    AFTERWARDS,
+    CASES_AFTERWARDS,
+    OVERWRITTEN,
+    Datasets,
+    after_trial,
+    overwriting_trial,
+)
 from tests.faults.trials import (
     CASES,
     STAGES,
@@ -39,7 +46,7 @@ from tests.faults.trials import (
 )
 from tests.faults.watched_disk import Fault, FaultKind
 
-_AFTERWARDS = "afterwards"
+_AFTERWARDS, _OVERWRITTEN = "afterwards", "overwritten"
 SYNCS = frozenset({"fsync", "fdatasync"})
 CODES = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS)
 _HEAD = """\
@@ -51,6 +58,7 @@ right); done: it succeeded all the same. same bytes: trials after which everythi
 the source intact, a reader served, the next run's result the quiet run's bytes, nothing left over.
 afterwards: after a fault in the swap something else happened, then the same command ran: that is
 what died, was refused or was done; see tests/faults/afterwards.py.
+overwritten: before an operation somebody overwrote a file in place and gave it its times back.
 POWER: what is lost of what was not forced to the disk, see docs/leasing.md.
 """
 
@@ -93,8 +101,8 @@ def faults_of(quiet: Quiet, kinds: Iterable[str]) -> Iterator[Fault]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Break each operation of a conversion.")
     parser.add_argument("--case", action="append", choices=sorted(CASES), help="default: all")
-    parser.add_argument("--kinds", default="die,tear,short,fail,last,lie,power")
-    parser.add_argument("--stages", default=",".join((*STAGES, "end", _AFTERWARDS)))
+    parser.add_argument("--kinds", default="die,tear,short,fail,last,lie,power,change")
+    parser.add_argument("--stages", default=",".join((*STAGES, "end", _AFTERWARDS, _OVERWRITTEN)))
     parser.add_argument("--every", type=int, default=1, help="only each Nth fault")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--scratch", type=Path, default=None, help="an empty folder's parent")
@@ -123,6 +131,12 @@ def main() -> int:
                 quiet = quiet_run(case, template, root / f"own-{name}", own_source=True)
                 trials = list(_trials_afterwards(case, quiet, options.kinds, datasets, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)
+            changes = _OVERWRITTEN in wanted and "change" in options.kinds.split(",")
+            if changes and case.delete_source and not case.exchanges_meta:
+                datasets = datasets or Datasets(root / "datasets", template)
+                quiet = quiet_run(case, template, root / f"changing-{name}", own_source=True)
+                trials = list(_trials_overwritten(case, quiet, datasets, template))
+                rows += run_each(trials[:: options.every], root, jobs=options.jobs)
     if options.rows:
         options.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     table = "\n".join(_table(rows, time.monotonic() - began))
@@ -147,6 +161,19 @@ def _trials_afterwards(
         if told and moves and operation.stage in {"swap", "finish"}:
             for afterwards in AFTERWARDS:
                 yield trial(fault, afterwards)
+
+
+def _trials_overwritten(
+    case: Case, quiet: Quiet, datasets: Datasets, template: Path
+) -> Iterator[Callable[[Path], Row | None]]:
+    """Yield a trial for each operation, looks included, and each file that is overwritten."""
+
+    def trial(number: int, what: str) -> Callable[[Path], Row | None]:
+        return lambda folder: overwriting_trial(case, number, what, datasets, template, folder)
+
+    for number in range(len(quiet.operations)):
+        for what in OVERWRITTEN:
+            yield trial(number, what)
 
 
 def _command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
@@ -182,8 +209,9 @@ def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
         stage, fault = row.first.stage, row.fault
         if row.afterwards:
             stage, fault = _AFTERWARDS, row.afterwards
+            stage = _OVERWRITTEN if fault in OVERWRITTEN else stage
         groups.setdefault((row.case, stage, fault), []).append(row)
-    order = [*STAGES, "end", _AFTERWARDS]
+    order = [*STAGES, "end", _AFTERWARDS, _OVERWRITTEN]
     for (case, stage, fault), group in sorted(
         groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]), entry[0][2])
     ):

@@ -177,11 +177,20 @@ def test_file_1000_is_the_first_of_the_second_chunk() -> None:
     assert output_path("videos/cam", 1000) == "videos/cam/chunk-001/file-000.mp4"
 
 
-@given(st.lists(st.text("a/%2F.", min_size=1, max_size=6), min_size=2, unique=True))
+@given(
+    st.lists(
+        st.text("a/%2F.~", min_size=1, max_size=6).flatmap(
+            lambda end: st.sampled_from([end, "ä" * 120 + end, "/" * 90 + end])
+        ),
+        min_size=2,
+        unique=True,
+    )
+)
 def test_shards_of_different_streams_never_share_a_name(cameras: list[str]) -> None:
     names = {Shard(f"videos/{camera}", 7, 0, 1, True).name for camera in cameras}
     assert len(names) == len(cameras)
     assert not any("/" in name for name in names)
+    assert all(len(f"{name}.stats.jsonl".encode()) <= 255 for name in names)
 
 
 def test_parts_of_one_file_have_names_of_their_own() -> None:

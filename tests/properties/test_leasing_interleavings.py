@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -38,11 +39,12 @@ from leconvert.leasing.state import (
 )
 from leconvert.workdir.records import WorkDir
 
-WORKERS = 3
+WORKERS, BATCHES = 3, 3
 LEASE_SECONDS = 60.0
 LIMITS = Limits(LEASE_SECONDS, max_attempts=3, max_losses=10)
 
 workers = st.integers(0, WORKERS - 1)
+batches = st.integers(0, BATCHES - 1)
 seconds = st.sampled_from([0.0, 1.0, 14.0, 30.0, 59.0, 61.0, 3600.0])
 
 
@@ -145,8 +147,6 @@ class PureLeases(RuleBasedStateMachine):
 class FileLeases(RuleBasedStateMachine):
     """Real files; workers freeze with a lease in hand, die, or lose answers."""
 
-    BATCHES = 3
-
     @initialize()
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="leases-"))
@@ -156,6 +156,8 @@ class FileLeases(RuleBasedStateMachine):
         self.stores = [self.make_store(worker) for worker in range(WORKERS)]
         self.held: list[Lease] = []
         self.winners: dict[int, str] = {}
+        self.torn: set[int] = set()
+        self.judged: dict[int, dict[str, Any]] = {}
         self.counter = WORKERS
 
     def make_store(self, number: int) -> LeaseStore:
@@ -173,7 +175,7 @@ class FileLeases(RuleBasedStateMachine):
     def time_passes(self, passed: float) -> None:
         self.now += passed
 
-    @rule(worker=workers, batch_id=st.integers(0, BATCHES - 1))
+    @rule(worker=workers, batch_id=batches)
     def claim(self, worker: int, batch_id: int) -> None:
         lease = self.stores[worker].claim(batch_id)
         if lease is not None:
@@ -224,10 +226,41 @@ class FileLeases(RuleBasedStateMachine):
             else:
                 lease.hand_back("asked to")
 
-    @rule(batch_id=st.integers(0, BATCHES - 1))
+    @rule(batch_id=batches)
     def the_packer_voids(self, batch_id: int) -> None:
         if void_done(self.run, "r1", batch_id, "short"):
-            del self.winners[batch_id]
+            self.opened(batch_id)
+
+    @rule(batch_id=batches, kept_bytes=st.integers(0, 80))
+    def a_record_is_torn(self, batch_id: int, kept_bytes: int) -> None:
+        path = self.run.done(batch_id)
+        if batch_id in self.winners:
+            content = path.read_bytes()[:kept_bytes]
+            path.unlink()  # the attempt's own record stays whole
+            path.write_bytes(content)
+            self.torn.add(batch_id)
+
+    @rule(batch_id=batches)
+    def the_packer_judges_and_freezes(self, batch_id: int) -> None:
+        if batch_id in self.winners:
+            judged = {} if batch_id in self.torn else read_done(self.run, "r1", batch_id)
+            self.judged[batch_id] = judged
+
+    @rule(batch_id=batches)
+    def a_frozen_packer_voids_nothing_but_what_it_judged(self, batch_id: int) -> None:
+        if (judged := self.judged.pop(batch_id, None)) is None:
+            return
+        there = batch_id in self.winners
+        is_it = there and (
+            not judged if batch_id in self.torn else judged == read_done(self.run, "r1", batch_id)
+        )
+        assert void_done(self.run, "r1", batch_id, "short", judged=judged) == is_it
+        if is_it:
+            self.opened(batch_id)
+
+    def opened(self, batch_id: int) -> None:
+        del self.winners[batch_id]
+        self.torn.discard(batch_id)
 
     @invariant()
     def every_done_record_names_its_winner_whose_shards_are_there(self) -> None:
@@ -235,6 +268,8 @@ class FileLeases(RuleBasedStateMachine):
             return
         assert list_batches(self.run.done_dir) == set(self.winners)
         for batch_id, attempt in self.winners.items():
+            if batch_id in self.torn:
+                continue
             folder = self.run.root / read_done(self.run, "r1", batch_id)["attempt"]
             assert folder.name == attempt
             assert (folder / "shard").read_text() == attempt
@@ -243,7 +278,7 @@ class FileLeases(RuleBasedStateMachine):
         """One live worker settles everything, while all others are silent."""
         if not hasattr(self, "run"):
             return
-        board = Board(self.make_store(self.counter), self.BATCHES)
+        board = Board(self.make_store(self.counter), BATCHES)
         for _ in range(2000):
             lease = board.next_lease()
             if lease is not None:
@@ -255,7 +290,7 @@ class FileLeases(RuleBasedStateMachine):
         else:
             raise AssertionError("one live worker did not finish the run")
         settled = set(board.done_ids()) | set(board.failed())
-        assert settled == set(range(self.BATCHES))
+        assert settled == set(range(BATCHES))
         shutil.rmtree(self.root)
 
 

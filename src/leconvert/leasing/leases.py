@@ -44,7 +44,13 @@ from leconvert.workdir.fs import (
 )
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.locks import PeriodicTask, wait_for
-from leconvert.workdir.records import RunPaths, decode_record, encode_record, read_record
+from leconvert.workdir.records import (
+    DamagedRecordError,
+    RunPaths,
+    decode_record,
+    encode_record,
+    read_record,
+)
 from leconvert.workdir.storage_errors import storage_errors
 
 # ------------------------------------------------------------------------------------------------
@@ -68,6 +74,7 @@ _END = re.compile(r"([0-9]{4,})\.end\Z")
 _RESET = re.compile(r"([0-9]{4,})\.reset\Z")
 _SETTLED = re.compile(r"([0-9]{6,})\.json\Z")
 _BATCH = re.compile(r"([0-9]{6,})\Z")
+_ATTEMPT = r"[0-9]{4,}-[^/]+"
 _VOIDED = re.compile(r"[0-9]{6,}\.(?:void|released)-([0-9]+)\Z")
 # A file can vanish, or its handle go stale, between listing and opening; then it is read next time.
 _GONE = frozenset({errno.ENOENT, errno.ESTALE})
@@ -85,8 +92,22 @@ def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
 def read_done(
     run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
 ) -> dict[str, Any]:
-    """Return the record that made a batch done."""
-    return read_record(run.done(batch_id), "done", version=DONE_VERSION, run_id=run_id, fs=fs)
+    """Return the record that made a batch done.
+
+    Raises:
+        DamagedRecordError: It is torn, was edited, or names no attempt at this batch.
+    """
+    path = run.done(batch_id)
+    record = read_record(path, "done", version=DONE_VERSION, run_id=run_id, fs=fs)
+    attempt = record.get("attempt")
+    folder = run.attempts_of(batch_id).relative_to(run.root).as_posix()
+    if not isinstance(attempt, str) or not re.fullmatch(rf"{folder}/{_ATTEMPT}", attempt):
+        raise DamagedRecordError(
+            f"{path} names no attempt at batch {batch_id}.",
+            path=str(path),
+            next_step="Run the command of the run again; the batch is then done anew.",
+        )
+    return record
 
 
 def read_failed(
@@ -223,25 +244,54 @@ class LeaseLogFiles:
 
 
 def void_done(
-    run: RunPaths, run_id: str, batch_id: int, reason: str, *, fs: FileSystem = LOCAL
+    run: RunPaths,
+    run_id: str,
+    batch_id: int,
+    reason: str,
+    *,
+    judged: Mapping[str, Any] | None = None,
+    fs: FileSystem = LOCAL,
 ) -> bool:
-    """Take back a batch's ``done`` because its shards are missing or wrong; the batch opens again.
+    """Take back a batch's ``done`` because it is torn, or its shards are missing or wrong.
 
-    The record is kept as ``done/<batch>.void-<n>``, the reason in the winner's lease log. Call it
-    under the packer's lock: of two callers at once, the second could void the successor.
+    The batch opens again. The record is kept as ``done/<batch>.void-<n>``, the reason in the lease
+    log of the winner, if the record names it.
+
+    No two hosts decide differently about a batch. Workers and ``status`` go by the name
+    ``done/<batch>.json`` alone, whatever the record holds. The packer alone goes by its content,
+    and alone moves the name; it calls this under its lock. As long as the name is there nobody can
+    publish another record (a worker that tries has lost, and keeps its attempt where it cannot
+    read whose the record is). Once the name is moved exactly one publisher gets it, and its record
+    is judged anew. A packer that was frozen and has lost its lock meanwhile finds another record
+    than it ``judged``, and leaves that. If it is frozen again, between that look and the rename,
+    the batch opens once more: that costs work, and the bytes are the same.
+
+    A torn record does not say which claim won. So no end is written for it, and the batch is free
+    once its newest claim expires.
 
     Write order: the end of the winner's lease, then the rename. A crash in between leaves the batch
     done, and the next packer finds and voids it again.
 
+    Args:
+        run: The run.
+        run_id: Its id.
+        batch_id: The batch.
+        reason: What is wrong with it.
+        judged: The record that was found wrong, nothing in it if it is damaged; None voids
+            whatever is there.
+        fs: The file operations.
+
     Returns:
-        Whether there was a ``done`` to void.
+        Whether there was this ``done`` to void.
     """
     try:
         record = read_done(run, run_id, batch_id, fs=fs)
     except FileNotFoundError:
         return False
-    except WorkDirError:
-        record = {}  # a torn record is voided as well
+    except DamagedRecordError:
+        record = {}
+    if judged is not None and record != judged:
+        return False
     log = LeaseLogFiles(run, run_id, fs=fs)
     generation = record.get("generation")
     if type(generation) is int and 0 < generation <= log.newest_claim(batch_id):

@@ -13,13 +13,14 @@ nothing. What a predecessor proved is proven again: a proof is good for the proc
 
 from leconvert.packer.assembly import check_all_done, taken_over
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
-from leconvert.packer.proof import facts_of_tree, remove_compared, rest_of_removal
+from leconvert.packer.proof import TreePair, facts_of_tree, remove_compared, rest_of_removal
 from leconvert.packer.run import NoResultError, finish_run, pack_run, swap_has_begun
 
 __all__ = [
     "NoResultError",
     "PackReport",
     "ProofOptions",
+    "TreePair",
     "WorkerMonitor",
     "check_all_done",
     "facts_of_tree",

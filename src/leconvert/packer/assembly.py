@@ -39,6 +39,7 @@ from leconvert.model import DATA_STREAM, OutputFile, Shard, Source, camera_of
 from leconvert.repairs import Repairs
 from leconvert.source import files_along
 from leconvert.source.modality import extension_files, mended_extension
+from leconvert.text import count
 from leconvert.workdir.fs import (
     forget_old_names,
     link_into_tree,
@@ -46,6 +47,7 @@ from leconvert.workdir.fs import (
     status_now,
     sync_file,
 )
+from leconvert.workdir.records import DamagedRecordError
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -427,9 +429,9 @@ def _parts(
     """Yield the part, the first row or sample in it, and their number, of each episode."""
     for shard, path in shards:
         first = 0
-        for count in frames[shard.first - file.first : shard.stop - file.first]:
-            yield path, first, count
-            first += count
+        for number in frames[shard.first - file.first : shard.stop - file.first]:
+            yield path, first, number
+            first += number
 
 
 def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
@@ -452,6 +454,10 @@ def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
 
 
 _FAILURES_SHOWN = 20
+_WORK_AGAIN = (
+    "Start workers with `leconvert work {}`, or run the same convert command again; it goes on "
+    "where it ended."
+)
 _DIGEST_TYPE = "S16"  # what `leconvert.media.order_digest` returns
 
 
@@ -480,10 +486,7 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
         states = Counter(row.state for row in board.status())
         leased, pending = states[BatchState.LEASED], states[BatchState.PENDING]
         details = [f"{leased} are leased, {pending} wait for a worker", *remarks]
-        next_step = (
-            f"Start workers with `leconvert work {shlex.quote(place)}`, or run the same convert "
-            "command again; it goes on where it ended."
-        )
+        next_step = _WORK_AGAIN.format(shlex.quote(place))
         if remarks:
             next_step = (
                 f"Their logs are in {run.paths.logs_dir}. Mend what ended the workers, then run "
@@ -529,17 +532,22 @@ class Collector:
     ) -> Iterator[tuple[OutputFile, list[tuple[Shard, str]]]]:
         """Find the winning attempts' shards; yield each output file whose shards are all there.
 
-        A batch whose shards are gone opens again.
+        A batch whose record is damaged, or whose shards are gone, opens again.
         """
         voided: list[str] = []
         for batch_id in batch_ids:
             batch = self._run.batches.read(batch_id)
-            record = read_done(self._run.paths, self._run.manifest.run_id, batch_id)
-            attempt = self._run.paths.root / record["attempt"]
-            entries = {entry["path"]: entry for entry in record["shards"]}
-            problem = _damage(attempt, batch.shards, entries)
+            paths, run_id = self._run.paths, self._run.manifest.run_id
+            record, entries, problem = {}, {}, None
+            try:
+                record = read_done(paths, run_id, batch_id)
+                attempt = paths.root / record["attempt"]
+                entries = _entries(record, batch.shards, paths.done(batch_id))
+                problem = _damage(attempt, batch.shards, entries)
+            except DamagedRecordError as error:
+                problem = error.message
             if problem is not None:
-                void_done(self._run.paths, self._run.manifest.run_id, batch_id, problem)
+                void_done(paths, run_id, batch_id, problem, judged=record)
                 voided.append(f"batch {batch_id}: {problem}")
                 continue
             folder = f"{attempt}/"
@@ -558,10 +566,11 @@ class Collector:
                 yield from self._completed(shard, folder + name)
         if voided:
             raise IncompleteError(
-                f"{len(voided)} batches lost what their workers wrote and are open again.",
+                f"{count(len(voided), 'batch', 'batches')} must be done anew: what the workers "
+                "wrote is gone or damaged.",
                 path=str(self._run.work_dir.root),
                 details=voided,
-                next_step="Run the same command again; workers will do these batches anew.",
+                next_step=_WORK_AGAIN.format(shlex.quote(str(self._run.work_dir.root))),
             )
 
     def _completed(
@@ -576,6 +585,35 @@ class Collector:
         if not missing:
             del self._missing[key]
             yield file, self._parts.pop(key)
+
+
+def _entries(
+    record: Mapping[str, Any], shards: Iterable[Shard], path: Path
+) -> dict[str, dict[str, Any]]:
+    """Return what a record says of each shard, by the shard's name.
+
+    Raises:
+        DamagedRecordError: It does not say what every record says.
+    """
+    try:
+        entries = {entry["path"]: entry for entry in record["shards"]}
+        for shard in shards:
+            entry = entries.get(shard.name)
+            if entry is None:
+                continue  # `_damage` says so
+            numbers, texts = [entry["size_bytes"]], []
+            if shard.stream != DATA_STREAM:
+                numbers += [entry["cloned_bytes"], entry["copied_bytes"]]
+                texts += entry["clip_digests"]
+            if "stats" in entry:
+                texts += [entry["stats"]["path"], entry["stats"]["sha256"]]
+            if {*map(type, numbers)} != {int} or {*map(type, texts)} - {str}:
+                raise TypeError
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedRecordError(
+            f"{path} does not say what every such record says.", path=str(path)
+        ) from error
+    return entries
 
 
 def _damage(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.compare import reason_to_keep, verify_pair
-from leconvert.dataset_files import dataset_with_meta
-from leconvert.errors import LeconvertError, SourceChangedError, VerificationError
+from leconvert.dataset_files import dataset_with_meta, names_to_keep
+from leconvert.errors import (
+    LeconvertError,
+    SourceChangedError,
+    UnreadableSourceError,
+    VerificationError,
+)
 from leconvert.packer.options import PackReport
 from leconvert.progress import Progress
-from leconvert.source import FileFacts, check_source_unchanged
-from leconvert.text import first_few
+from leconvert.source import FileFacts, check_source_unchanged, source_changed
+from leconvert.text import first_few, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
-from leconvert.workdir.swap import TREE_RECORD, old_dir, removed_old_dir
+from leconvert.workdir.swap import old_dir, removed_old_dir
 
 _DIFFERENCES_SHOWN = 20
 
@@ -46,16 +50,13 @@ class Proof:
         depth: ``structure``, ``bytes``, or ``none`` for nothing.
         outcome: What came of it, for the journal's notes, where a report finds it; None for
             ``none``. No process goes by what it reads there.
-        files: Size, time and inode of every file of the tree when the comparison began.
+        trees: The tree and the source that it replaces as they were when their bytes began to be
+            compared; None where they were not.
     """
 
     depth: str = "none"
     outcome: dict[str, Any] | None = None
-    files: Mapping[str, FileFacts] = field(default_factory=dict)
-
-    def still_holds(self, tree: Path) -> bool:
-        """Say whether the tree, wherever it is now, has the files that were compared."""
-        return bool(self.files) and self.files == facts_of_tree(tree)
+    trees: TreePair | None = None
 
 
 def prove_tree(
@@ -78,7 +79,8 @@ def prove_tree(
     if place is None and run.manifest.is_overlay_in_place:
         roots = [run.manifest.exchanged]
     started = time.monotonic()
-    files = facts_of_tree(tree)
+    deletable = depth == "bytes" and run.manifest.in_place
+    trees = TreePair.now(tree, roots[0]) if deletable else None
     with ExitStack() as opened:
         report = verify_pair(
             opened.enter_context(as_dataset(run, tree)),
@@ -101,17 +103,17 @@ def prove_tree(
         "differences": len(report.differences),
     }
     if not report.ok:
-        shown = first_few(report.differences, _DIFFERENCES_SHOWN)
+        lines = first_few(report.differences, _DIFFERENCES_SHOWN)
         with suppress(OSError, LeconvertError):  # what differs is raised in any case
             state = journal.read()
-            noted = {**state.notes, "verification": {**outcome, "shown": shown}}
+            noted = {**state.notes, "verification": {**outcome, "shown": lines}}
             journal.write(state.step, notes=noted)
-        raise _differs(run, tree, roots, shown)
-    return Proof(depth, outcome, files)
+        raise _differs(run, tree, roots, lines)
+    return Proof(depth, outcome, trees)
 
 
 def _differs(
-    run: OpenedRun, tree: Path, roots: Sequence[Path], shown: list[str]
+    run: OpenedRun, tree: Path, roots: Sequence[Path], details: list[str]
 ) -> VerificationError:
     target = run.manifest.exchanged
     source = ", ".join(map(str, roots))
@@ -121,10 +123,11 @@ def _differs(
         return VerificationError(
             f"The new dataset does not match {source}; nothing was replaced.",
             path=str(tree),
-            details=shown,
+            details=details,
             next_step="The new tree stays for inspection"
             + ("" if run.manifest.is_overlay_in_place else f": {verify}")
-            + ". Please report this; --restart converts anew.",
+            + ". If somebody overwrote a file of the source meanwhile and gave it its times back "
+            "(`cp -p`, `rsync -t`), --restart converts its new state; else please report this.",
         )
     if run.manifest.in_place:
         moved = shlex.quote(f"{target}_damaged")
@@ -135,34 +138,90 @@ def _differs(
     else:
         helps = "--force-conversion converts anew and keeps what is there beside it."
     return VerificationError(
-        f"{target} is not what was put there: it does not match {source}. Nothing was removed.",
+        f"{target} does not match {source}: one of them was changed since the conversion. Nothing "
+        "was removed.",
         path=str(target),
-        details=shown,
+        details=details,
         next_step=f"{helps} `{verify}` lists every difference.",
     )
 
 
-def facts_of_tree(tree: Path) -> dict[str, FileFacts]:
-    """Return size, time and inode of every file below a folder, by its name there."""
+def facts_of_tree(tree: Path, *, gets_links: bool = False) -> dict[str, FileFacts]:
+    """Return the facts of every name that is lost with a dataset's folder, or with its ``meta/``.
+
+    Args:
+        tree: The folder.
+        gets_links: This process gives the files further names before it looks again, so the times
+            of their last change do not count.
+    """
     fleeting = devices_with_fleeting_inodes()
     found: dict[str, FileFacts] = {}
-
-    def on_error(error: OSError) -> None:
+    try:
+        for name in names_to_keep(tree):
+            path = f"{tree}/{name}"
+            try:
+                facts = FileFacts.of(path, fleeting)
+            except OSError as error:
+                raise_storage_trouble(error, path)
+                facts = FileFacts(0, 0, 0)  # no regular file: the comparison says so
+            found[name] = replace(facts, ctime_ns=0) if gets_links else facts
+    except UnreadableSourceError as error:
         # A folder that a failing disk does not list is not an empty one.
         raise_storage_trouble(error, tree)
-
-    top = f"{tree}/"
-    with storage_errors(tree):
-        for folder, subfolders, names in os.walk(tree, onerror=on_error):
-            subfolders.sort()
-            for name in names:
-                path = f"{folder}/{name}"
-                if name != TREE_RECORD:
-                    try:
-                        found[path.removeprefix(top)] = FileFacts.of(path, fleeting)
-                    except OSError as error:  # no regular file: the comparison says so
-                        raise_storage_trouble(error, path)
+        raise
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class TreePair:
+    """A result and its source as they are when their comparison begins.
+
+    Whoever compares the two, and then deletes one of them or moves both, looks at both once more
+    and finds the same facts. The time of a file's last change is among them: nobody can set it, so
+    a file that was overwritten and got its times back is seen. It is of use between two moments
+    between which this process gives no file a name and takes none away. Renames of the folders that
+    hold the files change nothing.
+
+    Not seen is a change in the same tick of the file system's clock (1 to 10 ms before Linux 6.13)
+    as an earlier change that was seen, nor one through a file that is open, between the last look
+    and the removal.
+    """
+
+    result: Mapping[str, FileFacts]
+    source: Mapping[str, FileFacts]
+
+    @classmethod
+    def now(cls, result: Path, source: Path) -> TreePair:
+        """Look at two trees, wherever they are now."""
+        return cls(facts_of_tree(result), facts_of_tree(source))
+
+    def changed(self, result: Path, source: Path) -> str | None:
+        """Say which file is another one now, as half a sentence about the source; None for none."""
+        trees = ("the result's", self.result, result), ("its", self.source, source)
+        for whose, before, tree in trees:
+            if (name := first_change(before, tree)) is not None:
+                return f"{whose} {shown(name)} was changed while the two were compared"
+        return None
+
+
+def first_change(before: Mapping[str, FileFacts], tree: Path) -> str | None:
+    """Return the first name by which a tree differs from what `facts_of_tree` found before."""
+    now = facts_of_tree(tree)
+    names = sorted(before.keys() | now.keys())
+    return next((name for name in names if before.get(name) != now.get(name)), None)
+
+
+def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
+    """Raise if the source of a result is not what it was when the two began to be compared.
+
+    Args:
+        proof: What was compared; nothing is said where that were not all bytes.
+        tree: Where the source lies at this moment.
+        source: Where people find it.
+    """
+    name = None if proof.trees is None else first_change(proof.trees.source, tree)
+    if name is not None:
+        raise source_changed(source, [f"{shown(name)}: changed since it was compared"])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -191,12 +250,15 @@ def rest_of_removal(target: Path) -> str:
     )
 
 
-def remove_compared(target: Path, kept: Path, look: Callable[[Path], str | None]) -> str | None:
+def remove_compared(target: Path, kept: Path, compared: TreePair) -> str | None:
     """Remove a kept source that this process has just compared with the result.
 
+    It is looked at once it has a name of ours, under which nobody looks for it.
+
     Args:
-        look: Called with the source once it has a name of ours, under which nobody looks for it:
-            says why it must be kept all the same, or None.
+        target: The result.
+        kept: The source.
+        compared: Both, as they were when their comparison began.
 
     Returns:
         Why it was kept, with its name given back; None where it is gone.
@@ -208,7 +270,7 @@ def remove_compared(target: Path, kept: Path, look: Callable[[Path], str | None]
                 return f"what an earlier removal left is in the way: move {doomed} elsewhere"
             kept.rename(doomed)
             sync_dir(doomed.parent)
-    reason = look(doomed)
+    reason = compared.changed(target, doomed)
     if reason is None:
         remove_tree(doomed)
     elif not old.exists():
@@ -237,31 +299,19 @@ def remove_source(
         return replace(report, kept=None, removed=report.kept)
     try:
         check_source_unchanged(run, kept)
+        check_source_as_compared(proof, kept, kept)
     except SourceChangedError:
         if kept != doomed:
             raise
         return replace(report, kept=kept, kept_because=rest_of_removal(target))
-    if proof.depth != "bytes" or not proof.still_holds(target):
-        proof = prove_tree(run, journal, target, kept, "bytes", None, stop, progress)
-    reason = _reason_to_keep(run, target, kept)
-    if reason is None:
-        # Nobody comes by its old name any more; what came to it until then is seen.
-        reason = remove_compared(target, kept, lambda tree: _reason(run, target, tree, proof))
+    trees = proof.trees
+    if trees is None or first_change(trees.result, target) is not None:
+        trees = prove_tree(run, journal, target, kept, "bytes", None, stop, progress).trees
+    assert trees is not None, "a proof by bytes, in place"
+    reason = _reason_to_keep(run, target, kept) or remove_compared(target, kept, trees)
     if reason is not None:
         return replace(report, kept=kept_source(target), kept_because=reason)
     return replace(report, kept=None, removed=old_dir(target))
-
-
-def _reason(run: OpenedRun, target: Path, doomed: Path, proof: Proof) -> str | None:
-    reason = _reason_to_keep(run, target, doomed)
-    if reason is None and not proof.still_holds(target):
-        return "the result was changed while it was compared"
-    if reason is None:
-        try:
-            check_source_unchanged(run, doomed)
-        except SourceChangedError as error:
-            return f"it was changed while it was compared: {error.details[0]}"
-    return reason
 
 
 def _reason_to_keep(run: OpenedRun, target: Path, kept: Path) -> str | None:

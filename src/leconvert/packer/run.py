@@ -26,7 +26,9 @@ from leconvert.packer.assembly import Assembly, Collector, check_all_done
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
 from leconvert.packer.proof import (
     Proof,
+    TreePair,
     as_dataset,
+    check_source_as_compared,
     facts_of_tree,
     kept_source,
     prove_tree,
@@ -148,7 +150,7 @@ def pack_run(
                 SwapPlan(exchanged, tree, old),
                 journal,
                 before_exchange=check_once_more,
-                came_out=_planned_tree_of(run, former),
+                came_out=_planned_tree_of(run, former, proof),
             )
             return _finish(run, journal, options, proof, stop, progress)
 
@@ -238,9 +240,7 @@ def _prove_again(
             # Its removal began: what is left of it proves nothing.
             _check_alone(Path(run.manifest.target), progress)
             return Proof()
-        aside = result_aside(target, run.manifest.to)
-        in_place = place is not None
-        raise _result_is_of_another(error, target, aside, in_place=in_place) from error
+        raise _result_is_of_another(run, error) from error
     depth = "bytes" if options.depth == "bytes" else "structure"
     return prove_tree(run, journal, target, place, depth, None, stop, progress)
 
@@ -260,16 +260,23 @@ def _check_alone(target: Path, progress: Progress) -> None:
         )
 
 
-def _result_is_of_another(
-    error: SourceChangedError, target: Path, aside: Path, *, in_place: bool
-) -> SourceChangedError:
+def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceChangedError:
     """Return the error for a source that changed after its result took its place."""
-    place = error.path
-    if in_place:
-        there, kept = shlex.quote(str(target)), shlex.quote(str(place))
+    place, target = error.path, run.manifest.exchanged
+    if run.manifest.in_place:
+        there, kept, aside, dataset = (
+            shlex.quote(str(path))
+            for path in (
+                target,
+                place,
+                result_aside(target, run.manifest.to),
+                run.manifest.target,
+            )
+        )
         helps = (
-            f"To convert its new state, put it back, `mv {there} {shlex.quote(str(aside))} && "
-            f"mv {kept} {there}`, and convert again."
+            f"To convert its new state, put it back, `mv {there} {aside} && mv {kept} {there}`, "
+            "and convert again. If it holds nothing new, `leconvert clean --of "
+            f"{dataset} --old` compares the two and removes it."
         )
     else:
         helps = (
@@ -319,18 +326,22 @@ def _check_not_converted(run: OpenedRun) -> None:
     )
 
 
-def _planned_tree_of(run: OpenedRun, former: Mapping[str, FileFacts]) -> Callable[[Path], None]:
+def _planned_tree_of(
+    run: OpenedRun, former: Mapping[str, FileFacts], proof: Proof
+) -> Callable[[Path], None]:
     """Return what looks whether a tree that came out of the target is the planned one.
 
     Args:
         former: The files of the result to which episodes are appended, as they were when the new
             tree got them.
+        proof: What this process compared the new tree with.
     """
 
     def look(tree: Path) -> None:
         if run.manifest.in_place:
             check_tables_unchanged(run, tree)
-        if former and facts_of_tree(tree) != former:
+            check_source_as_compared(proof, tree, run.manifest.exchanged)
+        if former and facts_of_tree(tree, gets_links=True) != former:
             raise not_as_planned(Path(run.manifest.target), "it was changed meanwhile")
 
     return look
@@ -341,7 +352,7 @@ def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
     target, planned = Path(run.manifest.target), run.manifest.kept_episodes
     if not planned:
         return {}
-    files = facts_of_tree(target)
+    files = facts_of_tree(target, gets_links=True)
     found = former_episodes(target)
     if found != planned:
         raise not_as_planned(target, f"it had {planned} episodes when planned, and {found} now")
@@ -353,9 +364,8 @@ def _remove_former(target: Path, along: Collection[str]) -> None:
     old = old_dir(target)
     if not old.is_dir():
         return
-    reason = what_is_lost(target, old, along=along) or remove_compared(
-        target, old, lambda tree: what_is_lost(target, tree, along=along)
-    )
+    trees = TreePair.now(target, old)
+    reason = what_is_lost(target, old, along=along) or remove_compared(target, old, trees)
     if reason is not None:
         raise TargetError(
             f"{old} exists already, and what {target} is now would be kept there: {reason}.",
@@ -443,8 +453,6 @@ def _finish(
     """Remove what nobody needs any more, and say what was done; harmless to repeat."""
     state = journal.read()
     source, target = Path(run.manifest.source), Path(run.manifest.target)
-    if run.paths.attempts_dir.exists():
-        remove_tree(run.paths.attempts_dir, inside=run.paths.root)
     outcome = proof.outcome or state.notes.get("verification")
     journal.write(PackStep.FINISHED, notes={**state.notes, "verification": outcome})
     old = (state.swap or {}).get("old")
@@ -462,9 +470,15 @@ def _finish(
         copied_bytes=state.notes.get("copied_bytes", 0),
         verified=proof.depth,
     )
-    if not options.delete_source:
-        return report
-    return remove_source(run, journal, report, proof, stop, progress)
+    if options.delete_source:
+        try:
+            report = remove_source(run, journal, report, proof, stop, progress)
+        except SourceChangedError as error:
+            raise _result_is_of_another(run, error) from error
+    # Last: many of its files are files of the result, and to lose a name is a change of a file.
+    if run.paths.attempts_dir.exists():
+        remove_tree(run.paths.attempts_dir, inside=run.paths.root)
+    return report
 
 
 def swap_has_begun(run: OpenedRun) -> bool:

@@ -227,14 +227,21 @@ _CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What tells a file from its replacement: size, modification time, inode.
+    """What tells a file from its replacement and from its own later state.
 
-    An inode of 0 tells nothing: the file system gives the file another one at times.
+    Attributes:
+        size_bytes: Its size.
+        mtime_ns: Its modification time, which anybody may set (`cp -p`, `rsync -t`).
+        inode: Its inode; 0 tells nothing: the file system gives the file another one at times.
+        ctime_ns: The time of its last change of any kind, which nobody can set. A further name
+            changes it too, and one less. So it is compared within one process alone and is no part
+            of a plan.
     """
 
     size_bytes: int
     mtime_ns: int
     inode: int
+    ctime_ns: int = 0
 
     @classmethod
     def of(
@@ -242,7 +249,8 @@ class FileFacts:
     ) -> FileFacts:
         """Return the facts of a regular file as they are now; symbolic links are followed."""
         seen = status_now(path)
-        return cls(seen.st_size, seen.st_mtime_ns, _lasting_inode(path, seen, fleeting_inodes))
+        inode = _lasting_inode(path, seen, fleeting_inodes)
+        return cls(seen.st_size, seen.st_mtime_ns, inode, seen.st_ctime_ns)
 
 
 def facts_of_opened(

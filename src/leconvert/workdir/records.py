@@ -20,6 +20,7 @@ from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, write_durably
 from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
+    "DamagedRecordError",
     "RunPaths",
     "WorkDir",
     "decode_record",
@@ -35,6 +36,10 @@ __all__ = [
 
 _HEADER = ("format", "version", "run_id")
 _RESTART = "Start a new run with --restart; nothing of the dataset is lost by that."
+
+
+class DamagedRecordError(WorkDirError):
+    """A record is torn, was edited, or is another's: whoever may write it anew can do so."""
 
 
 def encode_record(kind: str, version: int, run_id: str, fields: Mapping[str, Any]) -> bytes:
@@ -53,14 +58,14 @@ def decode_record(
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise WorkDirError(
+        raise DamagedRecordError(
             f"{path} is not a whole record: it is empty, cut off, or was edited.",
             path=str(path),
             next_step=_RESTART,
         ) from error
     found = record.get("format") if isinstance(record, dict) else None
     if found != f"leconvert/{kind}":
-        raise WorkDirError(
+        raise DamagedRecordError(
             f"{path} is no leconvert {kind} record.",
             path=str(path),
             next_step="Check that --work-dir names a folder that leconvert made. " + _RESTART,
@@ -74,7 +79,7 @@ def decode_record(
             " --restart.",
         )
     if run_id is not None and record.get("run_id") != run_id:
-        raise WorkDirError(
+        raise DamagedRecordError(
             f"{path} belongs to run {record.get('run_id')}, not to {run_id}.",
             path=str(path),
             next_step=_RESTART,

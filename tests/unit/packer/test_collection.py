@@ -11,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.trees import digest_of
 
 import leconvert
 from leconvert.api import run_worker
+from leconvert.cli.main import main
 from leconvert.errors import BatchesFailedError, IncompleteError
 from leconvert.leasing import list_batches, read_done
 from leconvert.model import LayoutOptions
@@ -143,13 +145,95 @@ def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew
     damage(worked)
     with pytest.raises(IncompleteError) as caught:
         list(Collector(worked).take([0, 1]))
-    assert caught.value.message.startswith("1 batches lost what their workers wrote")
+    assert caught.value.message.startswith("1 batch must be done anew: what the workers wrote")
     [detail] = caught.value.details
     assert detail.startswith(f"batch 0: {worked.paths.root}")
     assert said in detail
     assert list_batches(worked.paths.done_dir) == {1}
     assert run_worker(worked.work_dir.root).batches_done == 1
     assert pack_run(worked).verified == "structure"
+
+
+def replace_done(run: OpenedRun, content: bytes) -> None:
+    run.paths.done(0).unlink()  # a name of the attempt's own record, too
+    run.paths.done(0).write_bytes(content)
+
+
+def tear(run: OpenedRun) -> None:
+    replace_done(run, run.paths.done(0).read_bytes()[:100])
+
+
+def forget_attempt(run: OpenedRun) -> None:
+    edit_done(run, 0, lambda record: record.pop("attempt"))
+
+
+@pytest.mark.parametrize("damage", [tear, forget_attempt])
+def test_a_batch_whose_record_is_damaged_is_done_anew_by_the_commands_that_are_named(
+    worked: OpenedRun,
+    damage: Callable[[OpenedRun], None],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    work = str(worked.work_dir.root)
+    damage(worked)
+    before = worked.paths.done(0).read_bytes()
+    assert main(["pack", work]) == 9
+    said = capsys.readouterr().err
+    assert "1 batch must be done anew: what the workers wrote is gone or damaged." in said
+    assert "--restart" not in said
+    assert worked.paths.voided(0, 1).read_bytes() == before
+    assert f"`leconvert work {work}`" in said
+    # The claim that won is open, and its process, this one, is alive.
+    assert main(["work", work, "--lease-seconds", "0.5"]) == 0
+    assert main(["pack", work, "--verify", "bytes"]) == 0
+    leconvert.convert(
+        Path(worked.manifest.source),
+        output=tmp_path / "other",
+        layout=LayoutOptions(episodes_per_batch=3),
+        repairs=RepairOptions(retime=True),
+    )
+    assert digest_of(Path(worked.manifest.target)) == digest_of(tmp_path / "other")
+
+
+def test_a_record_that_lacks_anything_opens_its_batch_again(worked: OpenedRun) -> None:
+    whole, path = worked.paths.done(0).read_bytes(), worked.paths.done(0)
+
+    def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
+        record = json.loads(whole)
+        change(record)
+        return json.dumps(record).encode()
+
+    for number, content in enumerate(
+        [
+            b"",
+            b"[]",
+            changed(lambda record: record.update(run_id="another")),
+            changed(lambda record: record.update(attempt="../../source")),
+            changed(lambda record: record.update(attempt="attempts/000000/..")),
+            changed(lambda record: record.pop("shards")),
+            changed(lambda record: record.update(shards=[1])),
+            changed(lambda record: record["shards"][0].pop("size_bytes")),
+            changed(lambda record: record["shards"][0]["stats"].pop("path")),
+            changed(lambda record: record["shards"][-1].pop("clip_digests")),
+            changed(lambda record: record["shards"][-1].update(copied_bytes="1")),
+        ],
+        start=1,
+    ):
+        replace_done(worked, content)
+        with pytest.raises(IncompleteError) as caught:
+            list(Collector(worked).take([0, 1]))
+        assert caught.value.details[0].startswith(f"batch 0: {path} "), content
+        assert worked.paths.voided(0, number).read_bytes() == content
+        path.write_bytes(whole)
+
+
+def test_a_record_of_a_newer_version_is_left_to_that_version(
+    worked: OpenedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_done(worked, 0, lambda record: record.update(version=99))
+    assert main(["pack", str(worked.work_dir.root)]) == 7
+    assert "Use the leconvert version that began this run" in capsys.readouterr().err
+    assert list_batches(worked.paths.done_dir) == {0, 1}
 
 
 def test_what_helps_a_batch_that_was_set_aside_is_said_with_it(tmp_path: Path) -> None:

@@ -542,21 +542,30 @@ def test_what_an_interrupted_removal_left_goes_only_where_it_can_be_compared(
     assert sorted(path.name for path in source_copy.parent.iterdir()) == ["small"]
 
 
-def test_a_kept_source_that_changes_while_it_is_compared_gets_its_name_back(
-    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("whose", ["its", "the result's"])
+def test_a_kept_source_is_not_removed_if_a_file_is_overwritten_while_it_is_compared(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
+    """Also where the file gets its times back, as by `cp -p`."""
     leconvert.convert(source_copy)
     old = source_copy.with_name("small_old")
+    tree = old if whose == "its" else source_copy
+    clip = next(tree.rglob("*.mp4"))
     real = upkeep.verify_pair
 
     def verify(*arguments: Any, **options: Any) -> Any:
         report = real(*arguments, **options)
-        os.utime(next(old.glob("videos/**/*.mp4")))
+        times, content = clip.stat(), bytearray(clip.read_bytes())
+        content[content.index(b"mdat") + 5] ^= 1
+        clip.write_bytes(content)
+        os.utime(clip, ns=(times.st_atime_ns, times.st_mtime_ns))
         return report
 
     monkeypatch.setattr(upkeep, "verify_pair", verify)
     (row,) = clean_kept_source(source_copy).kept
-    assert (row.path, row.reason) == (old, "it or the result was changed while they were compared")
+    name = clip.relative_to(tree)
+    assert row.reason == f"{whose} {name} was changed while the two were compared"
+    assert row.path == old
     assert old.is_dir()
     assert not removed_old_dir(source_copy).exists()
 
