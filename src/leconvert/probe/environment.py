@@ -83,11 +83,11 @@ class VideoFacts:
 
 def video_facts(file: BinaryIO) -> VideoFacts:
     """Read how a video is coded from its header and its first packets; nothing is decoded."""
-    import av
+    from leconvert.media.pyav import open_container
 
     keyframes: list[int] = []
     reordered = False
-    with av.open(file, "r") as container:
+    with open_container(file) as container:
         stream = container.streams.video[0]
         for number, packet in enumerate(container.demux(stream)):
             if not packet.size or number >= PACKETS_LOOKED_AT:
