@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 from leconvert.errors import UnreadableSourceError, UsageError
+from leconvert.extras import command_for_extra
 from leconvert.loading.files import OpenFile
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
 from leconvert.model import IntArray
@@ -361,7 +362,7 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     if wanted == "torchcodec" and trouble is not None:
         raise UsageError(
             f"torchcodec does not load: {trouble}.",
-            next_step="Install it (pip install 'leconvert[probe]') and FFmpeg's shared libraries, "
+            next_step=f"Install it (`{command_for_extra('probe')}`) and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
     if wanted == "torchcodec":
