@@ -153,9 +153,9 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
     width = max(width, _NARROWEST)
     lines: list[str] = []
     for name, said in doctor_rows(record):
-        first, *rest = folded(said, width - _NAME_WIDTH, "")
+        first, *further = folded(said, width - _NAME_WIDTH, "")
         lines.append(f"{name:<{_NAME_WIDTH}}{first}")
-        lines += [" " * _NAME_WIDTH + piece for piece in rest]
+        lines += [" " * _NAME_WIDTH + piece for piece in further]
     if record["packages"]:
         lines += ["", *_packages(record["packages"], width)]
     lines.append("")

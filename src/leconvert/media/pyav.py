@@ -67,7 +67,8 @@ def open_container(file: str | BinaryIO) -> Any:
     """
     import av
 
-    return av.open(file, **({"metadata_errors": "replace"} if _pyav_version() < 19 else {}))
+    options: dict[str, Any] = {"metadata_errors": "replace"} if _pyav_version() < 19 else {}
+    return av.open(file, **options)
 
 
 def _pyav_version() -> int:
