@@ -3,10 +3,14 @@
     python scripts/check_package.py [--keep DIR] [--python 3.13] [--extras probe ray ...]
 
 The wheel is installed as a user does it, without this project's pins: once with the newest versions
-of what it requires, once with the lowest that it allows. Each makes the demo, converts,
-verifies, and brings a dataset to the Hub's stand-in of ``tests/hub`` and back. ``--extras`` gives
-each extra that it names an environment of its own, with the newest versions, and tries what the
-extra is for; ``all`` are some 8 GB.
+of what it requires, once with the lowest that it allows. Both do what decodes a frame, writes a
+table or asks the Hub: convert v2.0 and v2.1, with statistics and quantiles, and back; trim, merge,
+split, repair; verify by bytes and by decoding; load; bring a dataset to the Hub's stand-in of
+``tests/hub`` and back. The loader's torch is the one of this environment, which uv has at hand. The
+command that ``doctor`` prints for a missing extra is run, in the environment and under ``uvx``.
+
+``--extras`` gives each extra that it names an environment of its own, with the newest versions, and
+tries what the extra is for; ``all`` are some 8 GB.
 
 It fails where a file is missing from an archive or should not be in it, where the version is not
 the one of ``_version.py``, or where an installed program does not do what it is told.
@@ -27,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import partial
+from importlib import metadata as installed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +45,56 @@ __all__ = ["main", "requirements_of", "trouble_in_sdist", "trouble_in_wheel"]
 
 _SECONDS = 600.0
 _UV = os.environ.get("UV", "uv")  # `uv run` says which one it is
+
+# Datasets with video of two codecs and images in tables. One clip must be remuxed, and its title is
+# no UTF-8.
+_MAKE = """
+from pathlib import Path
+import av
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+cameras = (
+    CameraSpec(key="observation.images.top"),
+    CameraSpec(key="observation.images.wrist", codec="libsvtav1"),
+)
+images = ("observation.images.still",)
+for name, version in (("v20", "v2.0"), ("v21", "v2.1")):
+    spec = DatasetSpec(4, cameras=cameras, image_keys=images, codebase_version=version)
+    make_dataset(name, spec)
+clip = next(Path("v21").rglob("observation.images.top/episode_000001.mp4"))
+with av.open(str(clip)) as source, av.open(
+    "fragments.mp4", "w", format="mp4", options={"movflags": "frag_keyframe+empty_moov"}
+) as target:
+    target.metadata["title"] = "Muell"
+    stream = source.streams.video[0]
+    copy = target.add_stream_from_template(stream)
+    for packet in source.demux(stream):
+        if packet.size:
+            packet.stream = copy
+            target.mux(packet)
+content = Path("fragments.mp4").read_bytes()
+assert content.count(b"Muell") == 1
+clip.write_bytes(content.replace(b"Muell", b"M\\xfcll\\xff"))
+"""
+_SHORT_PROBE = ("--warmup-batches", "1", "--num-batches", "4", "--batch-size", "4",
+                "--num-workers", "1")  # fmt: skip
+# Every frame is the right one, in this process and then in workers that are forked from it.
+_LOAD = """
+from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.testing import read_label
+for root, first in (("of_v20", 0), ("of_v21", 0), ("trimmed", 3)):
+    stream = EpisodeStream(root, return_uint8=True)
+    for workers in (0, 1):
+        seen = set()
+        for batch in StreamLoader(stream, batch_size=16, num_workers=workers):
+            for key in ("top", "wrist", "still"):
+                for n, picture in enumerate(batch[f"observation.images.{key}"]):
+                    label = read_label(picture.permute(1, 2, 0).numpy())
+                    episode, frame = int(batch["episode_index"][n]), int(batch["frame_index"][n])
+                    wanted = (episode, frame + (first if episode == 0 else 0))
+                    assert label[1:] == wanted, (root, key, label, wanted)
+                    seen.add((key, *wanted))
+        assert len(seen) == 3 * len(stream), (root, workers, len(seen), len(stream))
+"""
 
 
 def trouble_in_wheel(names: Iterable[str]) -> list[str]:
@@ -112,6 +167,22 @@ def _run(*words: object, cwd: Path, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
+def _plain_environment(folder: Path, python: str) -> dict[str, str]:
+    """Return this environment with uv, and without what concerns its Python or the Hub."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("HF_", "PYTHON"))
+        and key not in ("LD_LIBRARY_PATH", "VIRTUAL_ENV", "UV")
+    }
+    return kept | {
+        "HF_HOME": str(folder / "hf_home"),
+        "HF_TOKEN": WRITE_TOKEN,
+        "PATH": f"{Path(_UV).parent}{os.pathsep}{os.environ['PATH']}",
+        "UV_PYTHON": python,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Installation:
     """The wheel in an environment of its own, as a user has it.
@@ -133,13 +204,7 @@ class _Installation:
         uv runs outside the repository: its pyproject.toml pins versions, which users do not see.
         """
         folder.mkdir()
-        environment = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("HF_", "PYTHON"))
-            and key not in ("LD_LIBRARY_PATH", "VIRTUAL_ENV")
-        } | {"HF_HOME": str(folder / "hf_home"), "HF_TOKEN": WRITE_TOKEN}
-        made = cls(name, folder, environment)
+        made = cls(name, folder, _plain_environment(folder, python))
         _run(_UV, "venv", "--quiet", "--no-project", "--python", python, "env", cwd=folder)
         _run(
             _UV,
@@ -170,6 +235,30 @@ class _Installation:
         """Return what ``leconvert doctor`` finds."""
         found: dict[str, Any] = json.loads(self.leconvert("doctor", ".", "--json"))
         return found
+
+    def shell(self, command: str) -> str:
+        """Run a command that the program printed."""
+        return _run("bash", "-c", command, cwd=self.folder, env=self.environment)
+
+
+def _edits(here: _Installation) -> None:
+    """Convert, change and load datasets; whatever decodes a frame is among it."""
+    run = here.leconvert
+    here.python(_MAKE)
+    run("convert", "v20", "of_v20", "--recompute-stats")
+    run("verify", "of_v20", "--source", "v20", "--bytes", "--decode", "8")
+    run("convert", "v21", "of_v21", "--quantiles")
+    run("verify", "of_v21", "--source", "v21", "--bytes", "--decode", "8")
+    run("convert", "of_v21", "back", "--to", "v2.1")
+    run("verify", "back", "--source", "of_v21", "--bytes", "--decode", "8")
+    run("trim", "of_v21", "--episode", "0", "--frames", "3:15", "--output", "trimmed")
+    run("merge", "of_v21", "trimmed", "--output", "merged")
+    run("split", "merged", "--output-dir", "parts", "--into", "a=0-5,b=6-7")
+    run("repair", "parts/a", "--reindex", "--recompute-stats", "--output", "repaired")
+    for dataset in ("back", "parts/b", "repaired"):
+        run("check", dataset)
+    here.python(_LOAD)
+    run("probe", "run", "--root", "repaired", *_SHORT_PROBE)
 
 
 def _uses(here: _Installation) -> list[str]:
@@ -203,7 +292,26 @@ def _uses(here: _Installation) -> list[str]:
             *from_hub, *streamed, "--num-workers", "1", "--scratch-limit", "1G", **to_hub
         )
         here.leconvert("verify", "streamed", "--source", source, "--bytes")
+    _edits(here)
+    here.shell(_remedy(health, "shtab"))
+    here.leconvert("completion", "bash")
     return trouble
+
+
+def _remedy(health: dict[str, Any], name: str) -> str:
+    """Return the command that ``doctor`` prints for a package that is missing."""
+    (found,) = (package for package in health["packages"] if package["name"] == name)
+    return str(found["remedy"])
+
+
+def _runs_by_uvx(wheel: Path, folder: Path, python: str) -> list[str]:
+    """Return what is wrong where ``uvx`` runs the program, in an environment of uv's cache."""
+    folder.mkdir()
+    here = _Installation("uvx", folder, _plain_environment(folder, python))
+    uvx = f"uvx --quiet --from {wheel} leconvert"
+    here.shell(f"{uvx} demo demo")
+    remedy = _remedy(json.loads(here.shell(f"{uvx} doctor --json")), "shtab")
+    return [] if here.shell(f"{remedy} completion bash") else ["uvx completes nothing"]
 
 
 def _tries_extra(extra: str, here: _Installation) -> list[str]:
@@ -211,11 +319,7 @@ def _tries_extra(extra: str, here: _Installation) -> list[str]:
     trouble = []
     here.leconvert("demo", "demo")
     source, result = here.folder / "demo" / "demo_v21", here.folder / "demo" / "demo_v30"
-    probe = ("probe", "run", "--root", result, "--warmup-batches", "1", "--num-batches", "4",
-             "--batch-size", "4", "--num-workers", "1")  # fmt: skip
-    if extra == "completion":
-        here.leconvert("completion", "bash")
-    elif extra == "deep":
+    if extra == "deep":
         here.leconvert("verify", result, "--source", source, "--deep", "3")
     elif extra in ("plots", "resample"):
         here.leconvert("probe", "resample", "--help")
@@ -228,7 +332,9 @@ def _tries_extra(extra: str, here: _Installation) -> list[str]:
         here.leconvert("convert", "--root", source, "--output", "by_ray", *ray)
         here.leconvert("verify", "by_ray", "--source", source, "--bytes")
     elif extra == "probe":
-        measured = json.loads(here.leconvert(*probe, "--json"))
+        measured = json.loads(
+            here.leconvert("probe", "run", "--root", result, *_SHORT_PROBE, "--json")
+        )
         if measured["decoder"]["backend"] != "pyav" or not measured["samples_measured"]:
             trouble.append(f"the probe did not decode by PyAV: {measured}")
         loading = here.doctor()["loading"]
@@ -273,10 +379,12 @@ def main() -> int:
         def install(name: str, *words: object) -> _Installation:
             return _Installation.make(name, folder / name, python, *words)
 
-        lowest = ("--resolution", "lowest-direct", *requirements_of(metadata), wheel)
+        torch = f"torch=={installed.version('torch')}"
+        lowest = ("--resolution", "lowest-direct", *requirements_of(metadata), torch, wheel)
         checks: dict[str, Callable[[], list[str]]] = {
-            "newest": lambda: _uses(install("newest", wheel)),
+            "newest": lambda: _uses(install("newest", torch, wheel)),
             "lowest": lambda: _uses(install("lowest", *lowest)),
+            "uvx": lambda: _runs_by_uvx(wheel, folder / "uvx", python),
         }
         extras = HeaderParser().parsestr(metadata).get_all("Provides-Extra") or []
         for extra in extras if options.extras == ["all"] else options.extras:

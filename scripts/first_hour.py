@@ -2,9 +2,9 @@
 
     python scripts/first_hour.py -o bench_logs/first-hour.txt
 
-Takes the shell blocks of the README's section "Try it" as they stand, those that the tests leave
-out included, and gives them to one shell, as a newcomer would. Ends with 1 where one fails. Only
-pip is told to be quiet.
+Takes the blocks of the README's section "Try it" and then of the tutorial as they stand, those that
+the tests leave out included, and gives them to one shell, as a newcomer would. Ends with 1 where
+one fails. Only pip and uv are told to be quiet. The tutorial installs torch: 3 GB to download.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from markdown_it import MarkdownIt
 
 from leconvert import __version__
 
-__all__ = ["blocks_below", "main"]
+__all__ = ["commands_below", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 # The shell says each command before it runs it, and what it ended with.
@@ -33,16 +33,19 @@ printf '\\n$ %s\\n' {quoted}
 """
 
 
-def blocks_below(text: str, heading: str) -> list[str]:
-    """Return the shell blocks below a heading, up to the next one of its level."""
+def commands_below(text: str, heading: str | None = None) -> list[str]:
+    """Return the commands of a page, or of one section of it; a Python block is one command."""
     found: list[str] = []
-    inside = False
+    inside = heading is None
     tokens = MarkdownIt("commonmark").parse(text)
     for i, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == "h2":
-            inside = tokens[i + 1].content == heading
+            inside = heading in (None, tokens[i + 1].content)
         elif inside and token.type == "fence" and token.info.strip() == "sh":
-            found.append(token.content)
+            lines = token.content.replace("\\\n", " ").splitlines()
+            found += [line for line in lines if line]
+        elif inside and token.type == "fence" and token.info.strip() == "python":
+            found.append(f"python - <<'END'\n{token.content}END")
     return found
 
 
@@ -58,7 +61,11 @@ def main() -> int:
         began = time.monotonic()
         done = subprocess.run(
             ["bash", "-e"],
-            input=_script(blocks_below((clone / "README.md").read_text("utf-8"), "Try it")),
+            input="".join(
+                _STEP.format(quoted=shlex.quote(command), command=command)
+                for command in commands_below((clone / "README.md").read_text("utf-8"), "Try it")
+                + commands_below((clone / "docs" / "tutorial.md").read_text("utf-8"))
+            ),
             cwd=clone,
             env=_plain_environment(folder),
             stdout=subprocess.PIPE,
@@ -76,17 +83,12 @@ def main() -> int:
     return 1 if done.returncode else 0
 
 
-def _script(blocks: list[str]) -> str:
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line]
-    return "".join(_STEP.format(quoted=shlex.quote(line), command=line) for line in lines)
-
-
 def _plain_environment(home: str) -> dict[str, str]:
     """Return the environment of somebody who has set up nothing; how to reach an index stays."""
     kept = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "LANG", "SSL_"))}
     # The Python that runs this may be one of an environment: its base makes the new one.
     base = Path(sys.base_prefix) / "bin"
-    quiet = {"PIP_QUIET": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    quiet = {"PIP_QUIET": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_NO_PROGRESS": "1"}
     return {**kept, **quiet, "HOME": home, "PATH": f"{base}{os.pathsep}/usr/bin{os.pathsep}/bin"}
 
 

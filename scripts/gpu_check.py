@@ -53,7 +53,7 @@ class Machine:
 def look() -> Machine:
     """Ask torch, in this process: every step has one of its own."""
     if importlib.util.find_spec("torch") is None:
-        return Machine((), "torch is not installed: pip install 'leconvert[train,resample]'")
+        return Machine((), "torch is not installed: the extra train brings it")
     import torch
 
     if not torch.cuda.is_available():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -10,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from leconvert._version import __version__
 from leconvert.engines import BUILT_IN, EngineNames
+from leconvert.extras import command_for_extra, install_command
 from leconvert.fscheck import CheckReport, Fitness, probe_folder
 from leconvert.machine import Machine
 from leconvert.probe import host_record, package_version
@@ -152,11 +155,11 @@ class Package:
     @property
     def remedy(self) -> str | None:
         """The command that installs it; None where it is there, fits and loads."""
-        if self.fits:
-            again = f"pip install --force-reinstall '{self.name}{self.wants}'"
-            return None if self.trouble is None else again
-        what = f"{_OURSELVES}[{self.extras[0]}]" if self.extras else _OURSELVES
-        return f"pip install --upgrade '{what}'" if self.version else f"pip install '{what}'"
+        if self.fits and self.trouble is None:
+            return None
+        if self.extras and not self.fits:
+            return command_for_extra(self.extras[0])
+        return install_command(f"{self.name}{self.wants}", again=self.fits)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -231,7 +234,8 @@ class Examination:
 
     # What leconvert wants; empty where it runs without being installed.
     packages: tuple[Package, ...]
-    video: dict[str, Any]  # ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``
+    # ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``: that it does not load or decode, and why.
+    video: dict[str, Any]
     # What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg`` (versions, or
     # None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
     loading: dict[str, Any]
@@ -254,8 +258,11 @@ class Examination:
         lacking += [
             said for package in self.packages if package.is_needed for said in _broken(package)
         ]
-        if "trouble" in self.video and not any(package.name == "av" for package in self.packages):
-            lacking.append(f"PyAV does not load: {self.video['trouble']}.")
+        pyav = next((package for package in self.packages if package.name == "av"), None)
+        if "trouble" in self.video and (pyav is None or pyav.remedy is None):
+            tested = None if pyav is None else install_command(pyav.wants.replace(">=", "av=="))
+            helps = f" Run `{tested}`: leconvert is tested with this version." if tested else ""
+            lacking.append(f"{self.video['trouble']}.{helps}")
         if not self.can_use_folder and self.file_system is not None:
             lacking.append(f"leconvert cannot work in {self.file_system.folder}.")
         return tuple(lacking)
@@ -364,11 +371,31 @@ def _broken(package: Package) -> list[str]:
 def _video() -> dict[str, Any]:
     from leconvert.media.pyav import carried_ffmpeg
 
+    fails = "PyAV does not load"
     try:
         found = carried_ffmpeg()
-    except Exception as error:  # noqa: BLE001 - whatever a broken package raises when it is imported
-        return {"trouble": _first_line(error)}
+        fails = f"PyAV {package_version('av')} does not decode"
+        _decode_a_frame()
+    except Exception as error:  # noqa: BLE001 - whatever a broken or a newer package raises
+        return {"trouble": f"{fails}: {_first_line(error)}"}
     return {"ffmpeg": found.version, "decodes": list(found.decodes)}
+
+
+def _decode_a_frame() -> None:
+    """Make a clip in memory and find a frame of it, as trimming and comparing do."""
+    from leconvert.media import decode_shown
+    from leconvert.media.encode import encode_clip
+    from leconvert.testing import FrameLabel, draw_frame, read_label
+
+    labels = [FrameLabel(1, 2, frame) for frame in range(3)]
+    with os.fdopen(os.memfd_create("leconvert-doctor"), "rb") as clip:
+        path = f"/proc/self/fd/{clip.fileno()}"
+        # Every FFmpeg has this encoder and its decoder.
+        frames = (draw_frame(label, 64, 64) for label in labels)
+        encode_clip(path, frames, fps=Fraction(30), codec="mpeg4")
+        ((_, picture),) = decode_shown(path, [1])
+    if read_label(picture) != labels[1]:
+        raise ValueError("it gave another frame than it was asked for")
 
 
 def _loading(
@@ -425,5 +452,5 @@ def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
     if shutil.which("sbatch") is None:
         troubles["slurm"] = "there is no sbatch on the PATH"
     if version_of("ray") is None:
-        troubles["ray"] = "Ray is not installed: pip install 'leconvert[ray]'"
+        troubles["ray"] = "Ray is not installed"
     return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}

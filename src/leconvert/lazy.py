@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from leconvert.errors import InstallationError
+from leconvert.extras import missing_package
 from leconvert.machine import check_linux
 
 __all__ = ["lazy_names"]
@@ -28,10 +28,7 @@ def lazy_names(
         except ModuleNotFoundError as error:
             if title is None or error.name != "torch":
                 raise
-            raise InstallationError(
-                f"{title} needs torch, which is not installed.",
-                next_step="Install it: pip install 'leconvert[probe]'.",
-            ) from error
+            raise missing_package(f"{title} needs torch", "probe") from error
         value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value

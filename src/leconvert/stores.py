@@ -25,6 +25,7 @@ from leconvert.errors import (
     UsageError,
     WorkDirError,
 )
+from leconvert.extras import command_for_extra
 from leconvert.loading import content_mark
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
@@ -107,7 +108,7 @@ def open_store(url: str) -> Store:
         fs, root = url_to_fs(url)
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
-        helps = f"pip install 'leconvert[{extra}]'" if extra else str(error)
+        helps = f"Run `{command_for_extra(extra)}`" if extra else str(error)
         raise InstallationError(
             f"{shown} cannot be reached: {protocol}:// needs a library that is not installed.",
             path=shown,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.completion import completion_script
+from leconvert.extras import command_for_extra
 from tests.program import Leconvert
 
 # What bash does at Tab: it calls the function that `complete` names, with the words so far.
@@ -94,7 +95,7 @@ def test_without_shtab_it_is_said_what_to_install(
     monkeypatch.setitem(sys.modules, "shtab", None)
     refused = leconvert_here("completion", "bash")
     assert refused.returncode == 19
-    assert "pip install 'leconvert[completion]'" in refused.stderr
+    assert command_for_extra("completion") in refused.stderr
 
 
 def test_the_script_is_printed_alone(leconvert_here: Leconvert) -> None:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from av import __version__ as av_version
 
 from leconvert import doctor as examination
 from leconvert.cli.doctor import doctor_lines
 from leconvert.doctor import Examination, Package, examine
+from leconvert.extras import command_for_extra, install_command
 from leconvert.fscheck import Finding, Promise
+from leconvert.media import pyav
 from tests.program import Leconvert
 
 DIAGNOSIS: dict[str, Any] = {
@@ -74,7 +77,7 @@ def test_an_engine_that_cannot_start_workers_says_why(
     seen = found()
     assert seen.engines["local"] is None
     assert seen.engines["slurm"] == "there is no sbatch on the PATH"
-    assert seen.engines["ray"] == "Ray is not installed: pip install 'leconvert[ray]'"
+    assert seen.engines["ray"] == "Ray is not installed"
     assert seen.lacks == ()
     assert "not slurm: there is no sbatch on the PATH" in "\n".join(
         doctor_lines(seen.as_record(), 200)
@@ -99,7 +102,7 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
 
     seen = found(version_of=lambda _name: None, diagnose=never, loads=lambda _name: never())
     assert seen.loading["torch"] is None
-    assert "torch is missing, which only the probe needs" in "\n".join(
+    assert "torch is missing, which the loader and the probe need" in "\n".join(
         doctor_lines(seen.as_record(), 200)
     )
 
@@ -119,6 +122,34 @@ def test_what_does_not_load_is_lacking_and_stops_nothing(
     assert seen.as_record()["ok"] is False
 
 
+@pytest.mark.parametrize("fault", ["raises", "another frame", "nothing"])
+def test_a_pyav_that_loads_and_does_not_decode_is_lacking(
+    found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    decode = pyav.decode_shown
+
+    def newer(path: str, ranks: list[int]) -> Any:
+        if fault == "raises":
+            raise TypeError("open() got an unexpected keyword argument 'metadata_errors'")
+        return decode(path, [0]) if fault == "another frame" else iter(())
+
+    monkeypatch.setattr("leconvert.media.decode_shown", newer)
+    av = Package("av", ">=15.1", (), "19.0.2", True)
+    seen = found(packages=(av, *PACKAGES))
+    (said,) = seen.lacks
+    assert said.startswith(f"PyAV {av_version} does not decode: ")
+    assert said.endswith(
+        f". Run `{install_command('av==15.1')}`: leconvert is tested with this version."
+    )
+    assert seen.as_record()["ok"] is False
+    assert said.partition(". Run")[0] in "\n".join(doctor_lines(seen.as_record(), 200))
+    # A package that does not even load has its own remedy, and one is enough.
+    (said,) = found(
+        packages=(av, *PACKAGES), imports=lambda _: {"av": "ImportError: libx264"}
+    ).lacks
+    assert install_command("av>=15.1", again=True) in said
+
+
 def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Examination]) -> None:
     client = Package("huggingface-hub", ">=1", (), "1.20", True)
     plots = Package("matplotlib", ">=3.9", ("plots",), "3.10", True)
@@ -132,7 +163,7 @@ def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Exam
     assert asked == ["numpy", "huggingface_hub.hf_api", "matplotlib"]
     assert seen.lacks == (
         "huggingface-hub 1.20 is installed and does not load (ImportError: no httpx): run "
-        "`pip install --force-reinstall 'huggingface-hub>=1'`.",
+        f"`{install_command('huggingface-hub>=1', again=True)}`.",
     )
     assert [said.partition(" (")[0] for said in seen.broken] == [
         "matplotlib 3.10 is installed and does not load"
@@ -158,7 +189,7 @@ def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) 
 def test_an_extra_that_is_too_old_is_broken(found: Callable[..., Examination]) -> None:
     old = Package("ray", ">=2.40", ("ray",), "2.9", False)
     assert found(packages=(*PACKAGES, old)).broken == (
-        "ray>=2.40 is wanted, 2.9 is here: run `pip install --upgrade 'leconvert[ray]'`.",
+        f"ray>=2.40 is wanted, 2.9 is here: run `{command_for_extra('ray')}`.",
     )
 
 
@@ -176,7 +207,7 @@ def test_a_package_that_is_needed_and_too_old_is_lacking(
 ) -> None:
     seen = found(packages=(Package("numpy", ">=2", (), "1.26.4", False), *PACKAGES[1:]))
     assert seen.lacks == (
-        "numpy>=2 is needed, 1.26.4 is here: run `pip install --upgrade 'leconvert'`.",
+        f"numpy>=2 is needed, 1.26.4 is here: run `{install_command('numpy>=2')}`.",
     )
     assert seen.as_record()["ok"] is False
 
@@ -189,7 +220,9 @@ def test_what_the_packages_say_ends_with_19(
     monkeypatch.setattr("leconvert.doctor.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor")
     assert told.returncode == 19
-    assert "pyarrow>=18 is needed, none is here: run `pip install 'leconvert'`." in told.stdout
+    remedy = install_command("pyarrow>=18")
+    said = " ".join(told.stdout.split())
+    assert f"pyarrow>=18 is needed, none is here: run `{remedy}`." in said
 
 
 def _nothing(_name: str) -> None:
@@ -201,12 +234,15 @@ def test_the_lines_fit_the_terminal(
     found: Callable[..., Examination], width: int, tmp_path: Path
 ) -> None:
     lines = doctor_lines(found(tmp_path).as_record(), width)
-    # A path or a version is to be copied: it is not broken.
+    # A path, a version or a command is to be copied: it is not broken.
     broken = [line for line in lines if not any(len(word) > 27 for word in line.split())]
+    broken = [line for line in broken if "`" not in line]
     assert max(map(len, broken)) <= max(width, 40), "\n".join(lines)
     text = " ".join(" ".join(lines).split())
     assert "NVIDIA H100; NVDEC is there" in text
-    assert "torchcodec >=0.4 missing pip install 'leconvert[probe]'" in text
+    assert "torchcodec >=0.4 missing" in text
+    # A command is one line, whole, to be copied.
+    assert f"probe  {command_for_extra('probe')}" in lines
     assert text.endswith("Everything that a conversion needs is here.")
 
 

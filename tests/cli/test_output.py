@@ -17,6 +17,7 @@ import pytest
 
 from leconvert.cli.check_fs import check_lines
 from leconvert.cli.output import folded
+from leconvert.extras import command_for_extra
 from leconvert.fscheck import CheckReport, probe_folder
 from leconvert.workdir.fs import Mount
 from tests.program import Leconvert
@@ -265,7 +266,7 @@ def test_the_probe_without_torch_says_what_to_install(tmp_path: Path, command: s
     assert refused.returncode == 19, refused.stderr
     sentence, step = refused.stderr.splitlines()
     assert sentence.endswith(" needs torch, which is not installed.")
-    assert "pip install 'leconvert[probe]'" in step
+    assert command_for_extra("probe") in step
 
 
 # ------------------------------------------------------------------------------------------------

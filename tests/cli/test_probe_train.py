@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.api import convert
+from leconvert.extras import command_for_extra
 from tests.program import Leconvert
 
 LAUNCHER = """\
@@ -83,7 +84,7 @@ def test_torch_that_is_missing_is_one_sentence_with_the_extra(dataset: Path) -> 
     )
     assert refused.returncode == 19
     assert "Traceback" not in refused.stderr
-    assert "pip install 'leconvert[probe]'" in refused.stderr
+    assert command_for_extra("probe") in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,11 @@ def test_what_a_terminal_showed_is_drawn_as_it_was_last() -> None:
 
 def test_the_first_hour_installs_converts_and_proves() -> None:
     with loaded_script("first_hour") as script:
-        blocks = script.blocks_below((ROOT / "README.md").read_text("utf-8"), "Try it")
-    words = [command.words for block in blocks for command in commands_of(block)]
+        lines = script.commands_below((ROOT / "README.md").read_text("utf-8"), "Try it")
+        later = script.commands_below((ROOT / "docs" / "tutorial.md").read_text("utf-8"))
+    words = [command.words for line in lines for command in commands_of(line)]
     assert words[0] == ("scripts/demo",)
     done = [command[1] for command in words if command[0] == "leconvert"]
     assert done == ["convert", "verify", "check"]
+    assert later[0] == "scripts/uv pip install -e '.[train]'"
+    assert any(command.startswith("python - <<'END'\nfrom leconvert.loading") for command in later)

@@ -6,11 +6,11 @@ import random
 import shutil
 from pathlib import Path
 
-import av
 import pytest
 
 from leconvert import LayoutOptions, convert
 from leconvert.errors import LeconvertError
+from leconvert.media.pyav import open_container
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 # So many that their indices are read together.
@@ -28,7 +28,7 @@ def pictures(root: Path) -> list[bytes]:
     """Return all frames; names of programs in the file, which may be damaged, are not looked at."""
     found = []
     for clip in sorted(root.rglob("*.mp4")):
-        with av.open(str(clip), metadata_errors="replace") as container:
+        with open_container(str(clip)) as container:
             frames = container.decode(video=0)
             found += [frame.to_ndarray(format="rgb24").tobytes() for frame in frames]
     return found

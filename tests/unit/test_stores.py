@@ -29,6 +29,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.extras import command_for_extra
 from leconvert.stores import download_tree, open_store, upload_tree
 from leconvert.workdir.incoming import source_dir
 
@@ -333,7 +334,7 @@ def test_a_library_that_is_missing_is_named(
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
     with pytest.raises(InstallationError) as caught:
         download_tree("s3://bucket/name", tmp_path / "here")
-    assert caught.value.next_step == "pip install 'leconvert[s3]'."
+    assert caught.value.next_step == f"Run `{command_for_extra('s3')}`."
 
 
 def test_only_a_complete_result_is_sent(

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from leconvert.cli.main import build_parser
-from leconvert.errors import InstallationError
+from leconvert.extras import missing_package
 
 __all__ = ["add_arguments", "completion_script", "run"]
 
@@ -38,10 +38,7 @@ def completion_script(shell: str) -> str:
     try:
         import shtab
     except ImportError:
-        raise InstallationError(
-            "This needs shtab, which is not installed.",
-            next_step="Run `pip install 'leconvert[completion]'`.",
-        ) from None
+        raise missing_package("This needs shtab", "completion") from None
     # A script outlives the terminal it was made in.
     os.environ["COLUMNS"] = "100"
     parser = build_parser()

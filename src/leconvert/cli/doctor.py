@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from leconvert.cli.options import add_json
+from leconvert.cli.output import folded
 from leconvert.errors import InstallationError, StorageError
-from leconvert.text import amount
+from leconvert.text import aligned, amount
 
 __all__ = ["doctor_lines"]
 
@@ -93,7 +93,7 @@ def _machine(machine: Mapping[str, Any]) -> str:
 
 def _video(video: Mapping[str, Any]) -> str:
     if "trouble" in video:
-        return f"PyAV does not load: {video['trouble']}"
+        return str(video["trouble"])
     return f"PyAV carries FFmpeg {video['ffmpeg']}, which decodes {', '.join(video['decodes'])}"
 
 
@@ -102,7 +102,7 @@ def _loading(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "loading", f"torch could not be asked: {loading['trouble']}"
         return
     if loading["torch"] is None:
-        yield "loading", "torch is missing, which only the probe needs"
+        yield "loading", "torch is missing, which the loader and the probe need"
         return
     ffmpeg = loading["ffmpeg"] or "none"
     codec = "loads" if loading["torchcodec_loads"] else "does not load"
@@ -150,15 +150,12 @@ _WIDE = 80
 
 def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
     """Return the lines."""
+    width = max(width, _NARROWEST)
     lines: list[str] = []
     for name, said in doctor_rows(record):
-        lines += textwrap.wrap(
-            f"{name:<{_NAME_WIDTH}}{said}",
-            max(width, _NARROWEST),
-            subsequent_indent=" " * _NAME_WIDTH,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        first, *further = folded(said, width - _NAME_WIDTH, "")
+        lines.append(f"{name:<{_NAME_WIDTH}}{first}")
+        lines += [" " * _NAME_WIDTH + piece for piece in further]
     if record["packages"]:
         lines += ["", *_packages(record["packages"], width)]
     lines.append("")
@@ -167,20 +164,24 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
         rest = ", but something else does not work:" if record["broken"] else "."
         told = [f"Everything that a conversion needs is here{rest}"]
     for sentence in (*told, *record["broken"]):
-        lines += textwrap.wrap(sentence, max(width, _NARROWEST), break_on_hyphens=False)
+        lines += folded(sentence, width, "")
     return lines
 
 
 def _packages(packages: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """Return a table; what installs a package stands below it where the terminal is narrow."""
-    rows = [("package", "wants", "here")]
-    rows += [(p["name"], p["wants"] or "any", p["version"] or "missing") for p in packages]
-    columns = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
-    lines = []
-    for row, remedy in zip(rows, ("", *(p["remedy"] or "" for p in packages)), strict=True):
-        cells = "".join(f"{cell:<{column}}" for cell, column in zip(row, columns, strict=True))
-        if width >= _WIDE:
-            lines.append(f"{cells}{remedy}".rstrip())
-        else:
-            lines += [cells.rstrip(), *([f"  {remedy}"] if remedy else [])]
+    """Return a table, and below it the commands that bring what is missing.
+
+    A command stays on one line, to be copied. Narrow terminals have no room for the last column.
+    """
+    rows = [("package", "wants", "here", "extra")]
+    rows += [
+        (p["name"], p["wants"] or "any", p["version"] or "missing", ", ".join(p["extras"]))
+        for p in packages
+    ]
+    # The first extra that wants a package is the one whose command brings it.
+    lacking = {p["extras"][0]: p["remedy"] for p in packages if p["remedy"] and p["extras"]}
+    lines = aligned(rows if width >= _WIDE else [row[:3] for row in rows])
+    if lacking:
+        lines += ["", "What an extra lacks is installed by:"]
+        lines += aligned(list(lacking.items()))
     return lines

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
+from leconvert.extras import command_for_extra
 
 if TYPE_CHECKING:
     from leconvert.resampling import Method, ResampleOptions
@@ -199,7 +200,7 @@ def run(options: argparse.Namespace) -> int:
             write_resampling_report(document, report, command=_command(), pictures=pictures)
             written.append(report.name)
     elif not options.no_plots:
-        print("No plots: pip install 'leconvert[plots]' brings matplotlib.", file=sys.stderr)
+        print(f"No plots: run `{command_for_extra('plots')}` first.", file=sys.stderr)
     print(json.dumps(document, indent=2) if options.json else _told(document))
     print(f"Written to {out_dir}: {', '.join(written)}.", file=sys.stderr)
     return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
 from leconvert.errors import UsageError
+from leconvert.extras import command_for_extra
 
 if TYPE_CHECKING:
     from leconvert.probe import SummaryLine
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.no_plots and importlib.util.find_spec("matplotlib") is not None:
         written += [path.name for path in draw_plots(lines, options.folder, "summary")]
     elif not options.no_plots:
-        print("No plots: pip install 'leconvert[plots]' brings matplotlib.", file=sys.stderr)
+        print(f"No plots: run `{command_for_extra('plots')}` first.", file=sys.stderr)
     if options.json:
         print(json.dumps([line.as_record() for line in lines], indent=2))
     else:

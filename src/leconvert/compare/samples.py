@@ -22,6 +22,7 @@ from leconvert.compare.difference import Difference
 from leconvert.compare.pair import Comparer, Place, Sampling
 from leconvert.compare.rows import SourceRows, expected_rows
 from leconvert.errors import InstallationError, UnreadableSourceError
+from leconvert.extras import command_for_extra
 from leconvert.model import DATA_STREAM, stream_of_camera
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
@@ -159,9 +160,6 @@ def _shown(picture: Picture) -> str:
 # The only module here that knows LeRobot, and it is imported for nothing else.
 
 
-_NEXT_STEP = "Install it: pip install 'leconvert[deep]', or verify without --deep."
-
-
 def check_lerobot() -> None:
     """Import LeRobot's dataset."""
     try:
@@ -169,7 +167,7 @@ def check_lerobot() -> None:
     except ImportError as error:
         raise InstallationError(
             f"--deep loads samples through lerobot, which cannot be imported: {error}.",
-            next_step=_NEXT_STEP,
+            next_step=f"Run `{command_for_extra('deep')}`, or verify without --deep.",
         ) from error
 
 

@@ -42,6 +42,7 @@ from typing import Any, TextIO
 
 from leconvert.engines.local import last_words
 from leconvert.errors import EngineError, LeconvertError, StorageError, UsageError
+from leconvert.extras import command_for_extra
 from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import RunPaths
@@ -557,9 +558,7 @@ class RayCluster:
 
 def ray_is_missing() -> EngineError:
     """Return the error that says how Ray is installed."""
-    return EngineError(
-        "Ray is not installed here.", next_step='Install it: pip install "leconvert[ray]".'
-    )
+    return EngineError("Ray is not installed here.", next_step=f"Run `{command_for_extra('ray')}`.")
 
 
 def _no_cluster(address: str, why: str) -> EngineError:

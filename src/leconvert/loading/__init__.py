@@ -6,10 +6,10 @@
     for batch in loader:
         ...
 
-torch is needed, torchcodec wanted: ``pip install 'leconvert[probe]'``. Nothing of it is imported
-before one of the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`,
-`StreamLoader`, `StreamFacts`, `UnreadableFrame`, `group_episodes_by_files` and `partition_episodes`
-are for everybody, the other names for the probe, resampling and stores.
+torch is needed, torchcodec wanted: the extra ``probe``. Nothing of it is imported before one of
+the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`, `StreamLoader`,
+`StreamFacts`, `UnreadableFrame`, `group_episodes_by_files` and `partition_episodes` are for
+everybody, the other names for the probe, resampling and stores.
 """
 
 from typing import TYPE_CHECKING

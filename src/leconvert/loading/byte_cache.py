@@ -45,6 +45,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from leconvert.machine import Machine
+from leconvert.workdir.fs import mount_of
 from leconvert.workdir.identity import boot_id
 
 __all__ = ["BLOCK_BYTES", "ByteCache"]
@@ -52,9 +54,12 @@ __all__ = ["BLOCK_BYTES", "ByteCache"]
 
 # Small enough for the frames of one sample, large enough for few files.
 BLOCK_BYTES = 256 * 1024
-# By default no more than this, and no more than this share of what is free.
+# By default no more than this, and no more than this share of what is free. Memory is what loaders
+# and training need; there a cache that holds the next minutes is enough.
 _MOST_BYTES = 32 * 10**9
 _SHARE_OF_FREE = 0.25
+_SHARE_OF_FREE_MEMORY = 0.05
+_IN_MEMORY = frozenset({"ramfs", "tmpfs"})
 # Eviction goes on to this share of the limit, so that it is not needed with every block.
 _KEPT_SHARE = 0.9
 # A fetcher that takes longer may hang in its network; then whoever waits fetches too.
@@ -79,13 +84,16 @@ class ByteCache:
 
     Args:
         folder: Where; None for a folder of the user's own in the temporary directory.
-        limit_bytes: What may stay there; None for a quarter of what is free there, 32 GB at most.
+        limit_bytes: What may stay there. None: a quarter of what is free there, 32 GB at most, and
+            where the folder is memory (tmpfs) a twentieth of the free memory at most. Then the
+            process that makes the folder says how much.
     """
 
     def __init__(self, folder: Path | None = None, limit_bytes: int | None = None) -> None:
         self._is_own = folder is None
         self._folder = folder or _own_folder()
         self._limit_bytes = limit_bytes
+        self._most_bytes = _MOST_BYTES  # where no limit was given; lower if the folder is memory
         self._boot = boot_id()
         self._job = secrets.token_hex(8)
         # Of this process: opened when first needed, and once more after a fork.
@@ -167,26 +175,49 @@ class ByteCache:
         """Return whether blocks can be kept; where they cannot, a warning says why."""
         process = os.getpid()
         opened = self._opened
+        is_new = False
         if opened is None or opened[0] != process:
             with self._opening:
                 opened = self._opened
                 if opened is None or opened[0] != process:
                     opened = self._opened = (process, True)
                     try:
-                        self._make_folder()
+                        is_new = self._make_folder()
                     except OSError as error:
                         self._fail(error)
+        if is_new and self._limit_bytes is None:
+            with contextlib.suppress(OSError):
+                self._tell()
         return bool(self._opened and self._opened[1])
 
-    def _make_folder(self) -> None:
+    def _make_folder(self) -> bool:
+        """Make the folder, or see that it is ours; tell whether it is new."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self._folder.lstat()
         # Others can write to the temporary directory, and so can make the folder first.
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         if self._is_own and (not is_ours or found.st_mode & 0o022):
             raise PermissionError(1, "another user can write there")
-        descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.close(descriptor)
+        if mount_of(self._folder).kind in _IN_MEMORY:
+            share = int(Machine().free_memory() * _SHARE_OF_FREE_MEMORY)
+            self._most_bytes = min(_MOST_BYTES, share)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            os.close(os.open(self._folder / "lock", flags, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def _tell(self) -> None:
+        """Say once a host where fetched bytes stay, and how many, if nobody chose the number."""
+        kind = mount_of(self._folder).kind
+        warnings.warn(
+            f"Bytes that are fetched stay in {self._folder} ({kind}) for all processes of this "
+            f"host, at most {self._limit_now() / 1e9:.1f} GB. cache_dir names another folder, "
+            "cache_size_in_gb another size.",
+            UserWarning,
+            stacklevel=2,
+        )
 
     def _fail(self, error: OSError) -> None:
         """Say once that this process goes on without a cache."""
@@ -208,7 +239,7 @@ class ByteCache:
             return self._limit_bytes
         found = os.statvfs(self._folder)
         free = found.f_bavail * found.f_frsize
-        return min(_MOST_BYTES, int((free + self._counted(0)) * _SHARE_OF_FREE))
+        return min(self._most_bytes, int((free + self._counted(0)) * _SHARE_OF_FREE))
 
     def _counted(self, more: int) -> int:
         """Add to the count of bytes, and return it."""

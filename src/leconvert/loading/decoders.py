@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 from leconvert.errors import UnreadableSourceError, UsageError
+from leconvert.extras import command_for_extra
 from leconvert.loading.files import OpenFile
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
 from leconvert.model import IntArray
@@ -194,9 +195,6 @@ def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
 # follows, so it gives out what it holds back, and no frame beyond is decoded.
 
 
-_DEPTH_FORMAT = "gray12le"
-
-
 class Codec:
     """FFmpeg's decoder of one kind of stream, fed with packets of any file of that kind.
 
@@ -206,20 +204,21 @@ class Codec:
     Attributes:
         context: The decoder.
         picture: Turns its frames into RGB.
+        depth_picture: Turns its frames into depth codes.
     """
 
     def __init__(self, clip: Clip) -> None:
         import av
 
-        from leconvert.media.pyav import rgb_converter
+        from leconvert.media.pyav import depth_converter, open_container, rgb_converter
 
         try:
-            with av.open(clip.source.path, metadata_errors="replace") as container:
+            with open_container(clip.source.path) as container:
                 self.context: Any = container.streams.video[0].codec_context
                 self.context.thread_count = 1
         except (av.error.FFmpegError, OSError, IndexError) as error:
             raise undecodable(clip, str(error)) from error
-        self.picture = rgb_converter()
+        self.picture, self.depth_picture = rgb_converter(), depth_converter()
 
 
 class Codecs(threading.local):
@@ -274,7 +273,7 @@ class PyavDecoder:
         import av
 
         codec = self._codecs.of(self._clip)
-        picture_of = _depth_codes if self._is_depth else codec.picture
+        picture_of = codec.depth_picture if self._is_depth else codec.picture
         samples = ranks if self._is_in_order else self._sample_of_rank[ranks]
         groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
         # A frame shown before its keyframe may also refer to the group before.
@@ -309,10 +308,6 @@ class PyavDecoder:
             packet.pts = packet.dts = sample
             yield from context.decode(packet)
         yield from context.decode(None)
-
-
-def _depth_codes(frame: Any) -> Any:
-    return frame.to_ndarray(format=_DEPTH_FORMAT)[..., None]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -367,7 +362,7 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     if wanted == "torchcodec" and trouble is not None:
         raise UsageError(
             f"torchcodec does not load: {trouble}.",
-            next_step="Install it (pip install 'leconvert[probe]') and FFmpeg's shared libraries, "
+            next_step=f"Install it (`{command_for_extra('probe')}`) and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
     if wanted == "torchcodec":

@@ -285,8 +285,8 @@ class EpisodeStream(SampleStream):
         tolerance_s: How far ``delta_timestamps`` may lie from multiples of 1 / fps.
         cache_dir: Where fetched bytes are kept for all processes of this host; None for a folder of
             the user in the temporary directory.
-        cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, and 0
-            for none.
+        cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, where
+            the folder is memory a twentieth of the free memory, and 0 for none.
 
     Attributes:
         commit: The commit of the Hub that is read; None for datasets elsewhere.

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,24 @@ def coded_packets(path: str | os.PathLike[str]) -> Iterator[CodedPacket]:
                 )
 
 
+def open_container(file: str | BinaryIO) -> Any:
+    """Open a file with PyAV.
+
+    A title or an author's name in another encoding is no reason to refuse the frames. PyAV reads
+    any text since its version 19, and must be told to before.
+    """
+    import av
+
+    options: dict[str, Any] = {"metadata_errors": "replace"} if _pyav_version() < 19 else {}
+    return av.open(file, **options)
+
+
+def _pyav_version() -> int:
+    import av
+
+    return int(av.__version__.partition(".")[0])
+
+
 @contextmanager
 def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
     """Open a file with PyAV and give container and first video stream; translate its errors."""
@@ -66,8 +85,7 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
 
     name = os.fspath(path)
     try:
-        # A title or an author's name in another encoding is no reason to refuse the frames.
-        with av.open(name, metadata_errors="replace") as container:
+        with open_container(name) as container:
             if not container.streams.video:
                 raise broken(name, "FFmpeg finds no video in it")
             stream = container.streams.video[0]
@@ -274,7 +292,7 @@ def decode_shown(
         return
     if wanted[0] < 0:
         raise broken(name, f"there is no frame {wanted[0]}")
-    picture_of = _depth_picture if is_depth else rgb_converter()
+    picture_of = depth_converter() if is_depth else rgb_converter()
     with opened_video(name) as (container, stream):
         try:
             index = read_clip_index(name)
@@ -336,7 +354,7 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
         plain: npt.NDArray[np.uint8] = frame.to_ndarray()
         return plain
     if stored.startswith("ya"):
-        frame = frame.reformat(format="gray" if stored == "ya8" else "gray16le")
+        frame = _reformatting()(frame, format="gray" if stored == "ya8" else "gray16le")
         stored = frame.format.name
     if stored in ("gray", "gray16le", "gray16be"):
         grey: Picture = frame.to_ndarray()[..., None]
@@ -357,20 +375,20 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
         return (deep[..., :3] >> 8).astype(np.uint8)
     if stored.startswith("yuvj4"):
         # By itself swscale repeats chroma; libjpeg interpolates it.
-        frame = frame.reformat(format="yuvj444p", interpolation="BILINEAR")
+        frame = _reformatting()(frame, format="yuvj444p", interpolation="BILINEAR")
     return rgb_converter()(frame)
 
 
 def rgb_converter() -> Callable[[Any], Picture]:
     """Return a function from frames of one stream to RGB; it keeps FFmpeg's tables."""
-    from av.video.reformatter import Colorspace, VideoReformatter
+    from av.video.reformatter import Colorspace
 
-    reformatter: Any = VideoReformatter()
+    reformat = _reformatting()
 
     def rgb_picture(frame: Any) -> Picture:
         # The names of these formats say full range, whatever the stream declares.
         is_full = frame.color_range == _FULL_RANGE or frame.format.name.startswith(("yuvj", "gray"))
-        converted = reformatter.reformat(
+        converted = reformat(
             frame,
             format="rgb24",
             # swscale numbers its matrices as FFmpeg does those of a stream.
@@ -386,9 +404,28 @@ def rgb_converter() -> Callable[[Any], Picture]:
     return rgb_picture
 
 
-def _depth_picture(frame: Any) -> Picture:
-    codes: Picture = frame.to_ndarray(format=_DEPTH_FORMAT)
-    return codes[..., None]
+def depth_converter() -> Callable[[Any], Picture]:
+    """Return a function from frames of one depth stream to the 12-bit values that it stores."""
+    reformat = _reformatting()
+
+    def depth_picture(frame: Any) -> Picture:
+        codes: Picture = reformat(frame, format=_DEPTH_FORMAT).to_ndarray()
+        return codes[..., None]
+
+    return depth_picture
+
+
+def _reformatting() -> Callable[..., Any]:
+    """Return a function that brings frames into another pixel format, without threads.
+
+    Since version 17 PyAV starts threads for it by itself, and since 19 one such object serves all
+    frames of a thread. A process that is forked then, as a loader's worker is, has the object
+    without its threads, and waits for them for ever.
+    """
+    from av.video.reformatter import VideoReformatter
+
+    reformat: Callable[..., Any] = VideoReformatter().reformat
+    return partial(reformat, threads=1) if _pyav_version() >= 17 else reformat
 
 
 def _needed_samples(index: ClipIndex, wanted: list[int]) -> BoolArray:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from leconvert.errors import InstallationError, UsageError
+from leconvert.errors import UsageError
+from leconvert.extras import missing_package
 from leconvert.loading import PAD_SUFFIX, EpisodeStream, Sample
 
 __all__ = ["Comparison", "compare_samples", "compare_with_map"]
@@ -72,10 +73,7 @@ def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) 
     try:
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
     except ImportError as error:
-        raise InstallationError(
-            "Comparing with LeRobot needs lerobot, which is not installed.",
-            next_step="Install it: pip install 'lerobot[dataset]'.",
-        ) from error
+        raise missing_package("Comparing with LeRobot needs lerobot", "deep") from error
     deltas = None if delta_timestamps is None else {k: list(v) for k, v in delta_timestamps.items()}
     return LeRobotDataset(
         f"local/{Path(root).name}",

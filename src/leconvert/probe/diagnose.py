@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError
+from leconvert.extras import command_for_extra
 from leconvert.loading import DatasetMeta, Files, OpenFile, files_at, load_meta
 from leconvert.probe.environment import (
     FoundFfmpeg,
@@ -44,11 +45,11 @@ def missing_pieces(pieces: _Pieces) -> list[str]:
     """Return what to install or mend, a sentence each, the most important first."""
     missing = []
     if pieces.torch is None:
-        missing.append("torch is not installed: pip install 'leconvert[probe]'.")
+        missing.append(f"torch is not installed: run `{command_for_extra('probe')}`.")
     if pieces.torchcodec is None:
         missing.append(
-            "torchcodec is not installed; decoding on a GPU and LeRobot's loaders need it: "
-            "pip install 'leconvert[probe]'."
+            "torchcodec is not installed; decoding on a GPU and LeRobot's loaders need it: run "
+            f"`{command_for_extra('probe')}`."
         )
     elif pieces.ffmpeg is None:
         first, last = pieces.built_for[0], pieces.built_for[-1]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from leconvert._version import __version__
-from leconvert.errors import InstallationError
+from leconvert.extras import missing_package
 from leconvert.machine import home_folder
 
 __all__ = [
@@ -48,9 +48,9 @@ PACKETS_LOOKED_AT = 500
 
 
 _EXTRAS = {
-    "torch": ("torch", "pip install 'leconvert[probe]'"),
-    "lerobot": ("LeRobot", "pip install 'lerobot[dataset]'"),
-    "datasets": ("LeRobot's datasets", "pip install 'lerobot[dataset]'"),
+    "torch": ("torch", "probe"),
+    "lerobot": ("LeRobot", "deep"),
+    "datasets": ("LeRobot's datasets", "deep"),
 }
 
 
@@ -58,10 +58,8 @@ def require_packages(*names: str) -> None:
     """Fail with what to install if a package is missing."""
     for name in names:
         if importlib.util.find_spec(name) is None:
-            title, command = _EXTRAS[name]
-            raise InstallationError(
-                f"This needs {title}, which is not installed.", next_step=f"Run `{command}`."
-            )
+            title, extra = _EXTRAS[name]
+            raise missing_package(f"This needs {title}", extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +81,11 @@ class VideoFacts:
 
 def video_facts(file: BinaryIO) -> VideoFacts:
     """Read how a video is coded from its header and its first packets; nothing is decoded."""
-    import av
+    from leconvert.media.pyav import open_container
 
     keyframes: list[int] = []
     reordered = False
-    with av.open(file, "r") as container:
+    with open_container(file) as container:
         stream = container.streams.video[0]
         for number, packet in enumerate(container.demux(stream)):
             if not packet.size or number >= PACKETS_LOOKED_AT:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import InstallationError, UsageError
+from leconvert.extras import install_command
 from leconvert.formats.v3 import INFO_PATH
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
 
@@ -52,7 +53,7 @@ def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, fl
     except ImportError as error:
         raise InstallationError(
             f"LeRobot's training does not load: {error}.",
-            next_step=f"pip install '{_NEEDED}'.",
+            next_step=f"Run `{install_command(_NEEDED)}`.",
         ) from error
     run = _Run(program, also)
     given, sys.argv = sys.argv, ["lerobot-train", *arguments, "--dataset.streaming=true"]

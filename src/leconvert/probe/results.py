@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import InstallationError, StorageError, UsageError
+from leconvert.errors import StorageError, UsageError
+from leconvert.extras import missing_package
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -354,10 +355,7 @@ _EMPTY = "nothing was measured"
 def require_matplotlib() -> None:
     """Fail before anything is measured if plots could not be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise InstallationError(
-            "Plots need matplotlib, which is not installed.",
-            next_step="Run `pip install 'leconvert[plots]'`, or leave --plots out.",
-        )
+        raise missing_package("Plots need matplotlib", "plots", ", or leave --plots out")
 
 
 def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:

@@ -34,12 +34,12 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from leconvert.errors import (
-    InstallationError,
     InterruptedRunError,
     ProbeError,
     StorageError,
     UsageError,
 )
+from leconvert.extras import missing_package
 from leconvert.loading import FeatureMeta, StreamLoader, local_rank
 
 __all__ = ["StepFacts", "TrainOptions", "TrainReport", "train"]
@@ -217,9 +217,8 @@ class Ranks:
         try:
             from accelerate import Accelerator
         except ImportError as error:
-            raise InstallationError(
-                "A training needs accelerate, which is not installed.",
-                next_step="pip install 'leconvert[train]'; --dummy, which only loads, needs none.",
+            raise missing_package(
+                "A training needs accelerate", "train", ", or give --dummy, which only loads"
             ) from error
         self.rank, self.world_size = rank, world_size
         if world_size > 1:  # accelerate knows torchrun's names, not those of SLURM nor --rank

@@ -29,7 +29,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import InstallationError, SourceError, UnreadableSourceError, UsageError
+from leconvert.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.extras import missing_package
 from leconvert.loading import DatasetMeta, RowReader, files_at, load_meta
 
 __all__ = [
@@ -399,10 +400,7 @@ class Hdf5Set(TrajectorySource):
         source_hz: float | None = None,
     ) -> None:
         if importlib.util.find_spec("h5py") is None:
-            raise InstallationError(
-                "HDF5 needs h5py, which is not installed.",
-                next_step="Run `pip install 'leconvert[resample]'`.",
-            )
+            raise missing_package("HDF5 needs h5py", "resample")
         self._path = path
         self._file: Any = None
         self._opened_by = 0

@@ -11,6 +11,7 @@ from tests.pictures import CAMERA, DATA, IMAGE, move_rows
 
 from leconvert.compare import Sampling, verify_pair
 from leconvert.errors import InstallationError
+from leconvert.extras import command_for_extra
 
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 
@@ -78,5 +79,5 @@ def test_without_lerobot_it_says_what_to_install(
     with pytest.raises(InstallationError, match="--deep loads samples through lerobot") as caught:
         verify_pair(picture_result, picture_source, sampling=Sampling(deep=1))
     assert caught.value.next_step == (
-        "Install it: pip install 'leconvert[deep]', or verify without --deep."
+        f"Run `{command_for_extra('deep')}`, or verify without --deep."
     )

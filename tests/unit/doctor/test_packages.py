@@ -9,6 +9,7 @@ import pytest
 
 from leconvert import doctor
 from leconvert.doctor import Package, packages_of
+from leconvert.extras import command_for_extra, install_command
 
 REQUIREMENTS = [
     "numpy>=2",
@@ -34,9 +35,9 @@ def test_needed_packages_come_first_and_extras_are_named() -> None:
 
 def test_the_remedy_is_a_command_that_can_be_copied() -> None:
     found = {p.name: p for p in packages_of(REQUIREMENTS, EXTRAS, {"torch": "2.6.0"}.get)}
-    assert found["numpy"].remedy == "pip install 'leconvert'"
-    assert found["torch"].remedy == "pip install --upgrade 'leconvert[probe]'"
-    assert found["h5py"].remedy == "pip install 'leconvert[resample]'"
+    assert found["numpy"].remedy == install_command("numpy>=2")
+    assert found["torch"].remedy == command_for_extra("probe")
+    assert found["h5py"].remedy == command_for_extra("resample")
     assert found["h5py"].as_record() == {
         "name": "h5py",
         "wants": ">=3.12",
@@ -44,7 +45,7 @@ def test_the_remedy_is_a_command_that_can_be_copied() -> None:
         "version": None,
         "fits": False,
         "trouble": None,
-        "remedy": "pip install 'leconvert[resample]'",
+        "remedy": command_for_extra("resample"),
     }
 
 

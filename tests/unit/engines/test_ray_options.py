@@ -9,6 +9,7 @@ import pytest
 
 from leconvert.engines import RayEngine, RayOptions
 from leconvert.errors import EngineError, UsageError
+from leconvert.extras import command_for_extra
 
 
 @pytest.mark.parametrize(
@@ -53,4 +54,4 @@ def test_without_ray_there_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("leconvert.engines.ray.find_spec", lambda _: None)
     with pytest.raises(EngineError, match="Ray is not installed here") as refused:
         RayEngine()
-    assert refused.value.next_step == 'Install it: pip install "leconvert[ray]".'
+    assert refused.value.next_step == f"Run `{command_for_extra('ray')}`."

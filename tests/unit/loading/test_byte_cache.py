@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ __all__ = ["hub", "lone_client", "pauses"]
 from leconvert.loading import EpisodeStream, StreamLoader, byte_cache
 from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.loading.files import RemoteFile
+from leconvert.machine import Machine
+from leconvert.workdir.fs import Mount
 
 BLOCK = bytes(range(256)) * (BLOCK_BYTES // 256)
 KEY = "ab" * 16
@@ -268,6 +271,59 @@ def test_what_was_not_used_for_longest_goes_and_the_limit_holds(tmp_path: Path) 
     for block in range(40, 60):
         cache.write(KEY, block, BLOCK)
     assert size_of(tmp_path) <= 10 * BLOCK_BYTES
+
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("kind", "free_on_it", "free_memory", "limit"),
+    [
+        ("ext4", 40 * GB, 8 * GB, 10 * GB),
+        ("ext4", 4000 * GB, 8 * GB, 32 * GB),
+        ("tmpfs", 40 * GB, 80 * GB, 4 * GB),
+        ("tmpfs", 40 * GB, 2 * GB, GB // 10),
+        ("tmpfs", GB, 80 * GB, GB // 4),
+        ("tmpfs", 4000 * GB, 4000 * GB, 32 * GB),
+    ],
+)
+def test_what_is_kept_by_default_is_told_once_a_host_and_little_where_it_is_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, free_on_it: int,
+    free_memory: int, limit: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(byte_cache, "mount_of", lambda folder: Mount(str(folder), kind=kind))
+    monkeypatch.setattr(Machine, "free_memory", lambda _: free_memory)
+    monkeypatch.setattr(
+        os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_on_it // 4096, f_frsize=4096)
+    )
+    with pytest.warns(UserWarning, match="cache_dir") as said:
+        assert ByteCache(tmp_path / "cache").is_usable()
+    assert len(said) == 1
+    shown = f"stay in {tmp_path / 'cache'} ({kind}) for all processes"
+    assert shown in str(said[0].message)
+    assert f"at most {limit / GB:.1f} GB" in str(said[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        later = ByteCache(tmp_path / "cache")
+        assert later.is_usable()
+        assert later._limit_now() == pytest.approx(limit, abs=4096)
+        # Who gave a limit knows it.
+        own = ByteCache(tmp_path / "own", limit_bytes=60 * GB)
+        assert own.is_usable()
+        assert own._limit_now() == 60 * GB
+
+
+def test_a_cache_in_memory_holds_what_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_cache, "mount_of", lambda folder: Mount(str(folder), kind="tmpfs"))
+    monkeypatch.setattr(Machine, "free_memory", lambda _: 20 * 10 * BLOCK_BYTES)
+    cache = ByteCache(tmp_path)
+    with pytest.warns(UserWarning, match=r"at most 0\.0 GB"):
+        assert cache.is_usable()
+    for block in range(40):
+        cache.write(KEY, block, BLOCK)
+    assert 8 * BLOCK_BYTES <= size_of(tmp_path) <= 10 * BLOCK_BYTES
 
 
 def refuse(number: int) -> Any:

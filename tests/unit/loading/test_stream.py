@@ -29,6 +29,7 @@ from leconvert.errors import (
     UnreadableSourceError,
     UsageError,
 )
+from leconvert.extras import command_for_extra
 from leconvert.loading import EpisodeStream, StreamLoader, decoders, frames
 from leconvert.loading import decoders as clips
 from leconvert.loading import decoders as pyav_decoder
@@ -914,4 +915,4 @@ def test_without_torch_the_extra_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert "pip install 'leconvert[probe]'" in done.stdout
+    assert command_for_extra("probe") in done.stdout

@@ -431,8 +431,9 @@ def test_a_title_in_another_encoding_is_no_reason_to_refuse_the_frames(
     assert content.count(b"Lavf") == 1
     path = tmp_path / "clip.mp4"
     path.write_bytes(content.replace(b"Lavf", b"M\xfcll"))
-    with pytest.raises(UnicodeDecodeError):
-        av.open(str(path))
+    if int(av.__version__.partition(".")[0]) < 19:  # later ones refuse it no more by themselves
+        with pytest.raises(UnicodeDecodeError):
+            av.open(str(path))
     [(_, expected)] = decode_shown(sound, [3])
     [(_, found)] = decode_shown(path, [3])
     np.testing.assert_array_equal(found, expected)

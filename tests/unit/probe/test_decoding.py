@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from leconvert.formats import Slices
 from leconvert.loading import decoders
 from leconvert.loading.files import RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
+from leconvert.media.encode import encode_clip
 from leconvert.probe import environment
 from leconvert.probe import limit as verdicts
 from leconvert.probe.diagnose import _Pieces, diagnose_decoding, missing_pieces
@@ -118,6 +120,14 @@ def test_how_a_video_is_coded_is_read_from_its_packets(several_files: Path) -> N
         "codec": "h264", "gop": 2, "width": 64, "height": 48, "pixel_format": "yuv420p",
         "has_b_frames": False,
     }  # fmt: skip
+
+
+def test_a_title_in_another_encoding_hides_nothing_of_how_a_video_is_coded(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    encode_clip(path, np.zeros((3, 16, 16, 3), np.uint8), fps=Fraction(30))
+    path.write_bytes(path.read_bytes().replace(b"Lavf", b"M\xfcll"))
+    with path.open("rb") as file:
+        assert video_facts(file).codec == "h264"
 
 
 def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(

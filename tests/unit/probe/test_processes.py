@@ -12,6 +12,7 @@ import torch
 from tests.ranks import free_port, run_as_ranks
 
 from leconvert.errors import InstallationError, ProbeError
+from leconvert.extras import command_for_extra
 from leconvert.probe.training import Ranks
 
 
@@ -69,4 +70,4 @@ def test_a_training_without_accelerate_says_what_to_install(
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(InstallationError, match="needs accelerate") as refused:
         Ranks(0, 1, "cpu")
-    assert "leconvert[train]" in str(refused.value.next_step)
+    assert command_for_extra("train") in str(refused.value.next_step)

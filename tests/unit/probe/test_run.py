@@ -12,6 +12,7 @@ import pytest
 from schema_checker import violations
 
 from leconvert.errors import InstallationError, ProbeError, SourceError, UsageError
+from leconvert.extras import command_for_extra
 from leconvert.loading.files import files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.order import spread_order
@@ -333,6 +334,6 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
 
     with pytest.raises(InstallationError, match="needs torch") as refused:
         require_packages("torch")
-    assert refused.value.next_step == "Run `pip install 'leconvert[probe]'`."
+    assert refused.value.next_step == f"Run `{command_for_extra('probe')}`."
     with pytest.raises(InstallationError, match="needs LeRobot"):
         require_packages("lerobot")
