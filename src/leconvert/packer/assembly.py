@@ -316,7 +316,7 @@ class Assembly:
     def add_former(self) -> None:
         """Give the files of the result to which episodes are appended a second name in the tree.
 
-        Its tables are not among them, nor are files that come from the source again.
+        Its tables are not among them. Files that come from the source again are the same.
         """
         manifest = self._run.manifest
         if not manifest.kept_episodes:
@@ -331,7 +331,10 @@ class Assembly:
             for number in range(begin[stream]):
                 path = self._path(stream, number)
                 link_into_tree(target / path, self._tree / path, tree=self._tree)
-        for path in other_files(target, along=files_along(manifest.sources)):
+        along = files_along(manifest.sources)
+        for path in other_files(target):
+            if path in along:
+                continue
             link_into_tree(target / path, self._tree / path, tree=self._tree)
 
     def add_copy(self, source: Source, relative: str) -> None:

@@ -20,13 +20,20 @@ from leconvert.dataset_files import dataset_with_meta
 from leconvert.errors import LeconvertError, SourceChangedError, VerificationError
 from leconvert.packer.options import PackReport
 from leconvert.progress import Progress
-from leconvert.source import FileFacts, check_source_unchanged
+from leconvert.source import FileFacts, check_source_unchanged, meta_digest
 from leconvert.text import first_few
+from leconvert.workdir.former import TreeFacts
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
-from leconvert.workdir.swap import TREE_RECORD, old_dir, removed_old_dir
+from leconvert.workdir.swap import (
+    TREE_RECORD,
+    codebase_version,
+    old_dir,
+    removed_dir,
+    removed_old_dir,
+)
 
 _DIFFERENCES_SHOWN = 20
 
@@ -87,6 +94,7 @@ def prove_tree(
             progress=progress,
             clip_digests=clip_digests,
             read_rows=run.manifest.kept_episodes,
+            keeps_further=bool(run.manifest.kept_episodes),
             repairs=[source.repairs for source in run.manifest.sources],
             stop=stop,
         )
@@ -165,6 +173,11 @@ def facts_of_tree(tree: Path) -> dict[str, FileFacts]:
     return found
 
 
+def tree_facts(tree: Path) -> TreeFacts:
+    """Return what tells a dataset that is put aside from any other."""
+    return TreeFacts.of(tree, meta_digest(tree, codebase_version(tree) or ""))
+
+
 # ------------------------------------------------------------------------------------------------
 # Removes the source that a conversion replaced, where the user asked for it and all is proven.
 #
@@ -183,26 +196,30 @@ def kept_source(target: Path) -> Path | None:
     return next((place for place in places if place.is_dir()), None)
 
 
-def rest_of_removal(target: Path) -> str:
+def rest_of_removal(target: Path, doomed: Path) -> str:
     """Say why what an interrupted removal left is kept, and how to remove it."""
-    doomed = shlex.quote(str(removed_old_dir(target)))
+    there = shlex.quote(str(doomed))
     return (
         "its removal was interrupted, and what is left of it cannot be compared: remove it by "
-        f"`rm -r {doomed}` if {target} is right"
+        f"`rm -r {there}` if {target} is right"
     )
 
 
-def remove_compared(target: Path, kept: Path, look: Callable[[Path], str | None]) -> str | None:
-    """Remove a kept source that this process has just compared with the result.
+def remove_compared(
+    old: Path, look: Callable[[Path], str | None], *, kept: Path | None = None
+) -> str | None:
+    """Remove what was kept and this process has just compared with the result.
 
     Args:
+        old: Where it was kept.
+        kept: Where it is by now, if its removal began; None for there.
         look: Called with the source once it has a name of ours, under which nobody looks for it:
             says why it must be kept all the same, or None.
 
     Returns:
         Why it was kept, with its name given back; None where it is gone.
     """
-    old, doomed = old_dir(target), removed_old_dir(target)
+    kept, doomed = kept or old, removed_dir(old)
     if kept != doomed:
         with storage_errors(kept):
             if doomed.exists():
@@ -242,13 +259,15 @@ def remove_source(
     except SourceChangedError:
         if kept != doomed:
             raise
-        return replace(report, kept=kept, kept_because=rest_of_removal(target))
+        return replace(report, kept=kept, kept_because=rest_of_removal(target, doomed))
     if proof.depth != "bytes" or not proof.still_holds(target):
         proof = prove_tree(run, journal, target, kept, "bytes", None, stop, progress)
     reason = _reason_to_keep(run, target, kept)
     if reason is None:
         # Nobody comes by its old name any more; what came to it until then is seen.
-        reason = remove_compared(target, kept, lambda tree: _reason(run, target, tree, proof))
+        reason = remove_compared(
+            old_dir(target), lambda tree: _reason(run, target, tree, proof), kept=kept
+        )
     if reason is not None:
         return replace(report, kept=kept_source(target), kept_because=reason)
     return replace(report, kept=None, removed=old_dir(target))

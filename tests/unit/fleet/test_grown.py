@@ -10,9 +10,11 @@ from tests.trees import digest_of
 
 from leconvert import fleet
 from leconvert.api import convert
-from leconvert.fleet import FleetStatus
+from leconvert.errors import TargetError, UsageError
+from leconvert.fleet import FleetStatus, clean_fleet
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
-from leconvert.upkeep import clean_kept_source
+from leconvert.upkeep import clean_kept_source, undo_conversion
+from leconvert.workdir.former import former_states
 from leconvert.worker_pool import WorkerOptions
 
 
@@ -48,44 +50,119 @@ def run(tmp_path: Path) -> FleetStatus:
     )
 
 
-def test_a_source_grows_again_and_again_and_nobody_has_to_make_way(
+def former_of(result: Path) -> list[Path]:
+    """Return the places of former states, the newest first."""
+    return [state.path for state in former_states([result])[result] if state.is_there]
+
+
+def test_a_source_grows_again_and_again_and_no_run_removes_what_another_put_aside(
     stages: list[Path], tmp_path: Path
 ) -> None:
-    """What is removed is the result before the last one: the last one has all of it."""
-    result, former = tmp_path / "out/set", ""
+    result, digests = tmp_path / "out/set", []
     for stage in stages:
         become(tmp_path / "in/set", stage)
         (one,) = run(tmp_path).datasets
         assert one.state.value == "converted", one.message
-        if former:
-            assert digest_of(tmp_path / "out/set_old") == former
-        former = digest_of(result)
+        digests.insert(0, digest_of(result))
     convert(stages[-1], output=tmp_path / "alone")
-    assert former == digest_of(tmp_path / "alone")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["set", "set_old"]
+    assert digests[0] == digest_of(tmp_path / "alone")
+    assert [digest_of(place) for place in former_of(result)] == digests[1:]
+    # All are found from the fleet's work dir, and go after they were compared with the result.
+    seen = clean_fleet(tmp_path / "work", dry_run=True)
+    assert [row.path for row in seen.removed] == former_of(result)
+    assert clean_fleet(tmp_path / "work").removed == seen.removed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["set"]
 
 
-def test_a_former_result_with_something_of_its_own_stays_and_the_advice_leads_on(
+def test_undo_takes_the_newest_and_a_former_state_of_fewer_episodes_is_compared(
     stages: list[Path], tmp_path: Path
 ) -> None:
-    old = tmp_path / "out/set_old"
+    result, digests = tmp_path / "out/set", []
+    for stage in stages[:3]:
+        become(tmp_path / "in/set", stage)
+        run(tmp_path)
+        digests.append(digest_of(result))
+    done = undo_conversion(result)
+    assert (done.episodes, done.rows) == (3, 18)
+    assert digest_of(result) == digests[1]
+    assert [digest_of(place) for place in former_of(result)] == [digests[0]]
+    with pytest.raises(TargetError, match="set_v30 exists already"):
+        undo_conversion(result)
+    done.result.rename(tmp_path / "out/newest")
+    assert undo_conversion(result).episodes == 2
+    assert digest_of(result) == digests[0]
+    assert undo_conversion(result).was_undone
+    assert former_of(result) == []
+
+
+def test_a_users_own_dataset_of_a_name_with_old_is_nobody_elses(
+    stages: list[Path], tmp_path: Path
+) -> None:
+    """As in the issue: a fleet took ``NAME_old`` for what it had kept itself."""
+    result, own = tmp_path / "out/set", tmp_path / "out/set_old"
+    own.parent.mkdir()
+    convert(stages[0], output=own)
+    before = digest_of(own)
+    for stage in stages[:3]:
+        become(tmp_path / "in/set", stage)
+        assert not run(tmp_path).set_aside
+    assert digest_of(own) == before
+    report = clean_fleet(tmp_path / "work")
+    assert [row.path for row in report.kept] == [own]
+    assert f"leconvert clean --of {result} --old" in report.kept[0].reason
+    assert digest_of(own) == before
+    assert former_of(result) == []
+
+
+def test_lists_in_which_places_meet_are_refused_before_any_work(
+    stages: list[Path], tmp_path: Path
+) -> None:
+    """``pick_old`` is where ``pick`` would be kept, whether a source or a result is there."""
+    for name, stage in (("pick", stages[1]), ("pick_old", stages[0])):
+        become(tmp_path / "in" / name, stage)
+    both = [tmp_path / "in/pick", tmp_path / "in/pick_old"]
+    renamed = fleet.Line(str(both[1]), name="pick")
+    for given, output in ((both, tmp_path / "out"), ([renamed], tmp_path / "in")):
+        before = digest_of(tmp_path / "in")
+        (tmp_path / "in/pick").rename(tmp_path / "pick") if output.name == "in" else None
+        with pytest.raises(UsageError, match="pick_old") as refused:
+            fleet.run(given, output_dir=output, work_dir=tmp_path / "work")
+        (tmp_path / "pick").rename(tmp_path / "in/pick") if output.name == "in" else None
+        assert "--name" in str(refused.value.next_step)
+        assert digest_of(tmp_path / "in") == before
+        assert not (tmp_path / "work").exists()
+
+
+def test_a_glob_leaves_former_states_out(stages: list[Path], tmp_path: Path) -> None:
     for stage in stages[:2]:
         become(tmp_path / "in/set", stage)
         run(tmp_path)
+    said: list[str] = []
+    found = fleet.fleet_datasets(
+        [fleet.Line(str(tmp_path / "out/*"))], tmp_path / "more", say=said.append
+    )
+    assert [one.name for one in found] == ["set"]
+    assert "1 former state left out" in said[0]
+    assert fleet.find_datasets(tmp_path / "out") == [tmp_path / "out/set"]
+
+
+def test_a_former_result_with_something_of_its_own_stays(
+    stages: list[Path], tmp_path: Path
+) -> None:
+    result = tmp_path / "out/set"
+    for stage in stages[:2]:
+        become(tmp_path / "in/set", stage)
+        run(tmp_path)
+    (old,) = former_of(result)
     (old / "notes.txt").write_text("mine")
     kept = digest_of(old)
     become(tmp_path / "in/set", stages[2])
-    (aside,) = run(tmp_path).set_aside
-    assert aside.error == "TargetError"
-    assert "it differs from the episodes of the result: notes.txt" in aside.message
-    assert f"mv {old} " in str(aside.next_step)
-    assert digest_of(old) == kept
-    words = str(aside.next_step).split("`")[1].split()
-    assert words[0] == "mv"
-    Path(words[1]).rename(words[2])
-    assert run(tmp_path).is_settled
-    assert digest_of(Path(words[2])) == kept
     assert not run(tmp_path).set_aside
+    report = clean_fleet(tmp_path / "work")
+    assert [row.path for row in report.kept] == [old]
+    assert report.kept[0].reason == "it was changed since it was put aside"
+    assert digest_of(old) == kept
+    assert former_of(result) == [old]
 
 
 def test_a_former_result_of_which_an_episode_changed_is_never_removed(
