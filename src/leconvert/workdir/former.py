@@ -32,10 +32,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from leconvert.errors import WorkDirError
+from leconvert.errors import LeconvertError, WorkDirError
 from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there, write_durably
 from leconvert.workdir.records import encode_record, read_record
 from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
@@ -44,6 +45,7 @@ from leconvert.workdir.swap import TREE_RECORD, old_dir
 __all__ = [
     "FormerState",
     "TreeFacts",
+    "count_former",
     "former_dir",
     "former_states",
     "former_target",
@@ -164,6 +166,18 @@ def former_states(
         if real.parent not in listed:
             listed[real.parent] = _in_folder(real.parent, fs)
     return {target: listed[real.parent].get(real.name, []) for target, real in wanted.items()}
+
+
+def count_former(targets: Iterable[Path]) -> tuple[int, int]:
+    """Return how many former states of targets there are, and their bytes; for people.
+
+    Their files may be those of the results by other names: so many bytes are free again at most.
+    """
+    found: list[FormerState] = []
+    with suppress(LeconvertError, OSError):
+        found = [each for states in former_states(targets).values() for each in states]
+    there = [each for each in found if each.is_there]
+    return len(there), sum(each.facts.size_bytes for each in there if each.facts is not None)
 
 
 def write_former(
