@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.trees import digest_of
 
 from leconvert import fleet
 from leconvert.api import convert
-from leconvert.errors import TargetError, UsageError
-from leconvert.fleet import FleetStatus, clean_fleet
+from leconvert.errors import BusyError, TargetError, UsageError
+from leconvert.fleet import FleetStatus, clean_fleet, work
+from leconvert.packer import run as packing
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 from leconvert.upkeep import clean_kept_source, undo_conversion
 from leconvert.workdir.former import former_states
@@ -180,3 +182,72 @@ def test_a_former_result_of_which_an_episode_changed_is_never_removed(
         (kept,) = clean_kept_source(new).kept
         assert why in kept.reason
         assert digest_of(old) == before
+
+
+def test_of_two_fleets_with_one_list_the_slower_finds_finished_what_the_other_did(
+    stages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other fleet does all of it between the slower one's look and its conversion."""
+    for name in ("one", "two"):
+        become(tmp_path / "in" / name, stages[0])
+    assert _race(tmp_path, monkeypatch, "convert") == ["finished before", "finished before"]
+    # Where the source has grown both convert anew: one replaces what the other made, and keeps it.
+    before = digest_of(tmp_path / "out/one")
+    become(tmp_path / "in/one", stages[1])
+    assert _race(tmp_path, monkeypatch, "swap") == ["converted", "finished before"]
+    after = digest_of(tmp_path / "out/one")
+    assert [digest_of(place) for place in former_of(tmp_path / "out/one")] == [after, before]
+    convert(stages[1], output=tmp_path / "alone")
+    assert after == digest_of(tmp_path / "alone")
+
+
+def _race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> list[str]:
+    """Let a fleet do everything when a slower one comes to a point; return what that one says."""
+    module: Any = {"convert": work, "swap": packing}[at]
+    name = {"convert": "convert", "swap": "target_lock"}[at]
+    real, raced = getattr(module, name), []
+
+    def later(*arguments: Any, **options: Any) -> Any:
+        if not raced:
+            raced.append(True)
+            patched.undo()
+            assert not fleet_of(tmp_path, "fast").set_aside
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, later)
+        slower = fleet_of(tmp_path, "slow")
+    assert [one.message for one in slower.set_aside] == []
+    return sorted(one.state.value for one in slower.datasets)
+
+
+def fleet_of(tmp_path: Path, name: str, *sources: str) -> FleetStatus:
+    return fleet.run(
+        [tmp_path / "in" / source for source in sources or ("one", "two")],
+        output_dir=tmp_path / "out",
+        work_dir=tmp_path / name,
+        workers=WorkerOptions(max_workers=1),
+    )
+
+
+def test_another_list_waits_until_nobody_works_on_the_first(
+    stages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two", "three"):
+        become(tmp_path / "in" / name, stages[0])
+    real, refused = work.convert, []
+
+    def convert_and_ask(*arguments: Any, **options: Any) -> Any:
+        with pytest.raises(BusyError, match="under way") as error:
+            fleet_of(tmp_path, "work", "one", "three")
+        refused.append(error.value)
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "convert", convert_and_ask)
+        assert not fleet_of(tmp_path, "work").set_aside
+    assert len(refused) == 2
+    assert "--restart" in str(refused[0].next_step)
+    assert not (tmp_path / "out/three").exists()
+    assert fleet_of(tmp_path, "work", "one", "three").is_settled
+    assert (tmp_path / "out/three").exists()
