@@ -815,16 +815,14 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
         stands there, and is whole, is for the caller to see. ``ROLLED_BACK`` if the old one was put
         back, ``NOT_STARTED`` if nothing had been moved.
     """
-    state, fs = journal.read(), journal.fs
+    state, swap, fs = journal.read(), journal.last_swap(), journal.fs
     # The mark counts more than the journal: a packer that lost its lock may have swapped while
     # this one began, and noted it where nobody reads.
     is_in = marked_by(target, fs=fs) == journal.run_id
     if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
         _finish(target, journal)
         return SwapOutcome.COMPLETED
-    if not is_in and (
-        state.swap is None or (state.step is PackStep.PACKING and is_listed(target, fs))
-    ):
+    if not is_in and (swap is None or (state.step is PackStep.PACKING and is_listed(target, fs))):
         return SwapOutcome.NOT_STARTED
     # While packing, the target can only be gone because a superseded packer died between its two
     # renames (a swap without an exchange): that is put right like a swap of our own.
@@ -833,7 +831,7 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
     staging = staging_dir(target, journal.run_id, journal.generation)
     if found is not None:
         take_over(target, found, journal)
-    old = old_of_swap(target, journal.last_swap())
+    old = old_of_swap(target, swap)
     if old is None and is_in and found is not None:
         old = old_dir(target) if marked_by(staging, fs=fs) != journal.run_id else None
     plan = SwapPlan(target, staging, old)
