@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.trees import digest_of
 
 from leconvert import fleet
 from leconvert.api import convert
+from leconvert.cli import main
 from leconvert.errors import BusyError, TargetError, UsageError
 from leconvert.fleet import FleetStatus, clean_fleet, work
 from leconvert.packer import run as packing
@@ -251,3 +253,35 @@ def test_another_list_waits_until_nobody_works_on_the_first(
     assert not (tmp_path / "out/three").exists()
     assert fleet_of(tmp_path, "work", "one", "three").is_settled
     assert (tmp_path / "out/three").exists()
+
+
+def test_commands_count_list_and_remove_former_states(
+    stages: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, work = tmp_path / "out/set", str(tmp_path / "work")
+    for stage in stages[:3]:
+        become(tmp_path / "in/set", stage)
+        run(tmp_path)
+    places = former_of(result)
+    assert main(["status", work]) == 0
+    assert "2 former states of results, up to " in capsys.readouterr().out
+    assert main(["status", work, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    sizes = [path.stat().st_size for place in places for path in place.rglob("*") if path.is_file()]
+    assert (told["former_states"], told["former_bytes"]) == (2, sum(sizes))
+    (tmp_path / "list.txt").write_text("in/set\n")
+    words = ["fleet", str(tmp_path / "list.txt"), "-o", str(tmp_path / "out"), "--dry-run"]
+    assert main([*words, "--work-dir", work]) == 0
+    assert "2 former states of up to" in capsys.readouterr().out
+    assert main(["convert", str(stages[3]), str(result), "--force-conversion", "--dry-run"]) == 0
+    assert "2 former states of up to" in capsys.readouterr().out
+    assert main(["clean", work, "--old", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("would remove former state") == 2
+    assert former_of(result) == places
+    assert main(["undo", str(result), "--dry-run"]) == 0
+    assert f"would put {places[0]} back as {result}" in capsys.readouterr().out
+    assert main(["clean", work, "--old"]) == 0
+    assert capsys.readouterr().out.count("removed former state") == 2
+    assert former_of(result) == []
+    assert main(["clean", work, "--old"]) == 0
+    assert "There is nothing to remove." in capsys.readouterr().out
