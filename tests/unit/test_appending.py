@@ -30,6 +30,7 @@ from leconvert.appending import what_is_lost
 from leconvert.check import check_dataset
 from leconvert.cli import main
 from leconvert.compare import verify_pair
+from leconvert.compare.files import CARD_BEGIN
 from leconvert.errors import (
     LeconvertError,
     StorageError,
@@ -291,6 +292,15 @@ def test_a_further_file_stays_and_the_command_can_be_repeated(
     assert main(words) == 0
     assert "There is nothing to do" in capsys.readouterr().out
     assert v3.EpisodesReader(result).num_rows == 5
+
+
+def test_a_card_that_a_push_wrote_stays(result: Path) -> None:
+    """Nothing of it is held against the source, so it could be lost without a word."""
+    card = f"Mine.\n{CARD_BEGIN}\nOf the push.\n"
+    (result / "README.md").write_text(card)
+    append(result)
+    assert (result / "README.md").read_text() == card
+    assert_is_result(result)
 
 
 def test_a_card_that_changed_in_the_source_is_taken_where_nobody_changed_the_result(

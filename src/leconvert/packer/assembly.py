@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.appending import other_files
+from leconvert.compare.files import README_PATH, is_pushed_card
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
 from leconvert.formats import (
     PROVENANCE_PATH,
@@ -339,7 +340,10 @@ class Assembly:
 
     def add_copy(self, source: Source, relative: str) -> None:
         """Copy one file that comes along, without features that are left out if it names such."""
-        target = self._tree / relative
+        target, former = self._tree / relative, Path(self._run.manifest.target)
+        if relative == README_PATH and self._run.manifest.kept_episodes and is_pushed_card(former):
+            link_into_tree(former / relative, target, tree=self._tree)  # in part the user's
+            return
         root, repairs = Path(source.root), source.repairs
         mended = None
         if extension_files([relative], repairs):
