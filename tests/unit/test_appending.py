@@ -272,10 +272,15 @@ def test_what_the_user_changed_in_a_result_is_refused_before_any_work_and_stays(
     assert "change" in str(refused.value.next_step)
     assert "--force-conversion" in str(refused.value.next_step)
     source = result.with_name("source")
-    shutil.copy(source / "README.md", result / "README.md")
     if change is own_card:
-        append(result)
-        assert_is_result(result)
+        shutil.copy(source / "README.md", result / "README.md")
+    elif change is own_key:
+        own_key(source)
+    else:
+        return
+    append(result)
+    assert_is_result(result)
+    assert ("license" in v3.Dataset(result).info) == (change is own_key)
 
 
 def test_a_further_file_stays_and_the_command_can_be_repeated(
