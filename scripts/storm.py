@@ -449,7 +449,7 @@ def storms_over_edits(options: argparse.Namespace, arguments: Sequence[str], fol
     cases = [
         case
         for case in CASES.values()
-        if case.command != "convert" or case.begins_with != "template"
+        if case.command != "convert" or case.begins_with != "template" or case.has_former
     ]
     template = make_templates(make_smallest(folder / "template"), cases)
     quiet, seconds = {}, {}

@@ -7,10 +7,14 @@
 1. converts each by a `leconvert convert -j 2` of its own, and keeps the digests and the seconds;
 2. converts all by one `leconvert fleet -j 2`: results must have the same digests, and what is set
    aside must be what single conversions refused, each with a finding or an error that says why;
-3. does so again with workers that are killed at random, and replaced, until nothing is left.
+3. does so again with workers that are killed at random, and replaced, until nothing is left;
+4. `--rounds` times: lets a user change some results (a card, a key, a file), put datasets beside
+   them whose names look like those of what fleets put aside, and replace some sources; then runs
+   the fleet under kills, with another list and another policy. **No tree may be lost**: each that
+   stood below the results' folder still stands there, under its name or as a former state.
 
-Prints a JSON line each, with what it ran on first. `--skip-singles` leaves the seconds of the first
-step out: datasets of a kind are alike, so that one of each is converted for its digest.
+Prints a JSON line each, with what it ran on first. Datasets of a kind are alike, so that
+`--alone 1` converts one of each for its digest. `--changes-only` leaves steps 2 and 3 out.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,10 +40,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leconvert import WorkerOptions, convert
 from leconvert.cli import main as leconvert_main
 from leconvert.cli import work  # loaded here, so that a forked process has it
 from leconvert.errors import BatchesFailedError
-from leconvert.fleet import DatasetState, fleet_status
+from leconvert.fleet import DatasetState, clean_fleet, fleet_status
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,
@@ -49,6 +54,7 @@ from leconvert.testing import (
     make_dataset,
     with_column,
 )
+from leconvert.workdir.records import WorkDir
 from storm import digest_of, header, tell
 
 type Facts = dict[str, Any]
@@ -247,22 +253,26 @@ DEFECTS: Sequence[tuple[Callable[[Path], None], int]] = (
 """Each with the kind that it is made of."""
 
 
+def made(folder: Path, kind: int) -> Path:
+    """Return a dataset of a kind, to be copied."""
+    root = folder / "kinds" / str(kind)
+    return root if root.exists() else make_dataset(root, KINDS[kind])
+
+
 def make_all(
-    folder: Path, number: int, seed: int, recordings: Sequence[Path] = ()
+    folder: Path, number: int, seed: int, most_kinds: int, recordings: Sequence[Path] = ()
 ) -> dict[str, str]:
     """Make the datasets; return the kind of each by its name."""
-    for kind, spec in enumerate(KINDS):
-        make_dataset(folder / "kinds" / str(kind), spec)
     chance = random.Random(seed)
     kinds = {}
     for n in range(number):
-        kind = chance.choices(range(len(KINDS)), _WEIGHTS)[0]
+        kind = chance.choices(range(most_kinds), _WEIGHTS[:most_kinds])[0]
         defect = None
         if n % 20 in {3, 10, 17}:
             defect, kind = DEFECTS[(n // 20 * 3 + n % 20 // 7) % len(DEFECTS)]
         root = folder / "in" / f"lab{n % 9}" / f"set_{n:05d}"
         real = recordings[n] if n < min(len(recordings), number // 20) else None
-        shutil.copytree(real or folder / "kinds" / str(kind), root)
+        shutil.copytree(real or made(folder, kind), root)
         if defect is not None and real is None:
             defect(root)
         said = real.name if real else f"{kind} {'whole' if defect is None else defect.__name__}"
@@ -394,11 +404,30 @@ def stormy_fleet(
     folder: Path, wanted: Mapping[str, str | None], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Kill workers until enough were killed and nothing is left to do."""
-    began, chance = time.monotonic(), random.Random(options.seed)
+    began = time.monotonic()
     words = fleet_words(folder, "storm")
-    # Begins the fleet, and ends at once.
+    kills, codes = under_kills(folder, words, random.Random(options.seed), options)
+    found, facts = problems(folder, wanted, "storm")
+    found += [f"a worker ended with {c}" for c in codes if c not in (0, 8, -signal.SIGKILL)]
+    return {
+        "step": "storm",
+        "seconds": round(time.monotonic() - began, 1),
+        "kills": kills,
+        "workers": options.workers,
+        **facts,
+        "problems": found,
+    }
+
+
+def under_kills(
+    folder: Path, words: Sequence[str], chance: random.Random, options: argparse.Namespace
+) -> tuple[int, list[int]]:
+    """Run a fleet whose workers are killed and replaced; return how many, and how others ended."""
+    began, before = time.monotonic(), WorkDir(folder / "work-storm").current_run_id()
     fleet = _forked([*words, "--max-workers", "1"])
-    while not (folder / "work-storm/current").exists():
+    while WorkDir(folder / "work-storm").current_run_id() == before:
+        if os.waitpid(fleet, os.WNOHANG)[0]:
+            raise SystemExit(f"the fleet could not be begun: {' '.join(words)}")
         time.sleep(0.01)
     members, kills, next_kill = [fleet], 0, time.monotonic()
     codes: list[int] = []
@@ -422,16 +451,116 @@ def stormy_fleet(
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
-    found, facts = problems(folder, wanted, "storm")
-    found += [f"a worker ended with {c}" for c in codes if c not in (0, 8, -signal.SIGKILL)]
+    return kills, codes
+
+
+# ------------------------------------------------------------------------------------------------
+# What a user does between two runs of a fleet, and whether anything is lost by the next one.
+
+
+def own_card(result: Path) -> None:
+    (result / "README.md").write_text("# Of the user's own making\n")
+
+
+def own_key(result: Path) -> None:
+    edit_info(result, lambda info: info.update(license="the user's"))
+
+
+def own_file(result: Path) -> None:
+    (result / "meta/notes.txt").write_text("the user's")
+
+
+HANDS = (own_card, own_key, own_file)
+POLICIES = ("", '[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
+
+
+def trees_below(folder: Path) -> dict[Path, str]:
+    """Return the digest of every dataset below a folder, whatever its name."""
     return {
-        "step": "storm",
+        info.parent.parent: digest_of(info.parent.parent)
+        for info in sorted(folder.rglob("meta/info.json"))
+    }
+
+
+def stormy_changes(
+    folder: Path, wanted: dict[str, str | None], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Change results, sources, list and policy between runs that are killed; nothing is lost."""
+    began, out = time.monotonic(), folder / "out-storm"
+    whole = sorted(name for name, digest in wanted.items() if digest is not None)
+    of_kind = {str(kind): digest_of_conversion(folder, kind) for kind in range(options.most_kinds)}
+    hands: dict[Path, str] = {}
+    found: list[str] = []
+    totals: Counter[str] = Counter()
+    for number in range(options.rounds):
+        chance = random.Random(f"{options.seed}/{number}")
+        few = max(1, len(whole) // 8)
+        results = [name for name in whole if (out / name).is_dir()]
+        for name in chance.sample(results, min(few, len(results))):
+            chance.choice(HANDS)(out / name)
+            hands[out / name] = digest_of(out / name)
+            for own in (out / f"{name}_old", out / f"{name}.former-mine"):
+                if not own.exists():
+                    shutil.copytree(out / name, own)
+                    own_file(own)
+                    hands[own] = digest_of(own)
+        for name in chance.sample(whole, 2 * few):
+            kind = int(
+                chance.choice([k for k, made_of in of_kind.items() if made_of != wanted[name]])
+            )
+            shutil.rmtree(folder / "in" / name)
+            shutil.copytree(made(folder, kind), folder / "in" / name)
+            wanted[name] = of_kind[str(kind)]
+            totals["sources"] += 1
+        names = chance.sample(sorted(wanted), max(1, len(wanted) * 4 // 5))
+        (folder / "list.txt").write_text("".join(f"in/{n} --name {n}\n" for n in names))
+        (folder / "policy.toml").write_text(POLICIES[number // 2 % len(POLICIES)])
+        before = trees_below(out) if out.exists() else {}
+        words = [*fleet_words(folder, "storm"), "--policy", str(folder / "policy.toml")]
+        kills, codes = under_kills(folder, words, chance, options)
+        totals["kills"] += kills
+        after = trees_below(out)
+        # A source and a policy that both changed set a dataset aside, as docs/howto/fleet.md says.
+        aside = {one.name for one in fleet_status(folder / "work-storm").set_aside}
+        totals["set_aside"] += len(aside & {*whole})
+        lost = [str(path) for path, digest in before.items() if digest not in after.values()]
+        found += [f"round {number}: what was {path} is lost" for path in lost]
+        found += [
+            f"round {number}: the user's {path} is not what it was"
+            for path, digest in hands.items()
+            if after.get(path) != digest
+        ]
+        found += [
+            f"round {number}: {name} is not the conversion of its source"
+            for name in names
+            if name in whole
+            and name not in aside
+            and out / name not in hands
+            and after.get(out / name) != wanted[name]
+        ]
+        found += [f"a worker ended with {c}" for c in codes if c not in (0, 8, -signal.SIGKILL)]
+    former = sum(".former-2" in path.name for path in after)
+    removed = clean_fleet(folder / "work-storm").removed
+    after = trees_below(out)
+    found += [f"clean: {path} is gone" for path in hands if after.get(path) != hands[path]]
+    return {
+        "step": "changes",
         "seconds": round(time.monotonic() - began, 1),
-        "kills": kills,
-        "workers": options.workers,
-        **facts,
+        "rounds": options.rounds,
+        **totals,
+        "hands": len(hands),
+        "former_states": former,
+        "cleaned": len(removed),
         "problems": found,
     }
+
+
+def digest_of_conversion(folder: Path, kind: int) -> str:
+    target = folder / "of-kind"
+    convert(made(folder, kind), output=target, workers=WorkerOptions(max_workers=1))
+    digest = digest_of(target)
+    shutil.rmtree(target)
+    return digest
 
 
 def _forked(arguments: Sequence[str]) -> int:
@@ -454,6 +583,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pace", type=float, default=0.3, help="mean seconds between two kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--alone", type=int, default=0, help="how many of a kind; default: all")
+    parser.add_argument("--rounds", type=int, default=4, help="runs with changes between them")
+    parser.add_argument("--most-kinds", type=int, default=len(KINDS), help="the first so many")
+    parser.add_argument("--changes-only", action="store_true", help="leave fleets without out")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--recordings", type=Path, help="a folder of further datasets")
     parser.add_argument("--log", type=Path)
@@ -465,21 +597,26 @@ def main(arguments: Sequence[str]) -> int:
         head["command"] = head["command"].replace("storm.py", Path(__file__).name)
         tell({**head, "format": "leconvert-storm-fleet", "load": os.getloadavg()}, options.log)
         real = sorted(options.recordings.iterdir()) if options.recordings else []
-        kinds = make_all(folder, options.datasets, options.seed, real)
+        kinds = make_all(folder, options.datasets, options.seed, options.most_kinds, real)
         lines = [f"in/{name} --name {name}\n" for name in kinds]
         (folder / "list.txt").write_text("".join(lines))
         wanted, told = converted_alone(folder, kinds, of_a_kind=options.alone)
         told["refused"] = sum(digest is None for digest in wanted.values())
-        rows = [told, whole_fleet(folder, wanted)]
-        tell({**rows[0], "datasets": len(kinds)}, options.log)
-        tell({**rows[1], "load": os.getloadavg()}, options.log)
-        rows.append(with_policy(folder))
-        tell(rows[2], options.log)
-        for gone in ("out-quiet", "work-quiet"):
-            shutil.rmtree(folder / gone)
-        if options.kills:
-            rows.append(stormy_fleet(folder, wanted, options))
-            tell(rows[3], options.log)
+        rows = [told]
+        tell({**told, "datasets": len(kinds)}, options.log)
+        if not options.changes_only:
+            rows.append(whole_fleet(folder, wanted))
+            tell({**rows[-1], "load": os.getloadavg()}, options.log)
+            rows.append(with_policy(folder))
+            tell(rows[-1], options.log)
+            for gone in ("out-quiet", "work-quiet"):
+                shutil.rmtree(folder / gone)
+            if options.kills:
+                rows.append(stormy_fleet(folder, wanted, options))
+                tell(rows[-1], options.log)
+        if options.rounds:
+            rows.append(stormy_changes(folder, wanted, options))
+            tell(rows[-1], options.log)
     return 1 if any(row.get("problems") for row in rows) else 0
 
 

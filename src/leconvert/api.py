@@ -1054,7 +1054,7 @@ def is_result(
                 return False
         elif made.selected_episodes is not None or made.dropped_episodes:
             return False  # all of them are wanted
-        return verify_pair(target, source).ok
+        return verify_pair(target, source, keeps_further=layout.append).ok
     except (LeconvertError, OSError, ValueError, KeyError):
         return False
 

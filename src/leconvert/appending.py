@@ -4,32 +4,44 @@ The result's data and video files stay as they are; the new episodes get files b
 next numbers. LeRobot reads every table below ``data``, whether an episode names it or not, so no
 file can be added to a dataset that somebody may read. Therefore the new tree is made as in every
 conversion, beside the target, and put in its place in one step; the files that are there already
-get a second name in it (where there are no hard links: a copy). What it was before is kept at
-``<target>_old``, for `undo`; the next appending removes that, once it has seen that the dataset
-still holds all of it (`what_is_lost`).
+get a second name in it (where there are no hard links: a copy). What it was before is kept as a
+former state (`leconvert.workdir.former`), for `undo`.
 
 Nothing remembers which source a result is of, or how its files looked: the new tree, old episodes
 and new ones, is compared with the source before it takes its place, and with what stands there.
+Likewise nothing remembers what the user changed in a result. Whatever a conversion of the old
+episodes would not have written counts as the user's. A further file stays; if anything else
+differs, nothing is appended.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from leconvert.compare import same_bytes, same_statistic
-from leconvert.dataset_files import names_to_keep
+from leconvert.compare import (
+    Difference,
+    compare_tables,
+    same_bytes,
+    same_json,
+    same_statistic,
+)
+from leconvert.dataset_files import EPISODE_FOLDERS, names_to_keep
 from leconvert.errors import LeconvertError, StorageError, TargetError, UsageError
-from leconvert.formats import TARGETS, Totals, open_sources, v3
+from leconvert.formats import TARGETS, Sources, SourceView, open_sources, v3
 from leconvert.layout import layout_streams
 from leconvert.model import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
+from leconvert.selection import EpisodeRanges
+from leconvert.text import first_few, shown
 from leconvert.versions import V3_VERSION
+from leconvert.workdir.former import stands_as_left
 from leconvert.workdir.storage_errors import raise_storage_trouble
 from leconvert.workdir.swap import is_converted, old_dir
 
@@ -43,6 +55,10 @@ __all__ = [
 ]
 
 _VERSION = V3_VERSION
+_EPISODE_FOLDERS = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
+_DIFFERENCES_SHOWN = 20
+# Differences in info.json without which old episodes and new ones are not of one kind.
+_OF_EPISODES = re.compile(r"fps\Z|robot_type\Z|features\Z|.*\bfeature '")
 
 
 def check_can_append(
@@ -76,7 +92,7 @@ def layout_appended(
     """Return the output files of a source whose first episodes have theirs, and how many have."""
     former = v3.Dataset(target)
     kept = len(former.episodes)
-    _check_former(scan, former, options)
+    _check_former(scan, former)
     tail = np.arange(kept, scan.num_episodes)
     if options.layout == "streaming":
         # Loader workers share out whole datasets; of a few episodes each would get next to nothing.
@@ -96,7 +112,7 @@ def layout_appended(
     ], kept
 
 
-def _check_former(scan: SourceScan, former: v3.Dataset, options: LayoutOptions) -> None:
+def _check_former(scan: SourceScan, former: v3.Dataset) -> None:
     target, source = former.root, scan.only.root
     kept, there = len(former.episodes), scan.num_episodes
     if kept == there:
@@ -108,20 +124,6 @@ def _check_former(scan: SourceScan, former: v3.Dataset, options: LayoutOptions) 
         )
     if kept > there:
         raise _refusal(target, f"it has {kept} episodes, and {source} {there}")
-    sources = open_sources(scan.sources)
-    totals = Totals(
-        fps=scan.fps, episodes=there, frames=int(scan.length.sum()), tasks=len(sources.tasks)
-    )
-    wanted = TARGETS[_VERSION].info(sources.info, totals, asdict(options))
-    changed = [name for name in ("fps", "robot_type") if former.info.get(name) != wanted.get(name)]
-    features = wanted["features"]
-    changed += [
-        name
-        for name in {**features, **former.features}
-        if features.get(name) != former.features.get(name)
-    ]
-    if changed:
-        raise _refusal(target, f"its info.json says otherwise than {source}: {', '.join(changed)}")
     lengths = former.episodes.length
     differing = np.flatnonzero(lengths != scan.length[:kept])
     if len(differing):
@@ -130,8 +132,54 @@ def _check_former(scan: SourceScan, former: v3.Dataset, options: LayoutOptions) 
             target,
             f"its episode {at} has {lengths[at]} frames, and in {source} {scan.length[at]}",
         )
-    if list(former.task_table) != sources.tasks[: len(former.task_table)]:
+    (view,) = open_sources(scan.sources)
+    if list(former.task_table) != view.tasks[: len(former.task_table)]:
         raise _refusal(target, f"its tasks are not the first tasks of {source}")
+    strays = [name for name in other_files(target) if name.startswith(_EPISODE_FOLDERS)]
+    if strays:
+        raise _refusal(target, f"{shown(strays[0])} is no file of an episode")
+    if found := _of_the_user(former, view):
+        names = dict.fromkeys(
+            f"{each.what} in {each.path}" if each.path == v3.INFO_PATH else each.path
+            for each in found
+        )
+        refused = _refusal(
+            target,
+            f"it has something that a conversion of {source} does not write, and that would be "
+            f"lost: {', '.join(names)}",
+            f"If you changed it, change {source} likewise; if {source} was changed since, change "
+            f"{target} likewise. Or convert",
+        )
+        refused.details = tuple(first_few(list(map(str, found)), _DIFFERENCES_SHOWN))
+        raise refused
+
+
+def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
+    """Return what a dataset has that a conversion of its episodes would not have written.
+
+    Where a record tells that the dataset is as a run left it, what differs in files that come along
+    and in most of info.json is the source's, and is taken from there.
+    """
+    first = EpisodeRanges.of_episodes(view.index[: len(former.episodes)])
+    own = replace(view.repairs, selected_episodes=first)
+    found = compare_tables(former.root, Sources([SourceView(view.dataset, own)]))
+    if stands_as_left(former.root):
+        tables = former.tables()
+        found = [
+            each
+            for each in found
+            if each.path in tables and (each.path != v3.INFO_PATH or _OF_EPISODES.search(each.what))
+        ]
+    said = former.info
+    # Tasks were counted when there were fewer; splits may be given to all episodes alike.
+    usual = {"total_tasks": len(former.task_table), "splits": view.dataset.info.get("splits")}
+    return [
+        each
+        for each in found
+        if each.path != v3.INFO_PATH
+        or each.what not in usual
+        or not same_json(said.get(each.what), usual[each.what])
+    ]
 
 
 def _starts(former: v3.Dataset, stream: str) -> IntArray:
@@ -146,13 +194,15 @@ def _starts(former: v3.Dataset, stream: str) -> IntArray:
     return np.concatenate(([0], np.flatnonzero(steps) + 1, [len(slices.file)]))
 
 
-def _refusal(target: Path, why: str) -> TargetError:
+_CHANGED = "Episodes were changed or removed, or the result was. Convert"
+
+
+def _refusal(target: Path, why: str, helps: str = _CHANGED) -> TargetError:
     return TargetError(
         f"Nothing can be appended to {target}: {why}.",
         path=str(target),
-        next_step="Episodes were changed or removed, or the result was; with --force-conversion "
-        f"in place of --append all of it is converted anew, and what is there kept as "
-        f"{old_dir(target)}.",
+        next_step=f"{helps} all of it anew, with --force-conversion in place of --append: what is "
+        f"there is then kept as {old_dir(target)}.",
     )
 
 
@@ -171,16 +221,27 @@ def not_as_planned(target: Path, why: str) -> TargetError:
 _DERIVED = frozenset({v3.REPAIRS_PATH})
 
 
-def what_is_lost(new: Path, old: Path, *, along: Collection[str] | None = ()) -> str | None:
+# What `info.json` says of all episodes together, and how large files of new ones may be.
+_OF_ALL_EPISODES = frozenset(
+    {
+        "total_episodes",
+        "total_frames",
+        "total_tasks",
+        "data_files_size_in_mb",
+        "video_files_size_in_mb",
+    }
+)
+
+
+def what_is_lost(new: Path, old: Path, *, others: bool = True) -> str | None:
     """Say what of a dataset is not in the one that episodes were appended to; None for nothing.
 
     Every file of an episode, and every other file, is there under its name: the same file, or one
     of the same bytes. The table of episodes begins with the same rows, statistics included, and the
-    table of tasks with the same tasks; fps and features are equal.
+    table of tasks with the same tasks; what info.json says is equal but for totals.
 
     Args:
-        along: Files that come from the source and may be others now; None to look at those of
-            episodes alone.
+        others: Whether to look at other files than those of episodes, and at all of info.json.
 
     Returns:
         Half a sentence about the first difference.
@@ -195,12 +256,14 @@ def what_is_lost(new: Path, old: Path, *, along: Collection[str] | None = ()) ->
             return f"it has {kept} episodes, and {new} {now}"
         if (before.fps, before.features) != (after.fps, after.features):
             return "its info.json says otherwise"
+        if others and (changed := _changed_keys(before, after)):
+            return f"its info.json says otherwise: {', '.join(changed)}"
         if list(before.task_table) != list(after.task_table)[: len(before.task_table)]:
             return "its tasks are others"
         if (episode := _other_row(before, after, kept)) is not None:
             return f"what its table says of episode {episode} is something else"
         names = [path for stream in before.streams for path in before.slices(stream).paths]
-        names += [] if along is None else other_files(old, along=along)
+        names += other_files(old) if others else []
         for name in names:
             if not _same_file(old / name, new / name):
                 return f"{name} is not the same"
@@ -212,10 +275,22 @@ def what_is_lost(new: Path, old: Path, *, along: Collection[str] | None = ()) ->
     return None
 
 
-def other_files(root: Path, *, along: Collection[str]) -> list[str]:
+def _changed_keys(before: v3.Dataset, after: v3.Dataset) -> list[str]:
+    """Return the keys of info.json whose value is lost."""
+    first = np.arange(len(before.episodes))
+    return [
+        key
+        for key, said in before.info.items()
+        if key not in _OF_ALL_EPISODES
+        and not same_json(said, after.info.get(key))
+        and not (key == "splits" and same_json(said, v3.kept_splits(after.info.get(key), first)))
+    ]
+
+
+def other_files(root: Path) -> list[str]:
     """Return what a v3.0 dataset's folder holds besides its tables and the files of episodes."""
     dataset = v3.Dataset(root)
-    known = {*dataset.tables(), *_DERIVED, *along}
+    known = {*dataset.tables(), *_DERIVED}
     known |= {path for stream in dataset.streams for path in dataset.slices(stream).paths}
     return sorted(name for name in names_to_keep(root) if name not in known)
 

@@ -61,6 +61,7 @@ from leconvert.repairs import RepairOptions, Repairs
 from leconvert.selection import EpisodeSelection
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.text import amount, count, shown
+from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import CANNOT_LINK, can_clone, is_there
 from leconvert.workdir.locks import planner_lock, remove_planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
@@ -155,11 +156,15 @@ class SpaceNeeded:
         cloned: Whether video bytes will be shared with the source instead of copied.
         twice_bytes: Bytes that stand twice on one file system until the swap.
         rooms: One file system, or two where the work dir is on another one.
+        former_states: What earlier runs put aside at the target; no run removes it.
+        former_bytes: Bytes of their files, some of which may be the result's own.
     """
 
     cloned: bool
     twice_bytes: int
     rooms: tuple[Room, ...]
+    former_states: int = 0
+    former_bytes: int = 0
 
 
 def space_needed(
@@ -229,8 +234,19 @@ def check_room(space: SpaceNeeded, target: Path) -> None:
             f"{'result needs' if is_target else 'shards need'} about "
             f"{amount(room.bytes_needed)}{why}.",
             path=room.folder,
-            next_step=f"Free some space or choose another {other}; nothing was written.",
+            next_step=_free_former(space, target)
+            + f"Free some space or choose another {other}; nothing was written.",
         )
+
+
+def _free_former(space: SpaceNeeded, target: Path) -> str:
+    if not space.former_states:
+        return ""
+    clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
+    return (
+        f"`{clean}` removes former states of the result that it holds as a whole, "
+        f"{count(space.former_states, 'state')} of up to {amount(space.former_bytes)}. "
+    )
 
 
 def free_bytes_of(folder: Path) -> int | None:
@@ -576,15 +592,8 @@ def draft_plan(
     if not is_in_place:
         batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit, first=kept)
     block_align = choose_block_align(scan.streams, layout.block_align)
-    summary = PlanSummary(
-        episodes=scan.num_episodes,
-        frames=int(scan.length.sum()),
-        source_bytes=sum(batch.source_bytes for batch in batches) if kept else scan.source_bytes,
-        files={layout.stream: layout.num_files for layout in streams},
-        kept={stream: int(files[kept:].sum()) for stream, files in fit.items()},
-        batches=len(batches),
-        block_align=block_align,
-        space=_space_of_meta(target)
+    space = (
+        _space_of_meta(target)
         if is_in_place
         else space_needed(
             [] if is_outline(arrival) else sources,
@@ -594,7 +603,18 @@ def draft_plan(
             scan.streams,
             batches,
             is_migration=is_migration,
-        ),
+        )
+    )
+    former_states, former_bytes = count_former([target])
+    summary = PlanSummary(
+        episodes=scan.num_episodes,
+        frames=int(scan.length.sum()),
+        source_bytes=sum(batch.source_bytes for batch in batches) if kept else scan.source_bytes,
+        files={layout.stream: layout.num_files for layout in streams},
+        kept={stream: int(files[kept:].sum()) for stream, files in fit.items()},
+        batches=len(batches),
+        block_align=block_align,
+        space=replace(space, former_states=former_states, former_bytes=former_bytes),
         findings=findings,
         decoded_cameras=decoded_cameras(streams, scan.sources),
         decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source, kept),

@@ -19,6 +19,7 @@ from leconvert.errors import StorageError, WorkDirError
 from leconvert.leasing import BatchState, BatchStatus, Board, LeaseStore, read_done, read_failed
 from leconvert.leasing.registry import WorkerRecord, read_workers
 from leconvert.workdir.activity import JobRecord, read_jobs
+from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.journal import Journal, PackStep
@@ -171,6 +172,8 @@ class RunStatus:
     # The most that one worker's process has had resident, of all that took part, on any host; 0
     # where none has said.
     peak_memory_bytes: int = 0
+    former_states: int = 0  # what earlier runs put aside at the target
+    former_bytes: int = 0  # bytes of their files, some of which may be the result's own
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -574,6 +577,7 @@ class RunObserver:
         total_bytes = sum(self._source_bytes)
         done_bytes = sum(self._source_bytes[batch_id] for batch_id in done)
         manifest = self._run.manifest
+        former_states, former_bytes = count_former([Path(manifest.target)])
         now = self._clock()
         observed = 0.0 if self._began is None else now - self._began
         self._began = now if self._began is None else self._began
@@ -607,6 +611,8 @@ class RunObserver:
             failures=self._look_at_failures(failed),
             jobs=self._jobs.look(),
             peak_memory_bytes=self._workers.peak_memory_bytes,
+            former_states=former_states,
+            former_bytes=former_bytes,
         )
         return self._last
 

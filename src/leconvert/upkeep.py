@@ -37,6 +37,7 @@ from leconvert.errors import (
     LeconvertError,
     StorageError,
     TargetError,
+    UnreadableSourceError,
     UsageError,
     VerificationError,
     WorkDirError,
@@ -46,13 +47,20 @@ from leconvert.formats.v3 import REPAIRS_PATH, STATS_PATH, TASKS_PATH, Dataset, 
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
 from leconvert.leasing.leases import Observed
 from leconvert.leasing.state import Outcome, Wait, derive_state
-from leconvert.packer import TreePair, facts_of_tree, remove_compared, rest_of_removal
+from leconvert.packer import (
+    TreePair,
+    facts_of_tree,
+    remove_compared,
+    rest_of_removal,
+    tree_facts,
+)
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.selection import EpisodeRanges
 from leconvert.source import FileFacts
 from leconvert.text import first_few
+from leconvert.workdir.former import FormerState, former_states
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.journal import Journal, JournalState, PackStep
@@ -77,7 +85,9 @@ from leconvert.workdir.swap import (
     mark_tree,
     marked_by,
     old_dir,
+    old_of_swap,
     remove_mark,
+    removed_dir,
     removed_old_dir,
     result_aside,
     run_of,
@@ -90,12 +100,15 @@ from leconvert.workdir.swap import (
 __all__ = [
     "CleanReport",
     "Holder",
+    "Leftover",
     "ReleaseReport",
     "UndoReport",
     "Verdict",
+    "clean_former_states",
     "clean_kept_source",
     "clean_work_dir",
     "judge",
+    "newest_kept",
     "release_batches",
     "undo_conversion",
 ]
@@ -112,7 +125,8 @@ class Leftover:
 
     Attributes:
         path: Where it is.
-        kind: ``run``, ``attempt``, ``new tree``, ``outline``, ``work dir`` or ``kept source``.
+        kind: ``run``, ``attempt``, ``new tree``, ``outline``, ``work dir``, ``kept source``,
+            ``former state`` or ``record``.
         removable: Whether it may go.
         reason: Why, or why not, as half a sentence.
     """
@@ -288,8 +302,8 @@ def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None
             return None
         if marked_by(target) == run_id:
             return f"it was interrupted when its result had taken the place of {target}; {again}"
-        old = old_dir(target)
-        if (state.swap or {}).get("old") and is_listed(old, LOCAL) > is_listed(target, LOCAL):
+        old = old_of_swap(target, state.swap)
+        if old is not None and is_listed(old, LOCAL) > is_listed(target, LOCAL):
             return f"it was interrupted between two renames, and the dataset is {old}; {again}"
     return None
 
@@ -478,7 +492,7 @@ def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
 
 
 # ------------------------------------------------------------------------------------------------
-# Removes the source that a conversion in place kept, once the result is proven to hold it all.
+# Removes what runs put aside, once the dataset at the target is proven to hold it all.
 #
 # The steps are those of ``convert --delete-source`` (`leconvert.packer.remove_compared`): what a
 # removal that was interrupted left is compared like any other tree, and kept where it cannot be.
@@ -487,35 +501,101 @@ def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
 def clean_kept_source(
     target: Path, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
 ) -> CleanReport:
-    """Remove ``<target>_old`` if the dataset at the target provably holds everything in it.
+    """Remove ``<target>_old`` and former states if the target provably holds everything in them.
 
-    It is the source of a conversion in place, or a result whose source has grown since. After an
+    ``<target>_old`` is the source of a conversion in place, or a result that was replaced; after an
     overlay in place it is the ``meta/`` that was replaced.
 
     The proof is made here and now: every coded packet and every row are compared, and every other
-    file must be in the result with the same bytes.
+    file must be in the result with the same bytes. A former state must also be what its record
+    says that was put aside.
     """
-    removed: list[Leftover] = []
-    kept: list[Leftover] = []
     result = _exchanged(target)
-    old, doomed = old_dir(result), removed_old_dir(result)
+    report = clean_former_states(target, dry_run=dry_run, progress=progress)
+    old = old_dir(result)
+    if report.removed + report.kept and not old.exists() and not removed_dir(old).is_dir():
+        return report
+    found = tuple(_cleaned(target, result, old, "kept source", dry_run, progress))
+    return _with(report, found)
+
+
+def clean_former_states(
+    target: Path, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
+) -> CleanReport:
+    """Remove former states as `clean_kept_source` does, and not what has a name alone."""
+    result, report = _exchanged(target), CleanReport(dry_run, (), ())
+    for state in former_states([result])[result]:
+        rows = tuple(_cleaned(target, result, state.path, "former state", dry_run, progress, state))
+        report = _with(report, rows)
+        if all(row.removable for row in rows) and state.facts is not None:
+            if not dry_run and not _remove_record(result, state):
+                continue
+            if not rows:
+                row = Leftover(state.record, "record", True, "what it tells of is not there")
+                report = _with(report, (row,))
+    return report
+
+
+def _with(report: CleanReport, rows: Sequence[Leftover]) -> CleanReport:
+    return replace(
+        report,
+        removed=report.removed + tuple(row for row in rows if row.removable),
+        kept=report.kept + tuple(row for row in rows if not row.removable),
+    )
+
+
+def _remove_record(target: Path, state: FormerState) -> bool:
+    """Remove the record of a former state that is not there, unless its run may put it there."""
+    with suppress(BusyError), target_lock(target, "-"):
+        if any(run_id == state.run_id for run_id, _ in staging_trees(target)) or any(
+            each.is_there for each in former_states([target])[target] if each.path == state.path
+        ):
+            return False
+        with storage_errors(state.record), suppress(FileNotFoundError):
+            state.record.unlink()
+        return True
+    return False
+
+
+def _cleaned(
+    target: Path,
+    result: Path,
+    old: Path,
+    kind: str,
+    dry_run: bool,
+    progress: Progress,
+    state: FormerState | None = None,
+) -> Iterator[Leftover]:
+    """Remove one tree that was put aside, and what an earlier removal left of it."""
+    doomed, seen = removed_dir(old), False
     for place in (doomed, old):
         if place == doomed and not doomed.is_dir():
             continue
-        if place == old and (removed or kept) and not old.exists():
+        if place == old and not old.exists() and (seen or state is not None):
             break  # all that there was had the other name
+        seen = True
         before = TreePair.now(result, place)
-        doubt = _doubt(target, result, place, progress)
+        doubt = None if state is None else _doubt_of_record(place, state)
+        doubt = doubt or _doubt(target, result, place, progress)
         if doubt is None and not dry_run:
-            doubt = remove_compared(result, place, before)
+            doubt = remove_compared(result, old, before, kept=place)
         if doubt is not None:
             if place == doomed and doomed.exists():
-                doubt = rest_of_removal(result)
-            kept.append(Leftover(place, "kept source", False, doubt))
+                doubt = rest_of_removal(doomed)
+            yield Leftover(place, kind, False, doubt)
             continue
         proven = f"every packet, row and other file of it is in {target}"
-        removed.append(Leftover(place, "kept source", True, proven))
-    return CleanReport(dry_run, tuple(removed), tuple(kept))
+        yield Leftover(place, kind, True, proven)
+
+
+def _doubt_of_record(place: Path, state: FormerState) -> str | None:
+    if state.facts is None:
+        return "no record says that a run put it aside"
+    try:
+        is_it = not place.is_symlink() and tree_facts(place) == state.facts
+    except (LeconvertError, OSError) as error:
+        return f"it cannot be compared with its record: {error}"
+    return None if is_it else "it was changed since it was put aside"
 
 
 def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | None:
@@ -581,12 +661,13 @@ def _former_doubt(new: Path, old: Path, progress: Progress) -> str | None:
 # ------------------------------------------------------------------------------------------------
 # Puts the source that a conversion in place kept back in its place, and the result beside it.
 #
-# What there is to do is told by what lies at the places (``DATASET``, ``DATASET_old`` and
+# What there is to do is told by what lies at the places (``DATASET``, what was put aside last, and
 # ``DATASET_v30`` or ``DATASET_v21``) and by nothing else, so that the same command ends what a
-# crash left. Whatever is found there, both trees are compared to the byte before one of them is
-# moved. Versions do not tell which of the two is the source, as a conversion goes either way: it is
-# the one at ``DATASET_old``. Before anything moves the result gets a mark, which tells it from then
-# on, and which it loses when all is done. (The source may be one that only its owner may change.)
+# crash left. What was put aside last is ``DATASET_old`` or the newest former state. Whatever is
+# found there, both trees are compared to the byte before one of them is moved. Versions do not tell
+# which of the two is the source, as a conversion goes either way: it is the one that was put aside.
+# Before anything moves the result gets a mark, which tells it from then on, and which it loses when
+# all is done. (The source may be one that only its owner may change.)
 
 
 _DIFFERENCES_SHOWN = 20
@@ -642,11 +723,11 @@ def undo_conversion(
     progress: Progress = NO_PROGRESS,
     fs: FileSystem = LOCAL,
 ) -> UndoReport:
-    """Put ``<target>_old`` back at the target, and the result there at ``<target>_v30``.
+    """Put what was put aside last back at the target, and the result there at ``<target>_v30``.
 
-    A result of v2.1 goes to ``<target>_v21``. After an overlay in place it is ``meta/`` alone that
-    is put back and kept so. After a repair in place the repaired dataset goes to
-    ``<target>_repaired``.
+    That is ``<target>_old``, or the newest former state (`leconvert.workdir.former`). A result of
+    v2.1 goes to ``<target>_v21``. After an overlay in place it is ``meta/`` alone that is put back
+    and kept so. After a repair in place the repaired dataset goes to ``<target>_repaired``.
 
     Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
     """
@@ -675,7 +756,7 @@ def undo_conversion(
             raise
         except (LeconvertError, OSError):
             if not dry_run:  # a dataset that is not whole does not stay in the target's place
-                take_back_undo(target, aside=aside, is_source=_is_unmarked, fs=fs)
+                take_back_undo(target, kept=places.kept, aside=aside, is_source=_is_unmarked, fs=fs)
                 remove_mark(target, _UNDO_RUN, fs=fs)
             raise
         if not dry_run:
@@ -688,6 +769,7 @@ def undo_conversion(
             try:
                 swap_back(
                     target,
+                    kept=places.kept,
                     aside=aside,
                     is_source=_is_unmarked,
                     check=check,
@@ -699,6 +781,10 @@ def undo_conversion(
                     remove_mark(target, _UNDO_RUN, fs=fs)  # none but where nothing moved
                 raise
             remove_mark(aside, _UNDO_RUN, fs=fs)
+            for state in former_states([target], fs=fs)[target]:
+                if state.path == places.kept:  # it tells of nothing any more
+                    with storage_errors(state.record):
+                        fs.remove_file(state.record)
     return replace(
         report,
         episodes=compared.episodes,
@@ -809,16 +895,17 @@ def _is_unmarked(tree: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _UndoPlaces:
-    """Where source and result are now, and where the result goes."""
+    """Where source and result are now, where the source was kept, and where the result goes."""
 
     source: Path
     result: Path
+    kept: Path
     aside: Path
 
 
 def _places_of_undo(target: Path) -> _UndoPlaces:
     """Return where source and result are; both at their last places where all is done."""
-    old, found = old_dir(target), {}
+    old, found = newest_kept(target), {}
     asides = {kind: result_aside(target, version) for kind, version in _ASIDE_OF.items()}
     for place in (target, old, *asides.values()):
         found[place] = _found(place)
@@ -831,25 +918,39 @@ def _places_of_undo(target: Path) -> _UndoPlaces:
         source = target if result == old or (result != target and target in datasets) else old
         third = ({target, old, aside} - {source, result}).pop()
         is_done = (source, result) == (target, aside)
+        if is_done and result in marked and source in datasets:
+            return _UndoPlaces(source, result, old, aside)  # `old` is of an earlier run
         if source not in datasets or found[third] is not Found.NOTHING:
             continue
         said_so = found[source] is not found[result] or result in marked
         if is_done and not said_so and not _holds_same(source, result):
             continue
-        return _UndoPlaces(source, result, aside)
-    raise _nothing_to_undo(target, found)
+        return _UndoPlaces(source, result, old, aside)
+    raise _nothing_to_undo(target, old, found)
+
+
+def newest_kept(target: Path) -> Path:
+    """Return where what was put aside last is kept: the newest former state or ``<target>_old``."""
+    target = _exchanged(target)
+    old = old_dir(target)
+    for state in former_states([target])[target]:
+        if state.facts is not None and state.is_there:
+            # There is one name for the other, and it may have been given since.
+            is_older = not is_there(old) or old.lstat().st_ino == state.old_inode
+            return state.path if is_older else old
+    return old
 
 
 def _holds_same(source: Path, result: Path) -> bool:
     """Tell whether one dataset is what a conversion of another of its version made."""
     try:
-        return _of_appended(source, result) is not None or verify_pair(result, source).ok
+        return _of_former(source, result) is not None or verify_pair(result, source).ok
     except (LeconvertError, OSError):
         return False
 
 
-def _nothing_to_undo(target: Path, found: Mapping[Path, Found]) -> TargetError:
-    old, at_target = old_dir(target), found[target]
+def _nothing_to_undo(target: Path, old: Path, found: Mapping[Path, Found]) -> TargetError:
+    at_target = found[target]
     datasets = {place for place, kind in found.items() if kind in _ASIDE_OF}
     there = f"{target} is not what a conversion in place left"
     helps = "Nothing was moved. Look at them, and give the right one its name with `mv`."
@@ -892,7 +993,7 @@ def _compared(
 ) -> tuple[Mapping[str, FileFacts], VerificationReport]:
     """Return the result's files and what was compared; raise unless the two hold the same."""
     before = TreePair.now(result, source)
-    report = _of_appended(*datasets) or verify_pair(
+    report = _of_former(*datasets, progress=progress) or verify_pair(
         datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
     )
     if not report.ok:
@@ -902,11 +1003,22 @@ def _compared(
     return before.result, report
 
 
-def _of_appended(source: Path, result: Path) -> VerificationReport | None:
-    """Return what was compared of a dataset and what it was before episodes were appended."""
-    if not is_converted(source) or what_is_lost(result, source, along=None) is not None:
+def _of_former(
+    source: Path, result: Path, *, progress: Progress = NO_PROGRESS
+) -> VerificationReport | None:
+    """Return what was compared of a dataset and what it was when its source had fewer episodes."""
+    if not is_converted(source) or not is_converted(result):
         return None
     dataset = Dataset(source)
+    try:
+        if len(dataset.episodes) >= len(Dataset(result).episodes):
+            return None
+    except UnreadableSourceError:  # who compares the two says what is wrong with one
+        return None
+    if what_is_lost(result, source, others=False) is not None and _former_doubt(
+        result, source, progress
+    ):
+        return None
     rows, cameras = int(dataset.episodes.length.sum()), len(dataset.streams) - 1
     files = sum(len(dataset.slices(stream).paths) for stream in dataset.streams)
     return VerificationReport("bytes", (), files, len(dataset.episodes), rows * cameras, rows)

@@ -162,17 +162,22 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
     alone = tmp_path / "alone"
     assert leconvert("convert", lab.root / "good", alone).returncode == 0
     assert digest_of(lab.out / "good") == digest_of(alone)
-    assert digest_of(lab.out / "good_old") == before
+    former = lab.out.glob("good.former-*")
+    assert [digest_of(place) for place in former] == [before]
     table.write_bytes(bytes_)
 
-    # The former result is nobody's to remove, and a second one has no name to be kept under.
+    # Former results are nobody's to remove: each has a name of its own.
     edit_info(lab.root / "good", lambda info: info.update(robot_type="a third"))
-    refused = leconvert(*lab.command("--json"))
-    assert states(refused.stdout)["good"] == "set aside"
-    assert "good_old" in json.loads(refused.stdout)["datasets"][0]["message"] + str(
-        json.loads(refused.stdout)["datasets"][1]["message"]
-    )
-    shutil.rmtree(lab.out / "good_old")
+    second = leconvert(*lab.command("--json"))
+    assert states(second.stdout)["good"] == "converted"
+    places = set(lab.out.glob("good.former-*"))
+    assert len(places) == 2
+    # They are not in the result, byte by byte: nothing removes them unasked, nor when asked.
+    cleaned = leconvert("clean", lab.work, "--old")
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert cleaned.stdout.count("kept former state") == 2
+    assert "robot_type" in cleaned.stdout
+    assert set(lab.out.glob("good.former-*")) == places
 
     # What somebody else changed is not replaced unasked, whatever the record says.
     (lab.out / "good/meta/note.txt").write_text("mine")
@@ -186,7 +191,8 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
     assert states(anew.stdout)["good"] == "converted"
     info = json.loads((lab.out / "good/meta/info.json").read_bytes())
     assert info["robot_type"] == "a third"
-    assert (lab.out / "good_old/meta/note.txt").read_text() == "mine"
+    (mine,) = set(lab.out.glob("good.former-*")) - places
+    assert (mine / "meta/note.txt").read_text() == "mine"
     assert (folder / "result.json").is_file()
 
 

@@ -15,6 +15,7 @@ from leconvert.check import check_dataset
 from leconvert.errors import TargetError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.upkeep import undo_conversion
+from leconvert.workdir.former import former_states
 
 LENGTHS = [9, 6, 7, 5]
 QUANTILES = RepairOptions(quantiles=True)
@@ -63,13 +64,14 @@ def test_every_frame_is_that_of_a_fresh_conversion_and_recording_is_resumed(tmp_
     assert check_dataset(result).count("error") == 0
 
     # Recording goes on where episodes were appended, and leaves alone what shares files with it.
-    former = digest_of(tmp_path / "out_old")
+    newest = former_states([result])[result][0].path
+    former = digest_of(newest)
     record_one_more(result)
     recorded = frames_of(result)
     assert len(recorded) == sum(LENGTHS) + 6
     assert_equal(recorded[: len(after)], after)
     assert check_dataset(result).count("error") == 0
-    assert digest_of(tmp_path / "out_old") == former
+    assert digest_of(newest) == former
 
     undo_conversion(result)
     assert_equal(frames_of(result), after[: sum(LENGTHS[:3])])

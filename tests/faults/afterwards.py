@@ -46,7 +46,8 @@ from tests.trees import digest_of
 
 from leconvert import api
 from leconvert.model import LayoutOptions
-from leconvert.upkeep import clean_work_dir
+from leconvert.testing import edit_info
+from leconvert.upkeep import clean_kept_source, clean_work_dir
 from leconvert.worker_pool import WorkerOptions
 
 __all__ = [
@@ -59,7 +60,7 @@ __all__ = [
     "overwriting_trial",
 ]
 
-CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced")
+CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced", "renewed")
 _OTHER_OPTIONS: dict[str, Any] = {"video_file_size_in_mb": 0.0001}
 _MOST_REMEDIES = 4
 _MOVES = frozenset({"rename", "replace", "rename_no_replace", "exchange", "unlink", "rmdir"})
@@ -294,7 +295,9 @@ def _shard_damaged(scene: Scene) -> bool:
 
 def _old_put_back(scene: Scene) -> bool:
     old = scene.target.with_name(f"{scene.target.name}_old")
-    if not old.exists():
+    if scene.place.case.has_former:
+        old = next(iter(scene.place.root.glob("out.former-2*")), old)
+    if not old.exists() or _digest(old) in scene.place.digests_of_others:
         return False
     if scene.target.exists():
         scene.by_hand.add(_digest(scene.target))
@@ -330,6 +333,38 @@ def _foreign_target(scene: Scene) -> bool:
     return True
 
 
+def _edited(scene: Scene, edit: Callable[[Path], object]) -> bool:
+    """Let the user change the result that stands at the target, old or new."""
+    before = _digest(scene.target) if scene.target.exists() else None
+    if before is None or before in scene.datasets.digest.values():
+        return False  # it is the source that stands there
+    edit(scene.target)
+    after = _digest(scene.target)
+    if scene.earlier == before:
+        scene.earlier = after
+    scene.by_hand = (scene.by_hand - {before}) | {after}
+    return True
+
+
+def _card(result: Path) -> None:
+    (result / "README.md").write_text("# Of the user's own making\n")
+
+
+def _key(result: Path) -> None:
+    edit_info(result, lambda info: info.update(license="the user's"))
+
+
+def _further_file(result: Path) -> None:
+    (result / "meta" / "notes.txt").write_text("the user's")
+
+
+def _cleaned(scene: Scene) -> bool:
+    if scene.place.case.in_place or not scene.target.exists():
+        return False  # what it removes there is the source, after comparing
+    clean_kept_source(scene.target)
+    return True
+
+
 def _second_conversion(scene: Scene) -> bool:
     work_dir = scene.place.root / "elsewhere"
     outcome = _run(scene, work_dir=work_dir)
@@ -349,6 +384,10 @@ AFTERWARDS: Mapping[str, Callable[[Scene], bool]] = {
     "foreign at old": _foreign_old,
     "foreign at target": _foreign_target,
     "second conversion": _second_conversion,
+    "card edited": lambda scene: _edited(scene, _card),
+    "key added": lambda scene: _edited(scene, _key),
+    "file added": lambda scene: _edited(scene, _further_file),
+    "former states cleaned": _cleaned,
 }
 
 
@@ -548,7 +587,7 @@ def _scene(case: Case, datasets: Datasets, template: Path, root: Path) -> Scene:
     scene = Scene(Place(case, template, root, own_source=True), datasets)
     if case.forced:
         scene.earlier = digest_of(scene.target)
-        scene.by_hand.add(scene.earlier)
+        scene.by_hand |= {scene.earlier, *scene.place.digests_of_others}
     return scene
 
 

@@ -11,10 +11,10 @@ from typing import Any
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "storm.py"
 
 
-def storm(folder: Path, options: str) -> list[dict[str, Any]]:
+def storm(folder: Path, options: str, script: Path = SCRIPT) -> list[dict[str, Any]]:
     """Run the script, and return the lines of its log."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), *options.split(),
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(script), *options.split(),
          "--folder", str(folder)],
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
@@ -51,4 +51,19 @@ def test_a_storm_with_changes_after_each_kill_leaves_old_or_new_whole(tmp_path: 
     assert total["kills"] >= 12
     assert len({(row["case"], row["afterwards"]) for row in rounds}) > 2
     assert {row["ended"].split()[0] for row in rounds} >= {"done"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storm_over_a_fleet_loses_nothing_that_a_user_changed_between_its_runs(
+    tmp_path: Path,
+) -> None:
+    rows = storm(
+        tmp_path,
+        "--changes-only --alone 1 --datasets 9 --most-kinds 2 --rounds 3 --kills 3 --pace 0.1",
+        SCRIPT.with_name("storm_fleet.py"),
+    )
+    assert rows[-1]["problems"] == []
+    assert (rows[-1]["step"], rows[-1]["kills"]) == ("changes", 9)
+    assert rows[-1]["former_states"] > 0
+    assert rows[-1]["hands"] > 2
     assert list(tmp_path.iterdir()) == []

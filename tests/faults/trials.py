@@ -23,7 +23,7 @@ import shutil
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -104,6 +104,7 @@ class Case:
         work_dir: Where the work dir is, if not beside the target; it is kept.
         delete_source: Whether the source is removed once the result took its place.
         forced: Whether the result replaces an earlier one, which is kept.
+        keeps_former: Whether that is kept as a former state, as where a fleet converts anew.
         appends: Whether it is that of the source's first episode, to which the other is appended.
         begins_with: The dataset it begins with, one of `make_templates`.
         to: The version of the result.
@@ -121,6 +122,7 @@ class Case:
     work_dir: str | None = None
     delete_source: bool = False
     forced: bool = False
+    keeps_former: bool = False
     begins_with: str = "template"
     to: str = "v3.0"
     command: str = "convert"
@@ -131,6 +133,11 @@ class Case:
     def replaces(self) -> bool:
         """Whether another result stands at the target before, and is kept."""
         return self.forced or self.appends
+
+    @property
+    def has_former(self) -> bool:
+        """Whether what is replaced is kept as a former state."""
+        return self.keeps_former or self.appends
 
     @property
     def exchanges_meta(self) -> bool:
@@ -151,6 +158,7 @@ CASES = {
         Case("apart", in_place=True, can_exchange=False, work_dir="far/away/work"),
         Case("deleting", in_place=True, delete_source=True),
         Case("forced", in_place=False, forced=True),
+        Case("renewed", in_place=False, forced=True, keeps_former=True),
         Case("append", in_place=False, appends=True),
         Case("append-renames", in_place=False, appends=True, can_exchange=False),
         Case("from-v3", in_place=True, episodes_per_batch=1, begins_with="v30"),
@@ -343,6 +351,12 @@ class Place:
             shutil.copytree(template.with_name(earlier), self.target)
         if case.replaces or case.command == "undo":
             self._replaced = snapshot(self.target)
+        self._of_others: dict[Path, Mapping[str, tuple[int, int, str]]] = {}
+        if case.has_former:  # the user's own, under names that no run may take for its own
+            for name in ("out_old", "out.former-mine"):
+                own = shutil.copytree(self.target, root / name)
+                (own / "mine.txt").write_text(name)
+                self._of_others[own] = snapshot(own)
 
     @property
     def results(self) -> list[Path]:
@@ -350,6 +364,11 @@ class Place:
         if self.case.command == "split":
             return [self.target / name for name in _PARTS]
         return [self.target]
+
+    @property
+    def digests_of_others(self) -> set[str]:
+        """Digests of what the user has beside the target."""
+        return {digest_of(own) for own in self._of_others}
 
     def digest(self) -> str:
         """Return a digest of all results, of ``meta/`` alone where nothing else is new."""
@@ -391,6 +410,7 @@ class Place:
             "episodes_per_batch": case.episodes_per_batch,
             "delete_source": case.delete_source,
             "force_conversion": case.forced,
+            "keep_as_former": case.keeps_former,
             "append": case.appends,
             "to": case.to,
             "layout": case.layout,
@@ -407,6 +427,11 @@ class Place:
         wanted |= {path.name for path in self._sources}
         if self.case.replaces:
             wanted |= {"out_old"}
+        if self.case.has_former:
+            wanted |= {path.name for path in self._of_others}
+            ours = [path.name for path in self.root.glob("out.former-2*")]
+            if len(ours) == 1:  # one place, and its record
+                wanted |= {ours[0], f".{ours[0]}"}
         if self.case.command == "undo":
             wanted |= {"set_v30", "set_v21", "set_repaired"}
         if self.case.exchanges_meta:
@@ -438,6 +463,9 @@ class Place:
             yield "the source is not intact"
         elif staged and intact[0] in staged and self._shown() != digest:
             yield "the source was moved away, and there is nothing in its place"
+        for own, before in self._of_others.items():
+            if snapshot(own) != before:
+                yield f"the user's own {own.name} is not intact"
         for other, before in self._sources.items():
             if other != self.source and snapshot(other) != before:
                 yield f"{other.name} is not intact"

@@ -13,6 +13,7 @@ from leconvert.formats import v3
 from leconvert.repairing import Changes, read_changes
 from leconvert.repairs import DroppedEpisode, LocatedFile, Repairs
 from leconvert.selection import EpisodeRanges
+from leconvert.workdir.former import FormerState, TreeFacts, former_states
 
 GOLDEN = Path(__file__).parent / "v1_result"
 
@@ -121,3 +122,20 @@ def test_an_order_that_a_repair_changed_is_read() -> None:
         episode_rows=(2, 3, 1, 0, 4),
         task_rows=(1, 0),
     )
+
+
+@pytest.mark.parametrize("later_keys", [{}, {"of_a_later_release": [1]}])
+def test_what_was_put_aside_is_read(tmp_path: Path, later_keys: dict[str, object]) -> None:
+    folder = Path(shutil.copytree(GOLDEN.with_name("v1_former"), tmp_path / "former"))
+    run_id = "20260102T030405-abcdef"
+    record = folder / f".out.former-{run_id}"
+    change(record, **later_keys)
+    facts = TreeFacts(meta_digest="a" * 64, files_digest="f" * 64, num_files=7, size_bytes=123456)
+    place = folder / f"out.former-{run_id}"
+    (state,) = former_states([folder / "out"])[folder / "out"]
+    assert state == FormerState(place, run_id, 2, "d" * 64, 77, facts, is_there=False)
+    # What another version wrote is not taken for known.
+    change(record, version=2)
+    place.mkdir()
+    (state,) = former_states([folder / "out"])[folder / "out"]
+    assert (state.facts, state.is_there) == (None, True)

@@ -30,6 +30,7 @@ from leconvert.appending import what_is_lost
 from leconvert.check import check_dataset
 from leconvert.cli import main
 from leconvert.compare import verify_pair
+from leconvert.compare.files import CARD_BEGIN
 from leconvert.errors import (
     LeconvertError,
     StorageError,
@@ -50,6 +51,7 @@ from leconvert.testing import (
     with_column,
 )
 from leconvert.upkeep import clean_kept_source, undo_conversion
+from leconvert.workdir.former import former_states
 
 LENGTHS = [12, 7, 9, 15, 8]
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -64,7 +66,7 @@ def spec_of(episodes: int, **changed: Any) -> DatasetSpec:
         frames=LENGTHS[:episodes],
         cameras=tuple(CameraSpec(key=key, width=32, height=32) for key in (TOP, WRIST)),
         tasks=[f"Task {number}." for number in range(episodes)],
-        extra_files={"README.md": f"{episodes} episodes\n", "meta/modality.json": "{}"},
+        extra_files={"README.md": "A card.\n", "meta/modality.json": "{}"},
     )
     return replace(spec, **changed)
 
@@ -128,7 +130,6 @@ def test_new_episodes_get_files_of_their_own_and_old_files_stay(result: Path) ->
             assert (result / name).stat().st_ino == inodes[name]
     assert files_of(result, "data") == ["file-000.parquet", "file-001.parquet"]
     assert files_of(result, f"videos/{TOP}") == ["file-000.mp4", "file-001.mp4"]
-    assert (result / "README.md").read_text() == "4 episodes\n"
     assert [text for _, text in v3.read_tasks(result)] == [f"Task {n}." for n in range(4)]
     assert_is_result(result)
     # What it was is whole, and no part of it was written.
@@ -154,18 +155,29 @@ def test_the_result_says_what_a_fresh_conversion_says_but_for_the_files(
     assert digest_of(result / "data") != digest_of(fresh / "data")
 
 
-def test_it_is_appended_again_and_again_and_each_time_the_last_state_is_kept(
-    result: Path, grow: Grow
-) -> None:
+def former_of(result: Path) -> list[Path]:
+    """Return the places of former states, the newest first."""
+    return [state.path for state in former_states([result])[result] if state.is_there]
+
+
+def test_it_is_appended_again_and_again_and_every_state_is_kept(result: Path, grow: Grow) -> None:
+    kept = [snapshot(result)]
     append(result)
-    second = snapshot(result)
+    kept.insert(0, snapshot(result))
     grow(5)
     append(result)
     assert files_of(result, "data") == ["file-000.parquet", "file-001.parquet", "file-002.parquet"]
     assert_is_result(result)
-    old = result.with_name("out_old")
-    assert snapshot(old) == second
-    assert sorted(path.name for path in result.parent.iterdir()) == ["out", "out_old", "source"]
+    places = former_of(result)
+    assert [snapshot(place) for place in places] == kept
+    names = {"out", "source", *(path.name for path in places)}
+    names |= {f".{path.name}" for path in places}
+    assert {path.name for path in result.parent.iterdir()} == names
+    # A former state is removed by whoever asks for it, after comparing.
+    report = clean_kept_source(result)
+    assert [row.path for row in report.removed] == places
+    assert {path.name for path in result.parent.iterdir()} == {"out", "source"}
+    assert_is_result(result)
 
 
 def test_undo_gives_the_old_result_back_and_it_can_be_appended_anew(
@@ -177,6 +189,7 @@ def test_undo_gives_the_old_result_back_and_it_can_be_appended_anew(
     assert (done.episodes, done.rows, done.camera_frames) == (3, 28, 56)
     assert snapshot(result) == before
     assert undo_conversion(result).was_undone
+    assert {path.name for path in result.parent.iterdir()} == {"out", "out_v30", "source"}
     assert_is_result(result.with_name("out_v30"))
     append(result)
     assert_is_result(result)
@@ -184,7 +197,7 @@ def test_undo_gives_the_old_result_back_and_it_can_be_appended_anew(
 
 def test_undo_refuses_a_former_state_that_was_changed(result: Path) -> None:
     append(result)
-    old = result.with_name("out_old")
+    (old,) = former_of(result)
     edit_info(old, lambda info: info.update(fps=15))
     with pytest.raises(VerificationError, match="is not the source of"):
         undo_conversion(result)
@@ -192,31 +205,119 @@ def test_undo_refuses_a_former_state_that_was_changed(result: Path) -> None:
 
 
 def test_clean_removes_the_former_state_if_nothing_is_lost_with_it(result: Path) -> None:
-    (result / "README.md").write_text("4 episodes\n")
     append(result)
-    old = result.with_name("out_old")
+    (old,) = former_of(result)
     (old / "notes.txt").write_text("mine")
     (row,) = clean_kept_source(result).kept
-    assert "notes.txt" in row.reason
+    assert row.reason == "it was changed since it was put aside"
     (old / "notes.txt").unlink()
     assert clean_kept_source(result).kept == ()
     assert not old.exists()
     assert_is_result(result)
 
 
-def test_what_the_user_put_beside_a_former_state_stops_the_next_appending(
+def test_what_the_user_put_into_a_former_state_stays_at_the_next_appending(
     result: Path, grow: Grow
 ) -> None:
     append(result)
-    old = result.with_name("out_old")
+    (old,) = former_of(result)
     (old / "notes.txt").write_text("mine")
+    before = snapshot(old)
     grow(5)
-    before = snapshot(result)
-    with pytest.raises(TargetError, match=r"notes.txt is not the same") as refused:
+    append(result)
+    assert snapshot(old) == before
+    assert former_of(result)[1:] == [old]
+
+
+def own_card(result: Path) -> None:
+    (result / "README.md").write_text("My card.")
+
+
+def own_key(result: Path) -> None:
+    edit_info(result, lambda info: info.update(license="mine"))
+
+
+def own_split(result: Path) -> None:
+    edit_info(result, lambda info: info.update(splits={"train": "0:2", "val": "2:3"}))
+
+
+def own_statistics(result: Path) -> None:
+    stats = json.loads((result / "meta/stats.json").read_bytes())
+    stats["action"]["max"] = [9.0] * len(stats["action"]["max"])
+    (result / "meta/stats.json").write_text(json.dumps(stats))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (own_card, "README.md"),
+        (own_key, "license in meta/info.json"),
+        (own_split, "splits in meta/info.json"),
+        (own_statistics, "meta/stats.json"),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+def test_what_the_user_changed_in_a_result_is_refused_before_any_work_and_stays(
+    result: Path, grow: Grow, change: Callable[[Path], None], said: str, again: bool
+) -> None:
+    if again:
         append(result)
-    assert refused.value.path == str(old)
-    assert (old / "notes.txt").exists()
-    assert snapshot(result) == before
+        grow(5)
+    change(result)
+    before = snapshot(result.parent)
+    with pytest.raises(TargetError, match=re.escape(said)) as refused:
+        append(result)
+    assert snapshot(result.parent) == before
+    # The advice leads on: with the same in both, or with all of it converted anew.
+    assert "change" in str(refused.value.next_step)
+    assert "--force-conversion" in str(refused.value.next_step)
+    source = result.with_name("source")
+    if change is own_card:
+        shutil.copy(source / "README.md", result / "README.md")
+    elif change is own_key:
+        own_key(source)
+    else:
+        return
+    append(result)
+    assert_is_result(result)
+    assert ("license" in v3.Dataset(result).info) == (change is own_key)
+
+
+def test_a_further_file_stays_and_the_command_can_be_repeated(
+    result: Path, grow: Grow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (result / "notes.txt").write_text("mine")
+    (result / "meta/labels.json").write_text("{}")
+    for episodes in (4, 5):
+        grow(episodes)
+        append(result)
+        assert (result / "notes.txt").read_text() == "mine"
+        assert (result / "meta/labels.json").read_text() == "{}"
+    words = ["convert", str(result.with_name("source")), str(result), "--append", "--quiet"]
+    assert main(words) == 0
+    assert "There is nothing to do" in capsys.readouterr().out
+    assert v3.EpisodesReader(result).num_rows == 5
+
+
+def test_a_card_that_a_push_wrote_stays(result: Path) -> None:
+    """Nothing of it is held against the source, so it could be lost without a word."""
+    card = f"Mine.\n{CARD_BEGIN}\nOf the push.\n"
+    (result / "README.md").write_text(card)
+    append(result)
+    assert (result / "README.md").read_text() == card
+    assert_is_result(result)
+
+
+def test_a_card_that_changed_in_the_source_is_taken_where_nobody_changed_the_result(
+    result: Path, grow: Grow
+) -> None:
+    """The record of the former state tells how the last append left the result."""
+    append(result)
+    source = grow(5)
+    (source / "README.md").write_text("A newer card.\n")
+    append(result)
+    assert (result / "README.md").read_text() == "A newer card.\n"
+    assert_is_result(result)
 
 
 def test_where_nothing_is_there_all_is_converted(grow: Grow, tmp_path: Path) -> None:
@@ -270,7 +371,7 @@ def test_other_options_than_before_are_refused_with_what_differs(result: Path) -
     with pytest.raises(TargetError, match="of episode 0 is something else"):
         append(result, repairs=RepairOptions(quantiles=True))
     assert snapshot(result) == before
-    assert not result.with_name("out_old").exists()
+    assert former_of(result) == []
 
 
 def test_a_grown_v30_dataset(grow: Grow, tmp_path: Path) -> None:
@@ -345,7 +446,7 @@ def changed_result_row(source: Path, result: Path) -> None:
 
 
 def stray_in_result(source: Path, result: Path) -> None:
-    (result / "notes.txt").write_text("mine")
+    (result / "data/notes.txt").write_text("mine")
 
 
 def result_in_v21(source: Path, result: Path) -> None:
@@ -357,14 +458,14 @@ def result_in_v21(source: Path, result: Path) -> None:
     ("change", "error", "said"),
     [
         (changed_task, TargetError, "its tasks are not the first tasks"),
-        (changed_fps, TargetError, "says otherwise than .*: fps"),
-        (changed_feature, TargetError, "says otherwise than .*: action"),
-        (renamed_file, TargetError, "files of data are not numbered in the order"),
-        (changed_statistics, TargetError, "of episode 0 is something else"),
+        (changed_fps, TargetError, "does not write, .*: fps in meta/info.json"),
+        (changed_feature, TargetError, "does not write, .*: names of feature 'action'"),
+        (renamed_file, TargetError, "does not write, .*: data_path in meta/info.json"),
+        (changed_statistics, TargetError, "does not write, .*: meta/episodes"),
         (changed_row, VerificationError, "does not match .*; nothing was replaced"),
         (changed_clip, LeconvertError, "does not match .*; nothing was replaced"),
         (changed_result_row, LeconvertError, "."),
-        (stray_in_result, VerificationError, "does not match"),
+        (stray_in_result, TargetError, "notes.txt is no file of an episode"),
         (result_in_v21, TargetError, "is no v3.0 dataset"),
     ],
 )
@@ -377,7 +478,7 @@ def test_what_is_not_its_beginning_is_refused_and_stays(
         append(result)
     assert refused.value.next_step
     assert snapshot(result) == before
-    assert not result.with_name("out_old").exists()
+    assert former_of(result) == []
 
 
 def test_an_episode_of_another_length_is_refused(result: Path, tmp_path: Path) -> None:
@@ -417,7 +518,7 @@ def test_a_result_that_changes_while_it_is_appended_to_is_left_alone(
     with pytest.raises(TargetError, match="it was changed meanwhile"):
         append(result)
     assert (result / "data/chunk-000/file-001.parquet").read_bytes() == b"new"
-    assert not result.with_name("out_old").exists()
+    assert former_of(result) == []
 
 
 def test_a_result_that_grew_since_the_plan_is_refused(result: Path, grow: Grow) -> None:
@@ -518,7 +619,7 @@ def test_without_hard_links_old_files_are_copied(
     append(result, plan=PlanOptions(one_host=True))
     monkeypatch.undo()
     assert (result / DATA).stat().st_nlink == 1
-    assert what_is_lost(result, result.with_name("out_old"), along=None) is None
+    assert what_is_lost(result, former_of(result)[0]) is None
     assert_is_result(result)
 
 

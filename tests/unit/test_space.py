@@ -132,6 +132,11 @@ def test_too_little_room_is_an_error_that_says_where(
         check_room(SpaceNeeded(False, twice, (room,)), tmp_path / "at" / "out")
     assert caught.value.message.startswith(f"{tmp_path / folder} has 20.0 MiB free, {said}")
     assert helps in (caught.value.next_step or "")
+    with pytest.raises(StorageError) as caught:
+        check_room(SpaceNeeded(False, twice, (room,), 2, 9 * MEBIBYTE), tmp_path / "at" / "out")
+    clean = f"`leconvert clean --of {tmp_path / 'at' / 'out'} --old` removes former states"
+    assert str(caught.value.next_step).startswith(clean)
+    assert "2 states of up to 9.0 MiB" in str(caught.value.next_step)
 
 
 def test_what_a_crashed_try_left_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--old", action="store_true",
-        help="with DATASET: remove DATASET_old, if every byte of it is proven to be in DATASET",
+        help="with DATASET: remove DATASET_old and former states, each if every byte of it is "
+        "proven to be in DATASET; with a fleet's WORK_DIR: former states of its results likewise",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     add_json(parser)
@@ -60,20 +61,27 @@ def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
 def run(options: argparse.Namespace) -> int:
     """Remove leftovers, and name what stays and why."""
     from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
+    from leconvert.workdir.records import WorkDir
 
     if (options.work_dir is None) == (options.of is None):
         raise UsageError("Give one folder: WORK_DIR, DATASET or --of DATASET.")
     root, target = _places(options)
+    progress = progress_for(quiet=options.json)
     if options.old and target is None:
-        raise UsageError(
-            "--old goes with the dataset that was converted in place.",
-            next_step="Give DATASET instead of a work dir.",
+        if not WorkDir(root).is_fleet():
+            raise UsageError(
+                "--old goes with a dataset that was converted, or with the work dir of a fleet.",
+                next_step="Give DATASET instead of this work dir.",
+            )
+        from leconvert.fleet import clean_fleet
+
+        report = clean_fleet(root, dry_run=options.dry_run, progress=progress)
+    else:
+        report = clean_work_dir(
+            root, target=target, give_up=options.give_up, dry_run=options.dry_run
         )
-    report = clean_work_dir(root, target=target, give_up=options.give_up, dry_run=options.dry_run)
     if options.old and target is not None:
-        old = clean_kept_source(
-            target, dry_run=options.dry_run, progress=progress_for(quiet=options.json)
-        )
+        old = clean_kept_source(target, dry_run=options.dry_run, progress=progress)
         report = CleanReport(options.dry_run, report.removed + old.removed, report.kept + old.kept)
     if options.json:
         print(json.dumps(report.as_record(), indent=2))

@@ -34,7 +34,7 @@ from leconvert.cli.options import (
     selection_options,
     worker_options,
 )
-from leconvert.cli.output import print_sentence, table
+from leconvert.cli.output import former_line, print_sentence, table
 from leconvert.cli.parser import Parser
 from leconvert.cli.progress import progress_for
 from leconvert.cli.status import set_aside_lines
@@ -321,6 +321,8 @@ def _price_lines(price: FleetPrice) -> list[str]:
         free = price.free_bytes[folder]
         room = "an unknown room" if free is None else amount(free)
         lines.append(f"It needs about {amount(size_bytes)} of {room} free in {folder}.")
+    if price.former_states:
+        lines.append(former_line(price.former_states, price.former_bytes))
     if wrong:
         lines.append(f"{count(len(wrong), 'dataset')} would be set aside:")
         numbers = Counter(code for one in wrong for code in one.stops_at)

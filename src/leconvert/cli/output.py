@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from leconvert.text import count
+from leconvert.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.model import Extent, Finding
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "findings_lines",
     "folded",
+    "former_line",
     "print_findings",
     "print_planned_repairs",
     "print_sentence",
@@ -211,3 +212,11 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _wrapped(text: str, width: int) -> list[str]:
     # Paths stay whole where they fit: they are to be copied.
     return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+
+def former_line(number: int, size_bytes: int) -> str:
+    """Return a line about former states and the room that they take."""
+    return (
+        f"{count(number, 'former state')} of up to {amount(size_bytes)} stay beside the result; "
+        "`leconvert clean --old` removes what the result holds."
+    )

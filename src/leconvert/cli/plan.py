@@ -22,7 +22,7 @@ from leconvert.cli.options import (
     selection_options,
     take_arguments,
 )
-from leconvert.cli.output import print_findings, table
+from leconvert.cli.output import former_line, print_findings, table
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import places
 from leconvert.text import amount, count, guessed_duration
@@ -41,16 +41,17 @@ __all__ = ["plan_record", "print_plan"]
 
 def replaced_target(
     options: argparse.Namespace, source: Path, target: Path, work_dir: Path, *, replaces: bool
-) -> Path | None:
+) -> str | None:
     """Refuse a target that the packer would refuse, unless a run is under way here.
 
     The target of a run under way is its packer's: it may be in the middle of the swap.
 
     Returns:
-        Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion``; else
-        None.
+        Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion`` or the
+        plan appends; else None.
     """
     from leconvert.planner import check_asked
+    from leconvert.workdir.former import former_dir
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import old_dir
 
@@ -66,7 +67,9 @@ def replaced_target(
     layout = layout_options(options)
     proof = replace(proof_options(options), force_conversion=replaces and not layout.append)
     proof.check_target(source, target, layout.to, layout.layout, appends=layout.append)
-    return old_dir(target) if target != source and target.exists() else None
+    if target == source or not target.exists():
+        return None
+    return f"{former_dir(target, 'RUN_ID')}" if layout.append else str(old_dir(target))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -146,6 +149,8 @@ def _lines(plan: PlanSummary) -> list[str]:
         lines.append(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
     if plan.space.twice_bytes:
         lines.append(f"{amount(plan.space.twice_bytes)} of it are free again after the swap.")
+    if plan.space.former_states:
+        lines.append(former_line(plan.space.former_states, plan.space.former_bytes))
     if not plan.quantiles and plan.version == "v3.0":
         lines.append("LeRobot cannot resume recording on the result: that needs --quantiles.")
     return lines

@@ -142,6 +142,12 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
     lines += table(rows).splitlines()
     if status.set_aside:
         lines += ["", *map(shorten_line, set_aside_lines(status))]
+    if status.former_states:
+        clean = f"leconvert clean {shlex.quote(status.work_dir)} --old"
+        lines.append(
+            f"{count(status.former_states, 'former state')} of results, up to "
+            f"{amount(status.former_bytes)}: `{clean}` removes what the results hold."
+        )
     if not status.is_settled and not status.workers:
         lines.append(f"To continue: leconvert work {shlex.quote(status.work_dir)}")
     return lines
@@ -368,6 +374,7 @@ def _head(status: RunStatus) -> list[str]:
         f"video    {video}",
         f"packer   {_packer(status)}",
         *_memory(status),
+        *_former(status),
         *_hosts(status),
         *(f"jobs     {line}" for line in _jobs(status)),
     ]
@@ -383,6 +390,13 @@ def _memory(status: RunStatus) -> list[str]:
         if peak
     ]
     return [f"memory   peak {', '.join(told)}"] if told else []
+
+
+def _former(status: RunStatus) -> list[str]:
+    if not status.former_states:
+        return []
+    states = count(status.former_states, "former state")
+    return [f"kept     {states} of the target, up to {amount(status.former_bytes)}"]
 
 
 def _jobs(status: RunStatus) -> list[str]:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "dataset",
         type=Path,
         metavar="DATASET",
-        help="the dataset that was converted or repaired in place",
+        help="the dataset that was converted or repaired in place, or a result that was replaced",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="compare the two and show what would be done"
@@ -30,10 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Put the kept source back, and say where the result is."""
-    from leconvert.upkeep import undo_conversion
-    from leconvert.workdir.swap import old_dir, overlaid_meta
+    from leconvert.upkeep import newest_kept, undo_conversion
+    from leconvert.workdir.swap import overlaid_meta
 
     dataset = options.dataset.resolve()
+    kept = newest_kept(dataset)
     with stop_on_signals() as stop:
         report = undo_conversion(
             dataset,
@@ -53,9 +54,8 @@ def run(options: argparse.Namespace) -> int:
     )
     print(f"Source and result hold the same: {compared}.")
     if options.dry_run:
-        kept = overlaid_meta(dataset)
-        there = (kept, dataset / "meta") if kept else (old_dir(dataset), dataset)
-        print(f"would put {there[0]} back as {there[1]}")
+        place = dataset / "meta" if overlaid_meta(dataset) else dataset
+        print(f"would put {kept} back as {place}")
         print(f"would keep the result as {report.result}")
         return 0
     print(f"  dataset  {dataset}")

@@ -2,16 +2,18 @@
 
 from leconvert.compare.difference import Difference, VerificationReport
 from leconvert.compare.files import reason_to_keep, same_bytes
-from leconvert.compare.metadata import same_statistic
-from leconvert.compare.pair import Sampling, other_sources, verify_pair
+from leconvert.compare.metadata import same_json, same_statistic
+from leconvert.compare.pair import Sampling, compare_tables, other_sources, verify_pair
 
 __all__ = [
     "Difference",
     "Sampling",
     "VerificationReport",
+    "compare_tables",
     "other_sources",
     "reason_to_keep",
     "same_bytes",
+    "same_json",
     "same_statistic",
     "verify_pair",
 ]

@@ -184,12 +184,15 @@ _BLOCK_BYTES = 1 << 20
 
 
 def compare_other_files(
-    tables: ResultTables, expected: Expected, *, read_bytes: bool
+    tables: ResultTables, expected: Expected, *, read_bytes: bool, keeps_further: bool = False
 ) -> Iterator[Difference]:
     """Yield what is missing, left over, or not as the source has it.
 
     Of the files of episodes this only says which are links into the source: whether they are there
     and hold what they should is for others to say.
+
+    Args:
+        keeps_further: Whether the result may have further files, as after an append.
     """
     result = tables.root
     along: dict[str, SourceView] = {}
@@ -215,7 +218,9 @@ def compare_other_files(
             yield Difference("file", path, "a file of its own", "a link into the source")
         if path == REPAIRED_PATH and was_repaired(result):
             continue  # by `leconvert repair`; what it changed is compared like all else
-        if path not in wanted and not path.startswith(_EPISODE_FOLDERS):
+        if keeps_further or path in wanted:
+            continue
+        if not path.startswith(_EPISODE_FOLDERS):
             yield Difference("file", path, "no such file", "a file that the source does not give")
     roots = [source.root for source in expected.sources]
     subtasks = differing_subtasks([source.features for source in expected.sources], roots)

@@ -53,6 +53,7 @@ from leconvert.compare.videos import (
 from leconvert.dataset_files import files_below, overlaid_pair, special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import (
+    PROVENANCE_PATH,
     SourceRecord,
     Sources,
     SourceView,
@@ -673,6 +674,7 @@ def verify_pair(
     read_rows: int = 0,
     repairs: Repairs | Sequence[Repairs] | None = None,
     sampling: Sampling = EVERYTHING,
+    keeps_further: bool = False,
     stop: threading.Event | None = None,
 ) -> VerificationReport:
     """Compare a result with the dataset that it was converted from.
@@ -699,6 +701,8 @@ def verify_pair(
             what the result says of itself. Anything else that differs is a difference.
         sampling: A share of the episodes whose files are compared, and pictures and samples that
             are decoded and loaded besides.
+        keeps_further: Whether the result may have files beside those of episodes that the source
+            does not give: an append leaves them where they are.
         stop: Set it from another thread to stop after the pieces that are being compared.
 
     Returns:
@@ -724,8 +728,26 @@ def verify_pair(
             read_rows=read_rows,
             repairs=repairs,
             sampling=sampling,
+            keeps_further=keeps_further,
             stop=stop,
         )
+
+
+def compare_tables(result: Path, sources: Sources) -> list[Difference]:
+    """Compare what stands beside the files of a result's episodes with what a conversion writes.
+
+    That is ``info.json``, statistics, what is said of each episode, and the files that come along,
+    to the byte. No video is opened, and of a data file its rows where quantiles are counted. Tasks
+    are not compared, nor is what tells of repairs; further files are none of it.
+    """
+    tables, expected = tables_of(result), Expected.of(sources)
+    found = [
+        *tables.compare_info(expected),
+        *compare_other_files(tables, expected, read_bytes=True, keeps_further=True),
+        *tables.compare_episodes(expected),
+        *tables.compare_stats(expected),
+    ]
+    return [each for each in found if each.path not in {v3.REPAIRS_PATH, PROVENANCE_PATH}]
 
 
 def _verified(
@@ -740,6 +762,7 @@ def _verified(
     read_rows: int,
     repairs: Repairs | Sequence[Repairs] | None,
     sampling: Sampling,
+    keeps_further: bool,
     stop: threading.Event | None,
 ) -> VerificationReport:
     roots = _in_order(result, roots)
@@ -789,7 +812,9 @@ def _verified(
         differences.append(_held_against(result, error))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
     differences_of_info = len(differences)
-    differences += compare_other_files(tables, expected, read_bytes=reads_bytes)
+    differences += compare_other_files(
+        tables, expected, read_bytes=reads_bytes, keeps_further=keeps_further
+    )
     differences += of_episodes
     if reads_bytes:
         try:

@@ -44,6 +44,7 @@ from leconvert.parallel import parallel_map
 from leconvert.repairs import RepairOptions
 from leconvert.selection import EpisodeSelection
 from leconvert.text import count
+from leconvert.workdir.former import is_former
 from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import codebase_version, info_path
 
@@ -251,9 +252,8 @@ def fleet_datasets(
     found: dict[Path | HubName, tuple[Line, str]] = {}
     for line in lines:
         sources, left_out = _expanded(path, line)
-        if left_out:
-            folders = count(left_out, "folder")
-            say(f"{path}, line {line.number}: {folders} without meta/info.json left out.")
+        for what in left_out:
+            say(f"{path}, line {line.number}: {what} left out.")
         if line.name is not None and len(sources) > 1:
             raise _bad_line(path, line.number, f"--name names one result, not {len(sources)}.")
         for source in sources:
@@ -387,11 +387,11 @@ def _without_comment(line: str) -> str:
     return line
 
 
-def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], int]:
-    """Return the datasets that a line names, and how many folders of a glob are none."""
+def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
+    """Return the datasets that a line names, and what of a glob is left out, in words."""
     if _URL.match(line.place):
         if (named := HubName.parse(line.place, bare=False)) is not None:
-            return [named], 0
+            return [named], []
         convert = f"leconvert convert --root {shlex.quote(line.place)} --output RESULT"
         raise _bad_line(
             path,
@@ -406,21 +406,25 @@ def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], int]:
     if os.path.lexists(pattern):
         if not os.path.isdir(pattern):  # noqa: PTH112 - the pattern is a text
             raise _bad_line(path, line.number, f"{line.place} is not a folder.")
-        return [Path(pattern).resolve()], 0
+        return [Path(pattern).resolve()], []
     if not glob.has_magic(line.place):
         named = HubName.parse(line.place)
         # Where the first part is a folder here, it is rather a slip in the name of a path.
         if named is not None and not os.path.lexists(path.parent / line.place.split("/")[0]):
-            return [named], 0
+            return [named], []
         raise _bad_line(path, line.number, f"{line.place} does not exist.")
     folders = sorted(Path(match) for match in glob.glob(pattern, recursive=True))  # noqa: PTH207 - any path
     folders = [folder for folder in folders if folder.is_dir()]
+    # What a run put aside is the dataset beside it once more, as it was.
+    own = [folder for folder in folders if not is_former(folder)]
     datasets: list[Path | HubName] = [
-        folder.resolve() for folder in folders if info_path(folder).is_file()
+        folder.resolve() for folder in own if info_path(folder).is_file()
     ]
     if not datasets:
         raise _bad_line(path, line.number, f"{line.place} matches no dataset.")
-    return datasets, len(folders) - len(datasets)
+    others, former = len(own) - len(datasets), len(folders) - len(own)
+    left_out = [f"{count(others, 'folder')} without meta/info.json"] if others else []
+    return datasets, left_out + ([count(former, "former state")] if former else [])
 
 
 def _checked_name(path: Path, number: int, name: str) -> str:
@@ -640,7 +644,8 @@ class FoundDataset:
 def find_datasets(root: Path) -> list[Path]:
     """Return the folders below one that hold ``meta/info.json``, sorted.
 
-    Hidden folders are left out, and so is what lies inside a dataset. Links to folders are not
+    Hidden folders are left out, and so are former states of results
+    (`leconvert.workdir.former`) and what lies inside a dataset. Links to folders are not
     followed.
     """
     if not root.is_dir():
@@ -653,7 +658,8 @@ def find_datasets(root: Path) -> list[Path]:
 
     for folder, below, _ in os.walk(root, onerror=refuse):
         if "meta" in below and info_path(Path(folder)).is_file():
-            found.append(Path(folder))
+            if not is_former(Path(folder)):
+                found.append(Path(folder))
             below.clear()
         below[:] = [name for name in below if not name.startswith(".")]
     return sorted(found)

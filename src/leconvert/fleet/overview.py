@@ -43,6 +43,7 @@ from leconvert.planner import MovedBytes, PlanSummary, free_bytes_of
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
 from leconvert.versions import SOURCE_VERSIONS, V3_VERSION
+from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import is_there, make_durably, replace_record
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
@@ -147,6 +148,8 @@ class FleetStatus:
         seconds_left: Until the last dataset is settled, at this rate; None where nobody knows.
         workers: Workers that are not known to have ended.
         hub_pause_seconds: For how long nobody asks the Hub, since it asked for it or failed.
+        former_states: What runs put aside at the results' places; `clean_fleet` removes it.
+        former_bytes: Bytes of their files, some of which may be the results' own.
     """
 
     run_id: str
@@ -156,6 +159,8 @@ class FleetStatus:
     seconds_left: float | None = None
     workers: int = 0
     hub_pause_seconds: float = 0.0
+    former_states: int = 0
+    former_bytes: int = 0
 
     @property
     def counts(self) -> Mapping[DatasetState, int]:
@@ -205,8 +210,8 @@ class FleetStatus:
 class FleetObserver:
     """One observer of one fleet.
 
-    A look lists three folders, reads what is new of settled datasets, and looks into the work dirs
-    of those that workers hold.
+    A look lists three folders and those of the results, reads what is new of settled datasets, and
+    looks into the work dirs of those that workers hold.
     """
 
     def __init__(self, fleet: Fleet, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -231,6 +236,7 @@ class FleetObserver:
             else:
                 rows.append(_row(dataset, DatasetState.WAITING))
         rate, workers, worked_seconds = self._look_at_workers()
+        former_states, former_bytes = count_former(_targets(self._fleet.datasets))
         return FleetStatus(
             run_id=self._fleet.run_id,
             work_dir=str(self._fleet.work_dir.root),
@@ -239,6 +245,8 @@ class FleetObserver:
             seconds_left=self._seconds_left(rows, workers, worked_seconds),
             workers=workers,
             hub_pause_seconds=round(read_pause(self._fleet.work_dir.hub_pause, time.time()), 1),
+            former_states=former_states,
+            former_bytes=former_bytes,
         )
 
     def _look_at_settled(
@@ -538,11 +546,15 @@ class FleetPrice:
         datasets: Each dataset.
         new_bytes: Space that all results take, by folder.
         free_bytes: What is free there; None where nobody knows.
+        former_states: What earlier runs put aside at the results' places; no run removes it.
+        former_bytes: Bytes of their files, some of which may be the results' own.
     """
 
     datasets: Sequence[PricedDataset]
     new_bytes: Mapping[str, int]
     free_bytes: Mapping[str, int | None]
+    former_states: int = 0
+    former_bytes: int = 0
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -572,7 +584,12 @@ def price_fleet(
     for priced in found:
         for folder, size_bytes in priced.new_bytes.items():
             rooms[folders.setdefault(_device(folder), folder)] += size_bytes
-    return FleetPrice(found, dict(rooms), {room: free_bytes_of(Path(room)) for room in rooms})
+    free_bytes = {room: free_bytes_of(Path(room)) for room in rooms}
+    return FleetPrice(found, dict(rooms), free_bytes, *count_former(_targets(datasets)))
+
+
+def _targets(datasets: Sequence[FleetDataset]) -> list[Path]:
+    return [dataset.target for dataset in datasets if dataset.target is not None]
 
 
 def _device(folder: str) -> int:

@@ -98,6 +98,7 @@ from leconvert.leasing import (
     WorkerIdentity,
     WorkerReporter,
     list_batches,
+    read_workers,
 )
 from leconvert.machine import Machine
 from leconvert.packer import swap_has_begun
@@ -105,9 +106,11 @@ from leconvert.parallel import run_threads
 from leconvert.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import RepairOptions, Repairs
-from leconvert.upkeep import clean_kept_source
+from leconvert.upkeep import CleanReport, Leftover, clean_former_states
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
+from leconvert.workdir.former import former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
+from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.locks import Backoff, planner_lock
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
@@ -120,6 +123,7 @@ __all__ = [
     "FleetSummary",
     "FleetWorker",
     "check_fleet_places",
+    "clean_fleet",
     "convert_fleet",
     "draft_dataset",
     "is_finished",
@@ -304,6 +308,7 @@ def plan_fleet(
 ) -> Fleet:
     """Return the fleet of a work dir: the one under way if it is of these datasets, else a new one.
 
+    A fleet of other datasets or of another policy is begun unless workers are at the one under way.
     A fleet all of whose datasets are settled is begun anew: what is finished is found finished by
     its own conversion, and what was set aside is tried again. Of each dataset no more is read than
     ``info.json``, for a guess at how long it takes; of those on the Hub by a request each.
@@ -333,6 +338,8 @@ def plan_fleet(
                 if same and not board.all_settled():
                     progress.say(f"Resuming fleet {fleet.run_id} in {root}")
                     return fleet
+                if not board.all_settled():
+                    _check_not_in_use(fleet)
         ordered = sorted(
             _weighed_on_hub(known), key=lambda dataset: (-dataset.cost_seconds, dataset.name)
         )
@@ -352,6 +359,25 @@ def plan_fleet(
             write_durably(paths.fleet, encode_record("fleet", FLEET_VERSION, run_id, head))
             folder.set_current(run_id)
     return open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
+
+
+def _check_not_in_use(fleet: Fleet) -> None:
+    """Refuse to begin another fleet where workers are at this one, as far as anybody can tell."""
+    working = [
+        f"process {worker.pid} on {worker.host}"
+        for worker in read_workers(fleet.paths, fleet.run_id, fs=fleet.fs)
+        if worker.state != "ended" and not process_is_gone(asdict(worker))
+    ]
+    if working:
+        root = str(fleet.work_dir.root)
+        raise BusyError(
+            f"Fleet {fleet.run_id} of other datasets, options or policy is under way in {root}.",
+            path=root,
+            details=working,
+            next_step="Wait for its workers or end them, then run the same command again; or "
+            "choose another --work-dir. If they ended on another host, --restart begins anew: it "
+            "gives up conversions that are not finished.",
+        )
 
 
 def _check_token(datasets: Sequence[FleetDataset]) -> None:
@@ -381,6 +407,12 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
         for dataset in datasets
         if dataset.target is not None
     }
+    for dataset in datasets:
+        if dataset.target is not None and (kept := owners.get(old_dir(dataset.target))):
+            raise _place_of_former(dataset.target, old_dir(dataset.target), kept)
+    for place, called in owners.items():
+        if (target := former_target(place)) in owners:
+            raise _place_of_former(target, place, called)
     owners[work_dir] = f"the work dir {work_dir}"
     for place, called in owners.items():
         for parent in place.parents:
@@ -390,6 +422,48 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
                     path=str(place),
                     next_step="Choose folders side by side.",
                 )
+
+
+def _place_of_former(target: Path | None, place: Path, called: str) -> UsageError:
+    return UsageError(
+        f"{called[0].upper()}{called[1:]} has the name under which a former state of {target} is "
+        "kept.",
+        path=str(place),
+        next_step="Give one of the two results another name, --name NAME at the end of its line, "
+        "or choose another --output-dir.",
+    )
+
+
+def clean_fleet(
+    work_dir: str | os.PathLike[str], *, dry_run: bool = False, progress: Progress = NO_PROGRESS
+) -> CleanReport:
+    """Remove former states of a fleet's results, each after comparing it with its result.
+
+    What is called ``NAME_old`` is listed and kept: no record says that a run put it there.
+
+    Args:
+        work_dir: The fleet's work dir.
+        dry_run: Only compare, and say what would be removed.
+        progress: Where to report.
+
+    Raises:
+        WorkDirError: There is no fleet, or its records cannot be used.
+    """
+    removed: list[Leftover] = []
+    kept: list[Leftover] = []
+    for dataset in open_fleet(Path(work_dir).resolve(), only_look=True).datasets:
+        target = dataset.target
+        if target is None or not target.parent.is_dir():
+            continue
+        report = clean_former_states(target, dry_run=dry_run, progress=progress)
+        removed += report.removed
+        kept += report.kept
+        old = old_dir(target)
+        if is_there(old):
+            clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
+            reason = f"no record says whose it is; `{clean}` removes it, if {target} has all of it"
+            kept.append(Leftover(old, "kept source", False, reason))
+    return CleanReport(dry_run, tuple(removed), tuple(kept))
 
 
 def _unfinished(folder: WorkDir) -> str | None:
@@ -573,8 +647,6 @@ def convert_dataset(
             return Converted(True, None, ())
         raise already_on_hub(dataset)
     if changed and not dataset.options.layout.append:
-        if dataset.target is not None:
-            _make_way(dataset.target)
         proof = replace(dataset.options.proof, force_conversion=True)
         dataset = replace(dataset, options=replace(dataset.options, proof=proof))
     fetches = _planned_moves(host.folder(dataset)) if dataset.migrates else None
@@ -600,28 +672,18 @@ def convert_dataset(
             break
         except _NeedsRoomError as error:
             fetches = error.moves
+        except TargetError as error:
+            if made is None or not changed or made.target_is_as_made(dataset):
+                raise
+            raise BusyError(
+                f"{dataset.target} was replaced by another run meanwhile.",
+                path=str(dataset.target),
+                next_step="It is compared with its source at the next try.",
+            ) from error
     if done.pushed is not None:
         done = replace(done, was_finished=False)
     write_made(folder, _made(dataset, state, asked, done))
     return done
-
-
-def _make_way(target: Path) -> None:
-    """Remove the result before the one at a target, if that is proven to have all of it.
-
-    Raises:
-        TargetError: It has not; nothing was removed.
-    """
-    kept = clean_kept_source(target).kept
-    old = old_dir(target)
-    if kept and is_there(old):
-        words = shlex.quote(str(old)), shlex.quote(f"{old}.{datetime.now(UTC):%Y%m%d-%H%M%S}")
-        raise TargetError(
-            f"{old} exists already, and what {target} is now would be kept there: "
-            f"{kept[0].reason}.",
-            path=str(old),
-            next_step=f"`mv {' '.join(words)}` keeps it. Then run the same command again.",
-        )
 
 
 class _NeedsRoomError(Exception):
@@ -695,7 +757,8 @@ def _convert_at_hand(
             ),
             workers=WorkerOptions(max_workers=1),
             leases=leases,
-            proof=options.proof,
+            # Nobody watches each dataset: what is replaced gets a name that nobody else has.
+            proof=replace(options.proof, keep_as_former=True),
             scratch=hand.scratch or ScratchOptions(),
             push=push_options(dataset, made) if hand.migrates else None,
             for_push=dataset.push is not None,
@@ -734,6 +797,11 @@ def _convert_at_hand(
                 raise
             if repairs.fetch_unfit and hand.scratch is None:
                 raise _NeedsRoomError(error.moves) from error
+        except TargetError:
+            # Another fleet with the same list may have converted it meanwhile.
+            if not is_finished(hand.dataset, repairs):
+                raise
+            return Converted(True, None, repairs.flags())
         except SourceChangedError:
             # The source changed after an interrupted try was planned: its work is of no use. If it
             # changes while it is converted, the next error stays.

@@ -13,7 +13,13 @@ nothing. What a predecessor proved is proven again: a proof is good for the proc
 
 from leconvert.packer.assembly import check_all_done, taken_over
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
-from leconvert.packer.proof import TreePair, facts_of_tree, remove_compared, rest_of_removal
+from leconvert.packer.proof import (
+    TreePair,
+    facts_of_tree,
+    remove_compared,
+    rest_of_removal,
+    tree_facts,
+)
 from leconvert.packer.run import NoResultError, finish_run, pack_run, swap_has_begun
 
 __all__ = [
@@ -30,4 +36,5 @@ __all__ = [
     "rest_of_removal",
     "swap_has_begun",
     "taken_over",
+    "tree_facts",
 ]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.appending import other_files
+from leconvert.compare.files import README_PATH, is_pushed_card
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
 from leconvert.formats import (
     PROVENANCE_PATH,
@@ -318,7 +319,7 @@ class Assembly:
     def add_former(self) -> None:
         """Give the files of the result to which episodes are appended a second name in the tree.
 
-        Its tables are not among them, nor are files that come from the source again.
+        Its tables are not among them. Files that come from the source again are the same.
         """
         manifest = self._run.manifest
         if not manifest.kept_episodes:
@@ -333,12 +334,18 @@ class Assembly:
             for number in range(begin[stream]):
                 path = self._path(stream, number)
                 link_into_tree(target / path, self._tree / path, tree=self._tree)
-        for path in other_files(target, along=files_along(manifest.sources)):
+        along = files_along(manifest.sources)
+        for path in other_files(target):
+            if path in along:
+                continue
             link_into_tree(target / path, self._tree / path, tree=self._tree)
 
     def add_copy(self, source: Source, relative: str) -> None:
         """Copy one file that comes along, without features that are left out if it names such."""
-        target = self._tree / relative
+        target, former = self._tree / relative, Path(self._run.manifest.target)
+        if relative == README_PATH and self._run.manifest.kept_episodes and is_pushed_card(former):
+            link_into_tree(former / relative, target, tree=self._tree)  # in part the user's
+            return
         root, repairs = Path(source.root), source.repairs
         mended = None
         if extension_files([relative], repairs):

@@ -11,17 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from leconvert.appending import what_is_lost
 from leconvert.errors import TargetError, UsageError
+from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.run import exchanged_place
-from leconvert.workdir.swap import (
-    check_target,
-    codebase_version,
-    is_converted,
-    old_dir,
-    removed_old_dir,
-)
+from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
 
 _DEPTHS = ("structure", "bytes", "none")
 
@@ -37,12 +31,15 @@ class ProofOptions:
             kept as ``<target>_old``.
         delete_source: Remove the source that the result replaced, once the result is in place and
             nothing would be lost.
+        keep_as_former: Keep what is replaced as an append does, under a name that nobody else can
+            have (`leconvert.workdir.former`), not as ``<target>_old``; not in place.
         max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
     """
 
     verify: str | None = None
     force_conversion: bool = False
     delete_source: bool = False
+    keep_as_former: bool = False
     max_wait_seconds: float = 120.0
 
     @property
@@ -82,17 +79,17 @@ class ProofOptions:
         """Refuse a target that something stands in, before any work is done."""
         self.check_proof(source, target)
         old = self.old_place(source, target, to, layout, appends=appends)
-        if (
-            appends
-            and old is not None
-            and old.is_dir()
-            and what_is_lost(target, old, along=None) is None
-        ):
-            old = removed_old_dir(target)  # what an earlier appending left, which goes
         check_target(exchanged_place(source, target, layout), old)
 
     def old_place(
-        self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
+        self,
+        source: Path,
+        target: Path,
+        to: str,
+        layout: str = "",
+        *,
+        appends: bool = False,
+        run_id: str = "0",
     ) -> Path | None:
         """Return where the tree at the target goes, None where the target must be free.
 
@@ -102,6 +99,7 @@ class ProofOptions:
             to: The version that is written.
             layout: The layout.
             appends: Whether episodes are added to what is at the target.
+            run_id: The run, where there is one by now.
         """
         if appends and self.force_conversion:
             raise UsageError(
@@ -128,7 +126,8 @@ class ProofOptions:
                 "that its source has gained; --force-conversion replaces it and keeps it as "
                 f"{old_dir(target)}.",
             )
-        return old_dir(target)
+        is_former = appends or self.keep_as_former
+        return former_dir(target, run_id) if is_former else old_dir(target)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -24,13 +24,14 @@ from leconvert.errors import (
 )
 from leconvert.packer.options import PackReport
 from leconvert.progress import Progress
-from leconvert.source import FileFacts, check_source_unchanged, source_changed
+from leconvert.source import FileFacts, check_source_unchanged, meta_digest, source_changed
 from leconvert.text import first_few, shown
+from leconvert.workdir.former import TreeFacts
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
-from leconvert.workdir.swap import old_dir, removed_old_dir
+from leconvert.workdir.swap import codebase_version, old_dir, removed_dir, removed_old_dir
 
 _DIFFERENCES_SHOWN = 20
 
@@ -89,6 +90,7 @@ def prove_tree(
             progress=progress,
             clip_digests=clip_digests,
             read_rows=run.manifest.kept_episodes,
+            keeps_further=bool(run.manifest.kept_episodes),
             repairs=[source.repairs for source in run.manifest.sources],
             stop=stop,
         )
@@ -224,6 +226,11 @@ def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
         raise source_changed(source, [f"{shown(name)}: changed since it was compared"])
 
 
+def tree_facts(tree: Path) -> TreeFacts:
+    """Return what tells a dataset that is put aside from any other."""
+    return TreeFacts.of(tree, meta_digest(tree, codebase_version(tree) or ""))
+
+
 # ------------------------------------------------------------------------------------------------
 # Removes the source that a conversion replaced, where the user asked for it and all is proven.
 #
@@ -242,35 +249,38 @@ def kept_source(target: Path) -> Path | None:
     return next((place for place in places if place.is_dir()), None)
 
 
-def rest_of_removal(target: Path) -> str:
+def rest_of_removal(doomed: Path) -> str:
     """Say why what an interrupted removal left is kept, and where."""
     return (
         "its removal was interrupted, and what is left of it cannot be compared: it stays as "
-        f"{removed_old_dir(target)}, and nothing reads it"
+        f"{doomed}, and nothing reads it"
     )
 
 
-def remove_compared(target: Path, kept: Path, compared: TreePair) -> str | None:
-    """Remove a kept source that this process has just compared with the result.
+def remove_compared(
+    result: Path, old: Path, compared: TreePair, *, kept: Path | None = None
+) -> str | None:
+    """Remove what was put aside and this process has just compared with the result.
 
     It is looked at once it has a name of ours, under which nobody looks for it.
 
     Args:
-        target: The result.
-        kept: The source.
+        result: The result.
+        old: Where it was put aside.
         compared: Both, as they were when their comparison began.
+        kept: Where it is by now, if its removal began; None for there.
 
     Returns:
         Why it was kept, with its name given back; None where it is gone.
     """
-    old, doomed = old_dir(target), removed_old_dir(target)
+    kept, doomed = kept or old, removed_dir(old)
     if kept != doomed:
         with storage_errors(kept):
             if doomed.exists():
                 return f"what an earlier removal left is in the way: move {doomed} elsewhere"
             kept.rename(doomed)
             sync_dir(doomed.parent)
-    reason = compared.changed(target, doomed)
+    reason = compared.changed(result, doomed)
     if reason is None:
         remove_tree(doomed)
     elif not old.exists():
@@ -303,12 +313,14 @@ def remove_source(
     except SourceChangedError:
         if kept != doomed:
             raise
-        return replace(report, kept=kept, kept_because=rest_of_removal(target))
+        return replace(report, kept=kept, kept_because=rest_of_removal(doomed))
     trees = proof.trees
     if trees is None or first_change(trees.result, target) is not None:
         trees = prove_tree(run, journal, target, kept, "bytes", None, stop, progress).trees
     assert trees is not None, "a proof by bytes, in place"
-    reason = _reason_to_keep(run, target, kept) or remove_compared(target, kept, trees)
+    reason = _reason_to_keep(run, target, kept) or remove_compared(
+        target, old_dir(target), trees, kept=kept
+    )
     if reason is not None:
         return replace(report, kept=kept_source(target), kept_because=reason)
     return replace(report, kept=None, removed=old_dir(target))

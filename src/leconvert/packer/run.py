@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,17 +26,17 @@ from leconvert.packer.assembly import Assembly, Collector, check_all_done
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
 from leconvert.packer.proof import (
     Proof,
-    TreePair,
     as_dataset,
     check_source_as_compared,
     facts_of_tree,
     kept_source,
     prove_tree,
-    remove_compared,
     remove_source,
+    tree_facts,
 )
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import FileFacts, check_source_unchanged, check_tables_unchanged, files_along
+from leconvert.workdir.former import former_dir, stands_as_left, write_former
 from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
@@ -53,6 +53,7 @@ from leconvert.workdir.swap import (
     is_converted,
     marked_by,
     old_dir,
+    old_of_swap,
     recover_swap,
     result_aside,
     superseded,
@@ -107,9 +108,7 @@ def pack_run(
                 with suppress(LeconvertError, OSError):
                     remove_new_tree(tree, manifest.run_id)
                 raise
-            if appends and (
-                lost := what_is_lost(tree, target, along=files_along(manifest.sources))
-            ):
+            if appends and (lost := what_is_lost(tree, target, others=not stands_as_left(target))):
                 raise not_as_planned(target, f"as its source is now, {lost}")
             proof = Proof()
             if options.depth != "none":
@@ -143,9 +142,16 @@ def pack_run(
 
         with target_lock(target, manifest.run_id, wait=silent):
             _check_not_converted(run)
-            if appends:
-                _remove_former(target, files_along(manifest.sources))
-            old = options.old_place(source, target, manifest.to, manifest.layout, appends=appends)
+            old = options.old_place(
+                source,
+                target,
+                manifest.to,
+                manifest.layout,
+                appends=appends,
+                run_id=manifest.run_id,
+            )
+            if old == former_dir(target, manifest.run_id):
+                write_former(target, tree, manifest.run_id, tree_facts(target), fs=run.fs)
             swap_into_place(
                 SwapPlan(exchanged, tree, old),
                 journal,
@@ -359,21 +365,6 @@ def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
     return files
 
 
-def _remove_former(target: Path, along: Collection[str]) -> None:
-    """Remove what an earlier appending kept, if the dataset at the target holds all of it."""
-    old = old_dir(target)
-    if not old.is_dir():
-        return
-    trees = TreePair.now(target, old)
-    reason = what_is_lost(target, old, along=along) or remove_compared(target, old, trees)
-    if reason is not None:
-        raise TargetError(
-            f"{old} exists already, and what {target} is now would be kept there: {reason}.",
-            path=str(old),
-            next_step=f"Give {old} another name, then run the same command again.",
-        )
-
-
 @contextmanager
 def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
     """Say of whatever goes wrong in a tree that another packer took it, if that is why."""
@@ -455,14 +446,10 @@ def _finish(
     source, target = Path(run.manifest.source), Path(run.manifest.target)
     outcome = proof.outcome or state.notes.get("verification")
     journal.write(PackStep.FINISHED, notes={**state.notes, "verification": outcome})
-    old = (state.swap or {}).get("old")
+    old = old_of_swap(target, state.swap)
     report = PackReport(
         target=target,
-        kept=kept_source(run.manifest.exchanged)
-        if source == target
-        else None
-        if old is None
-        else old_dir(target),
+        kept=kept_source(run.manifest.exchanged) if source == target else old,
         linked=state.notes.get("linked", 0),
         copied=state.notes.get("copied", 0),
         joined=state.notes.get("joined", 0),

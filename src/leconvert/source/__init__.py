@@ -11,6 +11,7 @@ from leconvert.source.changes import (
     check_source_unchanged,
     check_tables_unchanged,
     files_along,
+    meta_digest,
     source_changed,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "check_source_unchanged",
     "check_tables_unchanged",
     "files_along",
+    "meta_digest",
     "scan_source",
     "source_changed",
 ]

@@ -91,9 +91,18 @@ class Journal:
     def read(self) -> JournalState:
         """Return what the newest packer noted."""
         generations = self.generations()
-        if not generations:
-            return JournalState()
-        generation = generations[-1]
+        return self._read(generations[-1]) if generations else JournalState()
+
+    def last_swap(self) -> Mapping[str, Any] | None:
+        """Return the swap that a packer noted last; None where none ever began one.
+
+        A packer that was superseded in the moment in which it wrote noted it in a record that is no
+        longer the newest.
+        """
+        swaps = (self._read(generation).swap for generation in reversed(self.generations()))
+        return next((swap for swap in swaps if swap is not None), None)
+
+    def _read(self, generation: int) -> JournalState:
         path = self.run.journal_record(generation)
         record = read_record(
             path, "journal", version=JOURNAL_VERSION, run_id=self.run_id, fs=self.fs

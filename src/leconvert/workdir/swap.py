@@ -1,8 +1,9 @@
 """Puts a finished tree in the place of another, so that a crash at any moment loses nothing.
 
 Three places matter: the *target*, the *staging* tree beside it, and *old*, where a tree that was at
-the target ends (``<target>_old``). Which tree is the new one is told by its mark
-(`leconvert.workdir.swap`).
+the target ends: ``<target>_old`` or a place of the run's own (`leconvert.workdir.former`). The
+journal names it, so that who recovers a swap uses the same. Which tree is the new one is told by
+its mark (`leconvert.workdir.swap`).
 
 **What happens next is decided by what is there, never by what an operation reported** (two pure
 tables, `leconvert.workdir.swap`). Where the file system exchanges two names in one step, a
@@ -30,11 +31,11 @@ import re
 import shlex
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from leconvert.errors import (
     BusyError,
@@ -89,10 +90,12 @@ __all__ = [
     "next_action",
     "next_recovery",
     "old_dir",
+    "old_of_swap",
     "overlaid_meta",
     "recover_marked",
     "recover_swap",
     "remove_mark",
+    "removed_dir",
     "removed_old_dir",
     "result_aside",
     "run_of",
@@ -399,7 +402,8 @@ def is_listed(path: Path, fs: FileSystem) -> bool:
 # What may stand where a finished tree shall go: the checks before a swap.
 
 
-# "." and ".leconvert-<run id of 22 characters>.<generation>.removed" around the target's name.
+# "." and ".leconvert-<run id of 22 characters>.<generation>.removed" around the target's name; or
+# "." and ".former-<run id>.leconvert-removed".
 _LONGEST_ADDITION = 50
 _CAP_FOWNER = 1 << 3
 _MOST_TRIES = 8
@@ -425,8 +429,12 @@ def old_dir(target: Path) -> Path:
 
 def removed_old_dir(target: Path) -> Path:
     """Return the name that the tree kept at `old_dir` has while it is removed."""
-    old = old_dir(target)
-    return old.with_name(f".{old.name}.leconvert-removed")
+    return removed_dir(old_dir(target))
+
+
+def removed_dir(kept: Path) -> Path:
+    """Return the name that a tree which was put aside has while it is removed."""
+    return kept.with_name(f".{kept.name}.leconvert-removed")
 
 
 def result_aside(target: Path, version: str = "v3.0") -> Path:
@@ -738,26 +746,28 @@ def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> Sw
 def swap_back(
     target: Path,
     *,
+    kept: Path | None = None,
     aside: Path,
     is_source: Callable[[Path], bool],
     check: Callable[[Path], None],
     run_id: str = "-",
     fs: FileSystem = LOCAL,
 ) -> None:
-    """Put the source kept at `old_dir` back at the target, and the result that is there aside.
+    """Put a source that was kept back at the target, and the result that is there aside.
 
     The moves are those of a swap, and what comes next is decided by the same table: the source is
     the new tree. Both must have been compared by this process, under the target's lock. The same
     call ends what a crash leaves; nothing is deleted.
 
     Args:
+        kept: Where the source is kept; None for `old_dir`.
         aside: Where the result goes.
         is_source: Tells the source from any other tree, wherever it is.
         check: Called with the result once it has left the target; what it raises takes the moves
             back.
         run_id: The mark that the result may carry.
     """
-    plan = SwapPlan(target, old_dir(target), aside)
+    plan = SwapPlan(target, kept or old_dir(target), aside)
     if not is_source(target) and is_listed(target, fs):  # nothing was moved yet
         check_target(target, plan.old)
         check_no_other_swap(target, run_id, fs=fs)
@@ -768,12 +778,13 @@ def swap_back(
 def take_back_undo(
     target: Path,
     *,
+    kept: Path | None = None,
     aside: Path,
     is_source: Callable[[Path], bool],
     fs: FileSystem = LOCAL,
 ) -> None:
     """Put the result back at the target where `swap_back` was interrupted; else do nothing."""
-    plan = SwapPlan(target, old_dir(target), aside)
+    plan = SwapPlan(target, kept or old_dir(target), aside)
     seen = _look(plan, is_source, fs)
     if _came_out(plan, seen) is not None:
         _take_back(plan, seen, fs)
@@ -806,16 +817,14 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
         stands there, and is whole, is for the caller to see. ``ROLLED_BACK`` if the old one was put
         back, ``NOT_STARTED`` if nothing had been moved.
     """
-    state, fs = journal.read(), journal.fs
+    state, swap, fs = journal.read(), journal.last_swap(), journal.fs
     # The mark counts more than the journal: a packer that lost its lock may have swapped while
     # this one began, and noted it where nobody reads.
     is_in = marked_by(target, fs=fs) == journal.run_id
     if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
         _finish(target, journal)
         return SwapOutcome.COMPLETED
-    if not is_in and (
-        state.swap is None or (state.step is PackStep.PACKING and is_listed(target, fs))
-    ):
+    if not is_in and (swap is None or (state.step is PackStep.PACKING and is_listed(target, fs))):
         return SwapOutcome.NOT_STARTED
     # While packing, the target can only be gone because a superseded packer died between its two
     # renames (a swap without an exchange): that is put right like a swap of our own.
@@ -824,16 +833,22 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
     staging = staging_dir(target, journal.run_id, journal.generation)
     if found is not None:
         take_over(target, found, journal)
-    keeps_old = bool((state.swap or {}).get("old")) or (
-        is_in and found is not None and marked_by(staging, fs=fs) != journal.run_id
-    )
-    plan = SwapPlan(target, staging, old_dir(target) if keeps_old else None)
+    old = old_of_swap(target, swap)
+    if old is None and is_in and found is not None:
+        old = old_dir(target) if marked_by(staging, fs=fs) != journal.run_id else None
+    plan = SwapPlan(target, staging, old)
     outcome = _settle(plan, journal.run_id, fs)
     if outcome is SwapOutcome.COMPLETED:
         _finish(target, journal)
     else:
         journal.write(PackStep.PACKING)
     return outcome
+
+
+def old_of_swap(target: Path, swap: Mapping[str, Any] | None) -> Path | None:
+    """Return where a journal's swap puts the tree that is at the target; None for nowhere."""
+    name = (swap or {}).get("old")
+    return None if name is None else Path(os.path.realpath(target)).with_name(Path(name).name)
 
 
 def _generation_to_settle(target: Path, journal: Journal, *, is_in: bool) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.errors import BusyError, StorageError, TargetError, WorkDirError
+from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir
@@ -25,6 +27,7 @@ from leconvert.workdir.swap import (
     TreeState,
     adopt_staging,
     check_target,
+    marked_by,
     next_action,
     next_recovery,
     old_dir,
@@ -44,6 +47,7 @@ class Place:
     root: Path
     run: RunPaths
     in_place: bool
+    as_former: bool = False
 
     @property
     def target(self) -> Path:
@@ -51,7 +55,9 @@ class Place:
 
     @property
     def old(self) -> Path | None:
-        return old_dir(self.target) if self.in_place else None
+        if not self.in_place:
+            return None
+        return former_dir(self.target, "r1") if self.as_former else old_dir(self.target)
 
     def journal(self, fs: FileSystem) -> Journal:
         return Journal(self.run, self.run.root.name, fs=fs)
@@ -74,14 +80,15 @@ class Place:
     def check_finished(self, *, litter: bool = False) -> None:
         assert content(self.target) == NEW
         assert sorted(path.name for path in self.target.iterdir()) == ["content"]
-        if self.in_place:
-            assert content(self.root / "set_old") == OLD
+        old = [] if self.old is None else [self.old.name]
+        for name in old:
+            assert content(self.root / name) == OLD
         names = sorted(path.name for path in self.root.iterdir() if path.name != "work")
         if litter:
             stale = [name for name in names if name.startswith(".set.leconvert-r1.")]
             assert all(content(self.root / name) != OLD for name in stale)
             names = [name for name in names if name not in stale]
-        assert names == (["set", "set_old"] if self.in_place else ["set"])
+        assert names == ["set", *old]
 
 
 def content(tree: Path) -> str | None:
@@ -91,11 +98,11 @@ def content(tree: Path) -> str | None:
         return None
 
 
-def make_place(root: Path, *, in_place: bool) -> Place:
+def make_place(root: Path, *, in_place: bool, as_former: bool = False) -> Place:
     root.mkdir(parents=True)
     run = WorkDir(root / "work").run("r1")
     run.journal.mkdir(parents=True)
-    place = Place(root, run, in_place)
+    place = Place(root, run, in_place, as_former)
     if in_place:
         place.target.mkdir()
         (place.target / "content").write_text(OLD)
@@ -237,13 +244,14 @@ def test_a_superseded_packer_without_exchange_does_not_move_the_target_for_a_mom
     assert content(place.target) == OLD
 
 
+@pytest.mark.parametrize("as_former", [False, True], ids=["old", "former"])
 @pytest.mark.parametrize("make_fs", KINDS)
 def test_a_packer_frozen_at_any_point_cannot_undo_its_successor(
-    tmp_path: Path, make_fs: MakeFs
+    tmp_path: Path, make_fs: MakeFs, as_former: bool
 ) -> None:
     """The successor runs to its end at each point; then the zombie goes on."""
     for point in range(MOST_POINTS):
-        place = make_place(tmp_path / f"{point}", in_place=True)
+        place = make_place(tmp_path / f"{point}", in_place=True, as_former=as_former)
         zombie_fs = _FreezingFileSystem(
             point, lambda place=place: _ignore(place.packs(make_fs(None)))
         )
@@ -371,6 +379,35 @@ def _crash_between_the_renames(place: Place) -> None:
 
 
 MISSING_, NEW_, OTHER_ = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
+
+
+@pytest.mark.parametrize("make_fs", KINDS)
+def test_the_place_of_a_former_state_is_found_where_its_journal_is_no_longer_the_newest(
+    tmp_path: Path, make_fs: MakeFs
+) -> None:
+    """The predecessor's note of the swap came when its successor had begun, and it died there."""
+    noted = 0
+    for point in range(MOST_POINTS):
+        place = make_place(tmp_path / f"{point}", in_place=True, as_former=True)
+        try:
+            place.packs(make_fs(point))
+        except CrashError:
+            pass
+        else:
+            break
+        is_moved = content(place.target) != OLD
+        if not is_moved or (content(place.target) and marked_by(place.target) is None):
+            continue
+        noted += 1
+        journal = place.journal(make_fs(None))
+        journal.begin()
+        raw = place.run.journal_record(2).read_bytes()  # as if nothing was noted when it began
+        record = json.loads(raw) | {"swap": None, "step": "packing"}
+        place.run.journal_record(2).write_text(json.dumps(record))
+        recover_swap(journal, place.target)
+        place.packs(make_fs(None))
+        place.check_finished()
+    assert noted > 2
 
 
 def test_a_table_of_what_a_packer_does_next() -> None:

@@ -1,0 +1,258 @@
+"""Former states: what an append, or a fleet that converts anew, put aside; where, and its record.
+
+A conversion in place keeps the dataset as ``<target>_old``, a name that users know and may use
+themselves. Appends and fleets come again and again, and nobody watches each time. So what they put
+aside gets a name that cannot be anybody else's, ``<target>.former-<run id>``, and a record of ours
+beside it, ``.<target>.former-<run id>``, that says what was put there. **No run removes a former
+state.** `leconvert.upkeep` does, when it is asked to and after comparing.
+
+**Order of writes.** The packer holds the target's lock. It writes the record, forced to the disk,
+then the journal names the place, then the swap moves the tree there. A kill leaves:
+
+======================  =========================  ================================================
+killed                  what is there              what it counts as
+======================  =========================  ================================================
+before the record       nothing new                nothing
+before the tree is      a record and no tree       nothing; the run writes it again where it goes
+at its place                                       on, else ``clean --old`` removes it
+after that              both                       a former state
+======================  =========================  ================================================
+
+So a tree of such a name always has its record, unless somebody removed that or made the tree: a
+tree without a record, or one that is not as its record says, is not known to be ours. It is told,
+and kept.
+
+Not guaranteed: that the record is true of a tree that somebody writes to while it is put aside. It
+is then told as changed, and kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from leconvert.errors import LeconvertError, WorkDirError
+from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there, write_durably
+from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
+from leconvert.workdir.swap import TREE_RECORD, old_dir
+
+__all__ = [
+    "FormerState",
+    "TreeFacts",
+    "count_former",
+    "former_dir",
+    "former_states",
+    "former_target",
+    "is_former",
+    "stands_as_left",
+    "write_former",
+]
+
+_KIND = "former"
+_VERSION = 1
+_NAME = re.compile(r"(?P<target>.+)\.former-(?P<run_id>[A-Za-z0-9][A-Za-z0-9_-]*)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeFacts:
+    """What tells a tree that was put aside from any other, also after it was moved or copied.
+
+    Attributes:
+        meta_digest: `leconvert.source.meta_digest`: the content of the tables below ``meta/``.
+        files_digest: SHA-256 over path, size and modification time of every file.
+        num_files: How many files there are.
+        size_bytes: Their bytes; files that have another name in the result count too.
+    """
+
+    meta_digest: str
+    files_digest: str
+    num_files: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, tree: Path, meta_digest: str) -> TreeFacts:
+        """Look at every file of a tree; none is opened."""
+        digest, num_files, size_bytes = hashlib.sha256(), 0, 0
+        for name, seen in _files(tree):
+            line = f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\n"
+            digest.update(line.encode(errors="surrogateescape"))
+            num_files += 1
+            size_bytes += seen.st_size
+        return cls(
+            meta_digest=meta_digest,
+            files_digest=digest.hexdigest(),
+            num_files=num_files,
+            size_bytes=size_bytes,
+        )
+
+
+def _files(tree: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the name and status of each file of a tree but its mark, in one order everywhere."""
+
+    def on_error(error: OSError) -> None:
+        # A folder that a failing disk does not list is not an empty one.
+        raise_storage_trouble(error, tree)
+
+    for folder, subfolders, names in os.walk(tree, onerror=on_error):
+        subfolders.sort()
+        for path in (Path(folder, name) for name in sorted(names) if name != TREE_RECORD):
+            with storage_errors(path):
+                yield str(path.relative_to(tree)), path.lstat()
+
+
+@dataclass(frozen=True, slots=True)
+class FormerState:
+    """A place beside a target at which a former state is, was, or was to be.
+
+    Attributes:
+        path: The place.
+        run_id: The run that put it aside, or was about to.
+        number: Counts a target's former states, the newest highest; 0 without a record.
+        result_digest: `TreeFacts.files_digest` of what took its place; empty without a record.
+        old_inode: The inode of ``<target>_old`` when this was put aside; 0 for none. One with
+            another inode was put there later.
+        facts: What was put aside; None without a record that can be read.
+        is_there: Whether anything stands at the place.
+    """
+
+    path: Path
+    run_id: str
+    number: int
+    result_digest: str
+    old_inode: int
+    facts: TreeFacts | None
+    is_there: bool
+
+    @property
+    def record(self) -> Path:
+        """Where its record is, or would be."""
+        return _record_of(self.path)
+
+
+def former_dir(target: Path, run_id: str) -> Path:
+    """Return where a run puts aside what is at a target: ``<target>.former-<run id>``."""
+    real = Path(os.path.realpath(target))
+    return real.with_name(f"{real.name}.former-{run_id}")
+
+
+def former_target(place: Path) -> Path | None:
+    """Return of which target a place could be a former state, by its name; None for none."""
+    found = _NAME.match(place.name)
+    return None if found is None else place.with_name(found["target"])
+
+
+def is_former(place: Path) -> bool:
+    """Tell whether a record beside a folder says that it is a former state."""
+    found = _NAME.match(place.name)
+    return found is not None and _read(place, found["run_id"], LOCAL) is not None
+
+
+def former_states(
+    targets: Iterable[Path], *, fs: FileSystem = LOCAL
+) -> dict[Path, list[FormerState]]:
+    """Return what is known of former states of targets, of each the newest first.
+
+    Each folder is listed once, however many targets lie in it.
+    """
+    wanted = {target: Path(os.path.realpath(target)) for target in targets}
+    listed: dict[Path, dict[str, list[FormerState]]] = {}
+    for real in wanted.values():
+        if real.parent not in listed:
+            listed[real.parent] = _in_folder(real.parent, fs)
+    return {target: listed[real.parent].get(real.name, []) for target, real in wanted.items()}
+
+
+def count_former(targets: Iterable[Path]) -> tuple[int, int]:
+    """Return how many former states of targets there are, and their bytes; for people.
+
+    Their files may be those of the results by other names: so many bytes are free again at most.
+    """
+    found: list[FormerState] = []
+    with suppress(LeconvertError, OSError):
+        found = [each for states in former_states(targets).values() for each in states]
+    there = [each for each in found if each.is_there]
+    return len(there), sum(each.facts.size_bytes for each in there if each.facts is not None)
+
+
+def write_former(
+    target: Path, new: Path, run_id: str, facts: TreeFacts, *, fs: FileSystem = LOCAL
+) -> None:
+    """Write the record of what is about to be put aside; call it under the target's lock.
+
+    Args:
+        new: The tree that takes its place.
+        facts: What is at the target.
+    """
+    before = former_states([target], fs=fs)[target]
+    fields_of_record = {
+        "number": 1 + max((each.number for each in before if each.run_id != run_id), default=0),
+        "result_digest": TreeFacts.of(new, "").files_digest,
+        "old_inode": old.lstat().st_ino if is_there(old := old_dir(target)) else 0,
+        **asdict(facts),
+    }
+    record = encode_record(_KIND, _VERSION, run_id, fields_of_record)
+    write_durably(_record_of(former_dir(target, run_id)), record, fs=fs)
+
+
+def stands_as_left(target: Path) -> bool:
+    """Tell whether nobody changed a result since a run put it there that put another aside.
+
+    As far as names, sizes and times tell. No means only that nothing says so.
+    """
+    newest = next(iter(former_states([target])[target]), None)
+    if newest is None or not newest.result_digest:
+        return False
+    return TreeFacts.of(target, "").files_digest == newest.result_digest
+
+
+def _record_of(place: Path) -> Path:
+    return place.with_name(f".{place.name}")
+
+
+def _in_folder(folder: Path, fs: FileSystem) -> dict[str, list[FormerState]]:
+    try:
+        with storage_errors(folder):
+            names = set(fs.list_names(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    found: dict[str, list[FormerState]] = {}
+    candidates = {name for name in names if ".former-" in name}
+    candidates |= {name[1:] for name in candidates if name.startswith(".")}
+    for name in sorted(candidates):
+        matched = _NAME.match(name)
+        if matched is None:
+            continue
+        place = folder / name
+        state = _read(place, matched["run_id"], fs) if f".{name}" in names else None
+        if state is not None:
+            state = replace(state, is_there=name in names)
+        elif name in names and is_folder(place):
+            state = FormerState(place, matched["run_id"], 0, "", 0, None, is_there=True)
+        else:
+            continue  # a file of somebody else
+        found.setdefault(matched["target"], []).append(state)
+    for states in found.values():
+        states.sort(key=lambda state: (-state.number, state.path))
+    return found
+
+
+def _read(place: Path, run_id: str, fs: FileSystem) -> FormerState | None:
+    try:
+        record = read_record(_record_of(place), _KIND, version=_VERSION, run_id=run_id, fs=fs)
+        return FormerState(
+            place,
+            run_id,
+            int(record["number"]),
+            str(record["result_digest"]),
+            int(record["old_inode"]),
+            TreeFacts(**{each.name: record[each.name] for each in fields(TreeFacts)}),
+            is_there=False,
+        )
+    except (WorkDirError, OSError, KeyError, TypeError, ValueError):
+        return None  # torn, or of another program's making
