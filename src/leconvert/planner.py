@@ -98,6 +98,7 @@ __all__ = [
     "options_record",
     "plan_repairs",
     "planned_name",
+    "scan_sources",
     "space_needed",
     "summarize",
 ]
@@ -557,7 +558,7 @@ def draft_plan(
     if is_overlay:
         room = None if is_migration else work_dir
         _check_can_overlay(sources, target, room, selection, arrival)
-    scan = _scan(sources, layout.to, repairs, selection, arrival, progress)
+    scan = scan_sources(sources, layout.to, repairs, selection, arrival, progress=progress)
     streams, kept = (
         layout_appended(scan, target, layout)
         if layout.append and is_there(target)
@@ -613,13 +614,14 @@ def draft_plan(
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 
 
-def _scan(
+def scan_sources(
     sources: Sequence[Path],
     to: str,
     repairs: RepairOptions,
     selection: EpisodeSelection,
-    arrival: HubOrigin | None,
-    progress: Progress,
+    arrival: HubOrigin | None = None,
+    *,
+    progress: Progress = NO_PROGRESS,
 ) -> SourceScan:
     """Scan sources, of which nothing is wrong, and join the scans."""
     scans = [

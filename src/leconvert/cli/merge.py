@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from leconvert.cli.convert import show_outcome
+from leconvert.cli.convert import show_finished, show_outcome
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say what was done."""
-    from leconvert.api import check_several, is_merged, merge
+    from leconvert.api import check_several, find_finished, merge
     from leconvert.planner import check_all_places
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import work_dir_beside
@@ -79,13 +79,17 @@ def run(options: argparse.Namespace) -> int:
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
         sources = [dataset.bring(stop=stop, progress=progress) for dataset in datasets]
-    if options.dry_run:
-        return _show_plan(options, sources)
-    begins_anew = how["plan"].restart or how["proof"].force_conversion
-    is_new = begins_anew or WorkDir(work_dir).current_run_id() is not None
-    report = None
-    if is_new or not is_merged(target, sources, how["layout"], how["repairs"]):
-        with stop_on_signals() as stop:
+        if options.dry_run:
+            return _show_plan(options, sources)
+        report = verified = None
+        if not how["plan"].restart and WorkDir(work_dir).current_run_id() is None:
+            verified = find_finished(
+                sources, target, how["layout"], how["repairs"],
+                proof=how["proof"],
+                stop=stop,
+                progress=progress,
+            )  # fmt: skip
+        if verified is None:
             report = merge(
                 sources,
                 output=options.output,
@@ -97,11 +101,8 @@ def run(options: argparse.Namespace) -> int:
                 stop=stop,
                 progress=progress,
             )
-    elif push.repo_id is None:
-        said = f"{target} is these datasets, merged so, already: a comparison by structure found "
-        said += "no difference. There is nothing to do."
-        print(json.dumps({"already_converted": str(target)}) if options.json else said)
-        return 0
+        elif push.repo_id is None:
+            return show_finished(options, target, "these datasets, merged so,", verified)
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
 
 

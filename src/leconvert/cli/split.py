@@ -113,4 +113,7 @@ def _show(part: SplitPart, *, quiet: bool) -> None:
         print(f"{part.name}: episodes {part.episodes}, {part.output}")
         print_plan(part.plan)
     else:
-        print(f"{part.name}: episodes {part.episodes}; {part.output} was finished before.")
+        print(
+            f"{part.name}: episodes {part.episodes}; {part.output} was finished before. Compared "
+            f"with the source now: {part.verified}."
+        )

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from leconvert.cli.convert import print_report
+from leconvert.cli.convert import print_report, show_finished
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
@@ -58,8 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trim, and say what was done."""
-    from leconvert.api import is_result, trim
+    from leconvert.api import find_finished, trim
     from leconvert.selection import EpisodeSelection, parse_frames
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.swap import work_dir_beside
 
     intervals = parse_frames(options.episode, options.frames)
     selection = EpisodeSelection(frames=intervals)
@@ -69,22 +71,26 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         _show_plan(_plan(options, source, selection), as_json=options.json)
         return 0
-    if options.output is not None and not proof_options(options).force_conversion:
-        target = options.output.resolve()
-        if is_result(target, source, layout, repairs, selection):
-            said = f"{target} is {options.dataset}, trimmed so, already: a comparison by structure "
-            said += "found no difference. There is nothing to do."
-            print(json.dumps({"already_converted": str(target)}) if options.json else said)
-            return 0
     how = conversion_options(options)
+    target = source if options.output is None else options.output.resolve()
+    progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
+        verified = None
+        if WorkDir(work_dir_beside(target)).current_run_id() is None:
+            verified = find_finished(
+                [source], target, layout, repairs, selection, how["proof"],
+                stop=stop,
+                progress=progress,
+            )  # fmt: skip
+        if verified is not None:
+            return show_finished(options, target, f"{options.dataset}, trimmed so,", verified)
         report = trim(
             source,
             frames={each.episode: (each.first, each.stop) for each in intervals},
             output=options.output,
             **how,
             stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            progress=progress,
         )
     if options.json:
         print(json.dumps(report.as_record(), indent=2))

@@ -20,7 +20,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from leconvert.errors import HubUnavailableError, LeconvertError, StorageError, WorkDirError
+from leconvert.errors import (
+    FindingsError,
+    HubUnavailableError,
+    LeconvertError,
+    StorageError,
+    TargetError,
+    VerificationError,
+    WorkDirError,
+)
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
 from leconvert.fleet.results import snapshot_at
 from leconvert.fleet.work import (
@@ -29,6 +37,7 @@ from leconvert.fleet.work import (
     draft_dataset,
     is_finished,
     open_fleet,
+    policy_repairs,
     weighed,
 )
 from leconvert.hub.fetch import HubRepo
@@ -39,6 +48,7 @@ from leconvert.hub.source import Resolved
 from leconvert.leasing import list_batches, read_done, read_failed, read_workers
 from leconvert.parallel import parallel_map
 from leconvert.planner import MovedBytes, PlanSummary, free_bytes_of
+from leconvert.repairs import RepairOptions
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
 from leconvert.workdir.fs import is_there, make_durably, replace_record
@@ -93,7 +103,9 @@ class DatasetStatus:
         files: Files of its result.
         source_bytes: Bytes of its source.
         seconds: How long the worker that settled it held it.
-        verified: What was proven.
+        verified: What was proven by the worker that settled it; of one that was passed over, by the
+            worker whose record still holds.
+        verified_at: The day of that proof, such as ``2026-11-25``; empty where no record says so.
         source_digest: The digest of its source's tables.
         flags: The repairs that it was converted with.
         repairs: What these changed.
@@ -120,6 +132,7 @@ class DatasetStatus:
     source_bytes: int = 0
     seconds: float = 0.0
     verified: str = ""
+    verified_at: str = ""
     source_digest: str = ""
     flags: Sequence[str] = ()
     repairs: Sequence[str] = ()
@@ -334,6 +347,7 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
         source_bytes=int(record.get("source_bytes", 0)),
         seconds=float(record.get("seconds", 0.0)),
         verified=str(record.get("verified", "")),
+        verified_at=str(record.get("verified_at", "")),
         source_digest=str(record.get("source_digest", "")),
         flags=tuple(record["flags"]),
         repairs=tuple(record.get("repairs", ())),
@@ -346,6 +360,9 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
 
 def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
     error = record.get("error") or {}
+    message = str(error.get("message") or "")
+    if error.get("error") in (TargetError.__name__, VerificationError.__name__):
+        message = " ".join([message, *error.get("details", ())[:1]])  # what differs
     found = error.get("findings") or ()
     losses = int(record.get("losses", 0))
     lost = f"{losses} workers died or froze while they held it." if losses else "no message"
@@ -354,7 +371,7 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
     return _row(
         dataset,
         DatasetState.SET_ASIDE,
-        message=str(error.get("message") or lost),
+        message=message or lost,
         next_step=error.get("next_step"),
         error=error.get("error") or "WorkersLost",
         findings=tuple(
@@ -465,7 +482,7 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
             f"{one.frames:,}",
             amount(one.source_bytes),
             f"{one.seconds:.1f}",
-            one.verified or "-",
+            " on ".join(filter(None, (one.verified, one.verified_at))) or "-",
             "; ".join(one.repairs) or "-",
         ]
         for one in status.datasets
@@ -555,7 +572,7 @@ def price_fleet(
 ) -> FleetPrice:
     """Scan all datasets and reckon what their conversion comes to; writes nothing that stays.
 
-    A result that is there is compared with its source by structure, as the conversion would. Of a
+    A result that is there is compared with its source, as the conversion would. Of a
     dataset on the Hub ``meta/info.json`` and the listing are read alone; where its files stay there
     all that a plan needs, to a folder in ``scratch`` that goes again.
     """
@@ -642,20 +659,28 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
     place = dataset.name, str(dataset.source), dataset.place
     assert isinstance(dataset.source, Path)
     try:
-        always, layout = policy.always(dataset), dataset.options.layout
-        if layout.append and is_finished(dataset, always):  # then there is nothing to plan
-            return PricedDataset(*place, is_finished=True, flags=always.flags())
+        repairs, is_in_place = _finished(dataset, policy)
+        if is_in_place:
+            return PricedDataset(*place, is_finished=True, flags=repairs.flags())
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
-        flags = repairs.flags()
-        if is_finished(dataset, repairs):
-            return PricedDataset(*place, is_finished=True, flags=flags)
         if dataset.target is not None and is_there(dataset.target):
+            layout = dataset.options.layout
             dataset.options.proof.check_target(
                 dataset.source, dataset.target, layout.to, appends=layout.append
             )
     except LeconvertError as error:
         return _stopped(place, error)
-    return _priced(place, flags, plan, weighed(dataset).cost_seconds)
+    return _priced(place, repairs.flags(), plan, weighed(dataset).cost_seconds)
+
+
+def _finished(dataset: FleetDataset, policy: Policy) -> tuple[RepairOptions, bool]:
+    """Return the repairs that a dataset gets, as when it is converted; is it finished?"""
+    repairs = policy.always(dataset)
+    while True:
+        try:
+            return repairs, is_finished(dataset, repairs) is not None
+        except FindingsError as error:
+            repairs = policy_repairs(policy, dataset, error, repairs)
 
 
 def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDataset:

@@ -48,8 +48,8 @@ from leconvert.api import (
     Submission,
     check_may_submit,
     convert,
+    find_finished,
     hand_over,
-    is_result,
     run_worker,
 )
 from leconvert.engines import Engine, JobRequest, Submitter
@@ -112,7 +112,7 @@ from leconvert.workdir.locks import Backoff, planner_lock
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.storage_errors import any_storage_errors, lacks_permission, storage_errors
-from leconvert.workdir.swap import info_path, is_converted, old_dir
+from leconvert.workdir.swap import info_path, old_dir
 from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
@@ -483,6 +483,7 @@ class Converted:
         pushed: What its push did; None where there was none.
         received_bytes: What was read of it on the Hub.
         before: What its ``done`` record said when it was converted, where nothing changed since.
+        verified: How a result that was in place before was compared now.
     """
 
     was_finished: bool
@@ -492,6 +493,7 @@ class Converted:
     pushed: PushReport | None = None
     received_bytes: int = 0
     before: Mapping[str, Any] | None = None
+    verified: str = ""
 
     def as_fields(self) -> dict[str, Any]:
         """Return what the ``done`` record of the dataset keeps."""
@@ -503,6 +505,10 @@ class Converted:
             fields["sent_bytes"] = self.pushed.added_bytes
         if self.received_bytes:
             fields["received_bytes"] = self.received_bytes
+        verified = self.verified if self.report is None else self.report.verified
+        if verified:
+            fields["verified"] = verified
+            fields["verified_at"] = f"{datetime.now(UTC):%Y-%m-%d}"
         if self.report is None:
             return fields
         found = Counter((finding.code, finding.severity) for finding in self.report.findings)
@@ -516,7 +522,6 @@ class Converted:
             "source_bytes": self.report.source_bytes,
             "cloned_bytes": self.report.cloned_bytes,
             "copied_bytes": self.report.copied_bytes,
-            "verified": self.report.verified,
             "source_digest": self.source_digest,
             "findings": [
                 {"code": code, "severity": severity, "times": times}
@@ -563,7 +568,9 @@ def convert_dataset(
         is_as_made = made.target_is_as_made(dataset)
         after = made.pushed["commit"] if made.pushed is not None else None
         if state.digest in (made.source_state, after):
-            if is_as_made and made.push_is_as_made(dataset):
+            # By names, sizes and times alone: a proof counts as long as nothing of it changed.
+            proven = made.proves(dataset.options.proof.depth)
+            if is_as_made and proven and made.push_is_as_made(dataset):
                 return Converted(True, None, tuple(made.fields["flags"]), before=made.fields)
         else:
             changed = is_as_made
@@ -679,8 +686,10 @@ def _convert_at_hand(
 
     def attempt(repairs: RepairOptions) -> Converted:
         under_way = folder.current_run_id()
-        if under_way is None and is_finished(hand.dataset, repairs):
-            return Converted(True, None, repairs.flags())
+        if under_way is None and (
+            verified := is_finished(hand.dataset, repairs, stop=stop, progress=progress)
+        ):
+            return Converted(True, None, repairs.flags(), verified=verified)
         report = convert(
             source,
             arrival=hand.origin,
@@ -753,15 +762,30 @@ def _convert_at_hand(
             repairs = allowed
 
 
-def is_finished(dataset: FleetDataset, repairs: RepairOptions) -> bool:
-    """Tell whether a result that no run knows of is what a conversion would make."""
+def is_finished(
+    dataset: FleetDataset,
+    repairs: RepairOptions,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> str | None:
+    """Return how a result that no run knows of was compared; None where there is none.
+
+    Raises what `leconvert.api.find_finished` raises, such as for a result that differs.
+    """
     options = dataset.options
     assert isinstance(dataset.source, Path)
-    return (
-        not options.proof.force_conversion
-        and dataset.target is not None
-        and is_converted(dataset.target, options.layout.to)
-        and is_result(dataset.target, dataset.source, options.layout, repairs, options.selection)
+    if dataset.target is None:
+        return None
+    return find_finished(
+        [dataset.source],
+        dataset.target,
+        options.layout,
+        repairs,
+        options.selection,
+        options.proof,
+        stop=stop,
+        progress=progress,
     )
 
 

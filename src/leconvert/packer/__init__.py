@@ -13,7 +13,7 @@ nothing. What a predecessor proved is proven again: a proof is good for the proc
 
 from leconvert.packer.assembly import check_all_done, taken_over
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
-from leconvert.packer.proof import facts_of_tree, remove_compared, rest_of_removal
+from leconvert.packer.proof import does_not_match, facts_of_tree, remove_compared, rest_of_removal
 from leconvert.packer.run import NoResultError, finish_run, pack_run, swap_has_begun
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ProofOptions",
     "WorkerMonitor",
     "check_all_done",
+    "does_not_match",
     "facts_of_tree",
     "finish_run",
     "pack_run",

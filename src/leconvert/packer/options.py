@@ -150,6 +150,7 @@ class PackReport:
         verified: The depth of the check.
         removed: The replaced source, where it was removed on request.
         kept_because: Why it was kept although it was to be removed.
+        verified_because: Why less was compared than was asked for; None otherwise.
     """
 
     target: Path
@@ -162,6 +163,7 @@ class PackReport:
     verified: str
     removed: Path | None = None
     kept_because: str | None = None
+    verified_because: str | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
