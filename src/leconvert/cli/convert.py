@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.main import stop_on_signals
+from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import (
     UNWATCHED_SECONDS,
     add_engine_options,
@@ -287,7 +287,8 @@ def run(options: argparse.Namespace) -> int:
     workers = worker_options(options)
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
-        found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
+        with end_on_signals(stop):
+            found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leconvert.cli.convert import show_finished, show_outcome
-from leconvert.cli.main import stop_on_signals
+from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
     add_json,
@@ -78,7 +78,8 @@ def run(options: argparse.Namespace) -> int:
     check_all_places([dataset.folder for dataset in datasets], target, work_dir.resolve())
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
-        sources = [dataset.bring(stop=stop, progress=progress) for dataset in datasets]
+        with end_on_signals(stop):
+            sources = [dataset.bring(stop=stop, progress=progress) for dataset in datasets]
         if options.dry_run:
             return _show_plan(options, sources)
         report = verified = None

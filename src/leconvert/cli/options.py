@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -499,7 +500,10 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
 
 @contextmanager
 def source_at(
-    place: Path | str, scratch_dir: Path | None, progress: Progress = NO_PROGRESS
+    place: Path | str,
+    scratch_dir: Path | None,
+    progress: Progress = NO_PROGRESS,
+    stop: threading.Event | None = None,
 ) -> Iterator[Path]:
     """Provide a source for the block; one that a URL names is fetched, and goes again."""
     if isinstance(place, Path):
@@ -511,11 +515,13 @@ def source_at(
 
             repo_id, revision = _on_the_hub(place)
             target = Path(folder) / "source"
-            yield download(repo_id, revision, target, also_v3=True, progress=progress).source
+            yield download(
+                repo_id, revision, target, also_v3=True, stop=stop, progress=progress
+            ).source
         else:
             from leconvert.stores import download_tree
 
-            yield download_tree(place, Path(folder) / "source", progress=progress)
+            yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
 
 
 # ------------------------------------------------------------------------------------------------

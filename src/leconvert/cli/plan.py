@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import (
     add_json,
     add_plan_options,
@@ -203,7 +204,8 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
         if options.dry_run:  # what is fetched to plan with goes again
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
             options.work_dir = Path(begun) / "work"
-        found = places(options, stream=True, migrate=options.dry_run, progress=progress)
+        with end_on_signals():
+            found = places(options, stream=True, migrate=options.dry_run, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0

@@ -65,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
     how = conversion_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
+    progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
         parts = split(
             dataset.bring(),
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
             dry_run=options.dry_run,
             **how,
             stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            progress=progress,
         )
     if options.json:
         print(json.dumps({"parts": [part.as_record() for part in parts]}, indent=2))

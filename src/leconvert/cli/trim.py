@@ -67,14 +67,14 @@ def run(options: argparse.Namespace) -> int:
     selection = EpisodeSelection(frames=intervals)
     layout, repairs = layout_options(options), repair_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
-    source = dataset.bring()
-    if options.dry_run:
-        _show_plan(_plan(options, source, selection), as_json=options.json)
-        return 0
     how = conversion_options(options)
-    target = source if options.output is None else options.output.resolve()
     progress = progress_for(quiet=options.json or options.quiet)
+    source = dataset.bring()
     with stop_on_signals() as stop:
+        if options.dry_run:
+            _show_plan(_plan(options, source, selection), as_json=options.json)
+            return 0
+        target = source if options.output is None else options.output.resolve()
         verified = None
         if WorkDir(work_dir_beside(target)).current_run_id() is None:
             verified = find_finished(
