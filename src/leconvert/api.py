@@ -55,14 +55,15 @@ from leconvert.planner import (
     PlanSummary,
     check_all_places,
     check_asked,
+    check_room,
     check_same_plan,
-    draft_plan,
     is_outline,
     kept_files,
     moved_bytes,
     open_or_plan,
     options_record,
     planned_name,
+    preview_plan,
     scan_sources,
 )
 from leconvert.progress import NO_PROGRESS, Progress
@@ -577,9 +578,9 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
     if not push.dry_run:
-        from leconvert.hub.client import check_token
+        from leconvert.hub.client import check_can_push
 
-        check_token(push.repo_id or (arrival.origin.repo_id if arrival else ""))
+        check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
 
 
 def _check_migration(
@@ -949,7 +950,7 @@ def split(
             proof.check_target(source, part.output, layout.to)
     if not dry_run:
         folder.mkdir(parents=True, exist_ok=True)
-    done = []
+    done, taken = [], Counter[str]()
     for part in parts:
         chosen = EpisodeSelection(episodes=part.episodes)
         if part.name in finished:
@@ -957,10 +958,16 @@ def split(
             done.append(replace(part, verified=finished[part.name]))
         elif dry_run:
             work_dir = work_dir_beside(part.output)
-            draft = draft_plan(
-                source, part.output, work_dir, layout, repairs, selection=chosen, progress=progress
-            )
-            done.append(replace(part, plan=draft.summary))
+            summary = preview_plan(
+                [source], part.output, work_dir, layout, repairs,
+                selection=chosen,
+                plan=plan,
+                progress=progress,
+            )  # fmt: skip
+            check_room(summary.space, part.output, taken)
+            for room in summary.space.rooms:
+                taken[room.folder] += room.bytes_needed - summary.space.twice_bytes
+            done.append(replace(part, plan=summary))
         else:
             report = convert(
                 source,

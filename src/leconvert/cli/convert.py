@@ -7,6 +7,7 @@ import json
 import shlex
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from leconvert.planner import MovedBytes
     from leconvert.worker_pool import WorkerOptions
 
-__all__ = ["finished_before", "print_report", "show_finished", "show_outcome"]
+__all__ = ["print_report", "show_finished", "show_outcome"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -101,26 +102,33 @@ _PROBE_SECONDS = 10.0
 # The same command once more, when its result is in place.
 
 
-def finished_before(
+def show_if_finished(
     options: argparse.Namespace, found: Places, stop: threading.Event, progress: Progress
-) -> str | None:
-    """Return how the result of this command was compared, where it is in place already.
+) -> int | None:
+    """Say that the result of this command is in place already, and return the exit code.
 
     It is for a command that asks for nothing but the result. A run that is under way knows itself
     how far it is, and so does a push.
+
+    Returns:
+        The exit code; None where there is something to do.
     """
     from leconvert.api import find_finished
-    from leconvert.workdir.records import WorkDir
 
     layout, proof = layout_options(options), proof_options(options)
     asks_more = options.probe or options.report is not None or options.keep_work_dir
     # How blocks are aligned no result tells; and who wants a source removed has to convert.
     if asks_more or proof.delete_source or layout.block_align is not None or found.migrates:
         return None
-    if plan_options(options).restart or WorkDir(found.work_dir).current_run_id() is not None:
+    if ConvertPush(options, found).repo_id is not None or plan_options(options).restart:
         return None
-    proof.check_source(is_outline=bool(found.arrival and found.arrival.outline))
-    return find_finished(
+    if _is_under_way(found.work_dir, to_look=options.dry_run):
+        return None
+    is_outline = bool(found.arrival and found.arrival.outline)
+    if options.dry_run and is_outline:  # the run itself may fetch all of it
+        proof = replace(proof, verify="structure")
+    proof.check_source(is_outline=is_outline)
+    verified = find_finished(
         [found.source],
         found.target,
         layout,
@@ -129,6 +137,23 @@ def finished_before(
         proof,
         stop=stop,
         progress=progress,
+    )
+    if verified is None:
+        return None
+    made = f"the {layout.to} dataset of {found.made_of}"
+    return show_finished(options, found.target, made, verified)
+
+
+def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
+    """Tell whether a run goes on; who only looks takes one whose swap began for finished."""
+    from leconvert.packer import swap_has_begun
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.run import open_run
+
+    if WorkDir(work_dir).current_run_id() is None:
+        return False
+    return not (
+        to_look and swap_has_begun(open_run(work_dir, allow_mixed_versions=True, only_look=True))
     )
 
 
@@ -279,24 +304,27 @@ def run(options: argparse.Namespace) -> int:
     if options.probe_seconds is not None and not options.probe:
         raise UsageError("--probe-seconds goes with --probe.", next_step="Write --probe too.")
     # Contradictions of the options of a push are told before anything is read or fetched.
-    pushes = push_target(options, None) is not None
-    if options.dry_run:
-        from leconvert.cli import plan
-
-        return plan.run(options, replaces=proof_options(options).force_conversion)
+    push_target(options, None)
     workers = worker_options(options)
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
+        if options.dry_run:
+            from leconvert.cli.plan import show_plan
+
+            return show_plan(
+                options,
+                replaces=proof_options(options).force_conversion,
+                finished=lambda found: show_if_finished(options, found, stop, progress),
+            )
         with end_on_signals(stop):
             found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
-        verified = None if pushes else finished_before(options, found, stop, progress)
-        if verified is not None:
+        code = show_if_finished(options, found, stop, progress)
+        if code is not None:
             found.release()
-            made = f"the {layout_options(options).to} dataset of {found.made_of}"
-            return show_finished(options, found.target, made, verified)
+            return code
         push = ConvertPush(options, found)
         report = None
         if not push.is_alone_left():

@@ -168,8 +168,8 @@ def _migrates(options: argparse.Namespace, local: Path) -> bool:
 
 
 def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
-    """Refuse a push without a token before any work."""
-    if not hasattr(options, "push_repo_id") or options.dry_run:
+    """Refuse a push that the token does not allow before any work."""
+    if not hasattr(options, "push_repo_id"):
         return
     from leconvert.hub.provenance import Origin
 
@@ -178,10 +178,10 @@ def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
         origin = Origin(options.repo_id, "", "")
     repo_id = push_target(options, origin)
     if repo_id is not None:
-        from leconvert.hub.client import check_token
+        from leconvert.hub.client import check_can_push
 
         try:
-            check_token(repo_id)
+            check_can_push(repo_id)
         except HubAccessError as error:
             error.next_step = f"{error.next_step} --no-push converts without a push."
             raise

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for part in parts:
         _show(part, quiet=options.quiet)
-    if options.dry_run:
+    if options.dry_run and not options.quiet:
         _show_sums([part.plan for part in parts if part.plan is not None])
         print("Nothing was written.")
     return 0
@@ -104,8 +104,9 @@ def _show_sums(plans: Sequence[PlanSummary]) -> None:
 
 def _show(part: SplitPart, *, quiet: bool) -> None:
     if quiet:
-        if part.report is not None:
-            print_findings(part.report.findings)
+        for done in (part.report, part.plan):
+            if done is not None:
+                print_findings(done.findings)
         return
     if part.report is not None:
         print(f"{part.name}: episodes {part.episodes}")

@@ -15,19 +15,20 @@ from leconvert.cli.options import (
     conversion_options,
     layout_options,
     local_path,
+    plan_options,
     proof_options,
     repair_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import whole
-from leconvert.cli.plan import plan_record, print_plan
+from leconvert.cli.plan import show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import named_datasets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leconvert.planner import PlanSummary
+    from leconvert.progress import Progress
     from leconvert.selection import EpisodeSelection
 
 __all__ = ["add_arguments", "run"]
@@ -71,9 +72,6 @@ def run(options: argparse.Namespace) -> int:
     progress = progress_for(quiet=options.json or options.quiet)
     source = dataset.bring()
     with stop_on_signals() as stop:
-        if options.dry_run:
-            _show_plan(_plan(options, source, selection), as_json=options.json)
-            return 0
         target = source if options.output is None else options.output.resolve()
         verified = None
         if WorkDir(work_dir_beside(target)).current_run_id() is None:
@@ -84,6 +82,8 @@ def run(options: argparse.Namespace) -> int:
             )  # fmt: skip
         if verified is not None:
             return show_finished(options, target, f"{options.dataset}, trimmed so,", verified)
+        if options.dry_run:
+            return _show_plan(options, source, selection, progress)
         report = trim(
             source,
             frames={each.episode: (each.first, each.stop) for each in intervals},
@@ -101,24 +101,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, source: Path, selection: EpisodeSelection) -> PlanSummary:
-    from leconvert.planner import check_asked, draft_plan
+def _show_plan(
+    options: argparse.Namespace, source: Path, selection: EpisodeSelection, progress: Progress
+) -> int:
+    from leconvert.planner import check_asked, preview_plan
     from leconvert.workdir.swap import work_dir_beside
 
     target = source if options.output is None else options.output.resolve()
     layout, repairs = layout_options(options), repair_options(options)
     check_asked([source], target, layout, repairs, selection)
     proof_options(options).check_target(source, target, layout.to)
-    progress = progress_for(quiet=options.json or options.quiet)
-    work_dir = work_dir_beside(target)
-    return draft_plan(
-        source, target, work_dir, layout, repairs, selection=selection, progress=progress
-    ).summary
-
-
-def _show_plan(plan: PlanSummary, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(plan_record(plan), indent=2))
-        return
-    print_plan(plan)
-    print("Nothing was written.")
+    plan = preview_plan(
+        [source], target, work_dir_beside(target), layout, repairs,
+        selection=selection,
+        plan=plan_options(options),
+        progress=progress,
+    )  # fmt: skip
+    return show_preview(options, plan)

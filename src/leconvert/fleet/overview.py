@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -30,9 +30,10 @@ from leconvert.errors import (
     WorkDirError,
 )
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
-from leconvert.fleet.results import snapshot_at
+from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
 from leconvert.fleet.work import (
     Fleet,
+    by_record,
     cost_seconds,
     draft_dataset,
     is_finished,
@@ -584,10 +585,25 @@ def price_fleet(
     found.sort(key=lambda priced: priced.name)
     rooms: Counter[str] = Counter()
     folders: dict[int, str] = {}  # one of each file system
-    for priced in found:
-        for folder, size_bytes in priced.new_bytes.items():
-            rooms[folders.setdefault(_device(folder), folder)] += size_bytes
-    return FleetPrice(found, dict(rooms), {room: free_bytes_of(Path(room)) for room in rooms})
+    free: dict[str, int | None] = {}
+    fitting: dict[str, PricedDataset] = {}
+    # The longest come first, as in the fleet; what does not fit then is set aside.
+    for priced in sorted(found, key=lambda priced: (-priced.seconds, priced.name)):
+        needed = {
+            folders.setdefault(_device(folder), folder): size_bytes
+            for folder, size_bytes in priced.new_bytes.items()
+        }
+        fitting[priced.name] = priced
+        for room, size_bytes in needed.items():
+            left = free.setdefault(room, free_bytes_of(Path(room)))
+            if left is not None and rooms[room] + size_bytes > left:
+                why = f"{room} has {amount(left)} free, and not the room for it."
+                place = priced.name, priced.source, priced.target
+                fitting[priced.name] = _stopped(place, StorageError(why))
+                needed = {}
+        rooms.update(needed)
+    found = [fitting[priced.name] for priced in found]
+    return FleetPrice(found, dict(rooms), free)
 
 
 def _device(folder: str) -> int:
@@ -656,18 +672,24 @@ def _existing(place: Path) -> str:
 
 
 def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedDataset:
-    place = dataset.name, str(dataset.source), dataset.place
-    assert isinstance(dataset.source, Path)
+    source, place = dataset.source, (dataset.name, str(dataset.source), dataset.place)
+    assert isinstance(source, Path)
     try:
+        made = read_made(folder.dataset(dataset.name))
+        asked = asked_of(dataset, policy.always(dataset).flags(), policy.as_record())
+        before, changed = by_record(made, dataset, source_state(dataset), asked)
+        if before is not None:
+            return PricedDataset(*place, is_finished=True, flags=before.flags)
+        if changed and not dataset.options.layout.append:  # it is converted anew
+            proof = replace(dataset.options.proof, force_conversion=True)
+            dataset = replace(dataset, options=replace(dataset.options, proof=proof))
         repairs, is_in_place = _finished(dataset, policy)
         if is_in_place:
             return PricedDataset(*place, is_finished=True, flags=repairs.flags())
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
         if dataset.target is not None and is_there(dataset.target):
-            layout = dataset.options.layout
-            dataset.options.proof.check_target(
-                dataset.source, dataset.target, layout.to, appends=layout.append
-            )
+            layout, proof = dataset.options.layout, dataset.options.proof
+            proof.check_target(source, dataset.target, layout.to, appends=layout.append)
     except LeconvertError as error:
         return _stopped(place, error)
     return _priced(place, repairs.flags(), plan, weighed(dataset).cost_seconds)

@@ -57,7 +57,6 @@ from leconvert.engines.local import LocalEngine
 from leconvert.errors import (
     BusyError,
     FindingsError,
-    HubAccessError,
     HubUnavailableError,
     InterruptedRunError,
     LeconvertError,
@@ -82,7 +81,7 @@ from leconvert.fleet.results import (
     source_state,
     write_made,
 )
-from leconvert.hub.client import TOKEN_HELP, hub_access
+from leconvert.hub.client import check_can_push
 from leconvert.hub.fetch import HubRepo
 from leconvert.hub.pace import Pace
 from leconvert.hub.provenance import facts_of
@@ -120,6 +119,7 @@ __all__ = [
     "FleetSummary",
     "FleetWorker",
     "check_fleet_places",
+    "check_fleet_pushes",
     "convert_fleet",
     "draft_dataset",
     "is_finished",
@@ -311,7 +311,7 @@ def plan_fleet(
     root = Path(work_dir).resolve()
     folder = WorkDir(root)
     check_fleet_places(datasets, root)
-    _check_token(datasets)
+    check_fleet_pushes(datasets)
     known = [weighed(dataset) for dataset in datasets]
     if plan.restart:
         known = [
@@ -354,12 +354,11 @@ def plan_fleet(
     return open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
 
 
-def _check_token(datasets: Sequence[FleetDataset]) -> None:
+def check_fleet_pushes(datasets: Sequence[FleetDataset]) -> None:
+    """Refuse pushes that the token does not allow, before any work."""
     pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
-    if pushed is not None and hub_access().token is None:
-        raise HubAccessError(
-            f"A push to {pushed.repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
-        )
+    if pushed is not None:
+        check_can_push(str(pushed.repo_id))
 
 
 def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
@@ -563,17 +562,9 @@ def convert_dataset(
     state = source_state(dataset)
     made = read_made(folder)
     asked = asked_of(dataset, fleet.policy.always(dataset).flags(), fleet.policy.as_record())
-    changed = False
-    if made is not None and made.source == str(dataset.source) and made.options == asked:
-        is_as_made = made.target_is_as_made(dataset)
-        after = made.pushed["commit"] if made.pushed is not None else None
-        if state.digest in (made.source_state, after):
-            # By names, sizes and times alone: a proof counts as long as nothing of it changed.
-            proven = made.proves(dataset.options.proof.depth)
-            if is_as_made and proven and made.push_is_as_made(dataset):
-                return Converted(True, None, tuple(made.fields["flags"]), before=made.fields)
-        else:
-            changed = is_as_made
+    before, changed = by_record(made, dataset, state, asked)
+    if before is not None:
+        return before
     if state.converted is not None and made is None and not dataset.options.proof.force_conversion:
         assert isinstance(dataset.source, HubName)
         if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
@@ -630,6 +621,29 @@ def _make_way(target: Path) -> None:
             next_step=f"`mv {' '.join(words)}` keeps it; remove it if you do not need it. Then "
             "run the same command again.",
         )
+
+
+def by_record(
+    made: Made | None, dataset: FleetDataset, state: SourceState, asked: Mapping[str, Any]
+) -> tuple[Converted | None, bool]:
+    """Go by the record of a dataset, as far as it holds.
+
+    It is compared with names, sizes and times alone: what it says was proven counts as long as
+    nothing of that changed, and as deep as it was.
+
+    Returns:
+        What was made, where nothing changed since; else whether the source alone changed.
+    """
+    if made is None or made.source != str(dataset.source) or made.options != asked:
+        return None, False
+    is_as_made = made.target_is_as_made(dataset)
+    after = made.pushed["commit"] if made.pushed is not None else None
+    if state.digest not in (made.source_state, after):
+        return None, is_as_made
+    proven = made.proves(dataset.options.proof.depth)
+    if is_as_made and proven and made.push_is_as_made(dataset):
+        return Converted(True, None, tuple(made.fields["flags"]), before=made.fields), False
+    return None, False
 
 
 class _NeedsRoomError(Exception):
