@@ -1272,7 +1272,8 @@ def submit_run(
             target under the same paths.
         engine: Who starts them, and how; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a run.
-        proof: What the packer proves, and whether it may replace a v3.0 dataset.
+        proof: What the packer proves, what it may replace and remove, and how long it waits for a
+            silent packer's lock.
         scratch: Where workers keep files that they fetch, where the source is on the Hub.
         allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
         dry_run: Submit nothing.
@@ -1283,6 +1284,8 @@ def submit_run(
     Raises:
         EngineError: There is no scheduler here, or it refused a job.
         OneHostOnlyError: One host alone may work on the run.
+        UsageError: The proof is too little for the removal of the source, or needs a source that
+            is not on this machine.
         WorkDirError: There is no run, or its records cannot be used.
     """
     if engine is None:
@@ -1299,7 +1302,18 @@ def submit_run(
     run = open_run(root, allow_mixed_versions=True, only_look=True)
     check_may_submit(root, run.one_host)
     run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
+    # Better now than by the packer, when the workers have ended.
+    proof.check_source(is_outline=run.manifest.outline is not None)
+    proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))
     if _is_finished(run):
+        if proof.delete_source and old_dir(run.manifest.exchanged).is_dir():
+            raise UsageError(
+                f"The result of {root} is in place, so that nothing is submitted, and its source "
+                "is still kept.",
+                path=str(root),
+                next_step=f"`leconvert pack {shlex.quote(str(root))} --delete-source` removes it "
+                "once every byte is proven.",
+            )
         return Submission(run_id, True, 0, None, None, logs, "")
     workers = min(engine.workers, _batches_left(run, leases))
     mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
@@ -1307,12 +1321,7 @@ def submit_run(
     handover = JobRequest(
         workers,
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],
-        pack_arguments=[
-            str(root),
-            f"--verify={proof.depth}",
-            *(["--force-conversion"] if proof.force_conversion else []),
-            *mixed,
-        ],
+        pack_arguments=[str(root), *proof.as_arguments(), *mixed],
     )
     return hand_over(engine, handover, run.paths, run_id, dry_run=dry_run)
 
