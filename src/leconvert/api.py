@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import threading
@@ -17,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leconvert.appending import former_episodes
 from leconvert.compare import verify_pair
+from leconvert.dataset_files import overlaid_pair
 from leconvert.engines import JobRequest, Submitter
 from leconvert.errors import (
     BusyError,
@@ -27,20 +28,23 @@ from leconvert.errors import (
     PlanMismatchError,
     ProbeError,
     SourceChangedError,
+    SourceError,
+    TargetError,
     UsageError,
     VerificationError,
 )
-from leconvert.formats import open_dataset, read_provenance
+from leconvert.formats import Totals, open_dataset, open_sources, read_provenance, target_of
 from leconvert.formats.v3 import read_repairs
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.layout import layout_streams
 from leconvert.leasing import read_workers
 from leconvert.machine import Machine
-from leconvert.model import OVERLAY, TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
+from leconvert.model import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
 from leconvert.packer import (
     NoResultError,
     PackReport,
     ProofOptions,
+    does_not_match,
     finish_run,
     swap_has_begun,
     taken_over,
@@ -51,20 +55,21 @@ from leconvert.planner import (
     PlanSummary,
     check_all_places,
     check_asked,
+    check_room,
     check_same_plan,
-    draft_plan,
     is_outline,
     kept_files,
     moved_bytes,
     open_or_plan,
     options_record,
     planned_name,
+    preview_plan,
+    scan_sources,
 )
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairs import RepairOptions
+from leconvert.repairs import RepairOptions, Repairs
 from leconvert.selection import EpisodeSelection, FrameInterval, split_episodes
-from leconvert.source import scan_source
-from leconvert.text import count
+from leconvert.text import count, first_few
 from leconvert.workdir.activity import record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
@@ -73,8 +78,10 @@ from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
-from leconvert.workdir.storage_errors import any_storage_errors
+from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.workdir.swap import (
+    META,
+    codebase_version,
     is_converted,
     old_dir,
     overlaid_meta,
@@ -96,8 +103,7 @@ __all__ = [
     "Submission",
     "check_several",
     "convert",
-    "is_merged",
-    "is_result",
+    "find_finished",
     "merge",
     "repair",
     "run_worker",
@@ -130,7 +136,10 @@ class ConversionReport:
         copied_bytes: Coded video bytes that were copied.
         seconds: Wall clock of the whole command.
         stage_seconds: Wall clock of plan, work and pack.
-        verified: The depth of the check before the swap, ``none`` if it was skipped.
+        verified: The depth of the check before the swap, ``none`` if it was skipped. Where the
+            result was in its place before, what was compared now.
+        verified_because: Why less was compared than was asked for, such as a source that is gone;
+            None otherwise.
         findings: What the scan found: warnings, remarks, and what was repaired.
         repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing,
             and where datasets were merged: ``meta/provenance.parquet`` says it for each.
@@ -179,6 +188,7 @@ class ConversionReport:
     kept_files: int | None = None
     kept_episodes: int = 0
     moves: MovedBytes | None = None
+    verified_because: str | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -568,9 +578,9 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
     if not push.dry_run:
-        from leconvert.hub.client import check_token
+        from leconvert.hub.client import check_can_push
 
-        check_token(push.repo_id or (arrival.origin.repo_id if arrival else ""))
+        check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
 
 
 def _check_migration(
@@ -766,7 +776,9 @@ def _finish(
             raise
         progress.say(f"{error.message} Converting anew.")
     except (PlanMismatchError, SourceChangedError, VerificationError) as error:
-        if in_place or not (proof.force_conversion or options.get("append")):
+        # Episodes are appended to a result that is right alone.
+        appends = options.get("append") and not isinstance(error, VerificationError)
+        if in_place or not (proof.force_conversion or appends):
             raise
         progress.say(f"{error.message} Converting anew.")
     return None, True
@@ -798,6 +810,7 @@ def _report(
         seconds=total_seconds,
         stage_seconds=seconds,
         verified=packed.verified,
+        verified_because=packed.verified_because,
         removed_source=packed.removed,
         kept_because=packed.kept_because,
         findings=manifest.findings,
@@ -836,6 +849,8 @@ class SplitPart:
         plan: What its conversion comes to, where nothing was to be written; else None.
         report: What was done; None where the part was finished before, or nothing was to be
             written.
+        verified: How a part that was finished before was compared with the source now:
+            ``structure`` or ``bytes``; else None.
     """
 
     name: str
@@ -843,6 +858,7 @@ class SplitPart:
     episodes: str
     plan: PlanSummary | None = None
     report: ConversionReport | None = None
+    verified: str | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -852,6 +868,7 @@ class SplitPart:
             "episodes": self.episodes,
             "plan": None if self.plan is None else asdict(self.plan),
             "report": None if self.report is None else self.report.as_record(),
+            "verified": self.verified,
         }
 
 
@@ -877,7 +894,7 @@ def split(
 
     Each part is a conversion of its own, of a selection of the episodes, and appears complete or
     not at all. The same call again finishes what was interrupted: a part that is there already is
-    compared with the source by structure, and left as it is.
+    compared with the source, every byte where ``proof`` asks for that, and left as it is.
 
     Args:
         root: The dataset folder.
@@ -902,6 +919,7 @@ def split(
     Raises:
         UsageError: ``into`` does not give every episode to exactly one part.
         TargetError: Something else stands where a part goes; nothing was written then.
+        VerificationError: A part that was finished before differs from the source; likewise.
         LeconvertError: One of its other subclasses, from the conversion of a part.
     """
     source, folder = Path(root).resolve(), Path(output_dir).resolve()
@@ -916,31 +934,40 @@ def split(
         SplitPart(name, folder / name, str(episodes))
         for name, episodes in split_episodes(into, episode_index, seed=seed).items()
     ]
-    finished = set()
+    finished: dict[str, str] = {}
     for part in parts:
         work_dir, chosen = work_dir_beside(part.output), EpisodeSelection(episodes=part.episodes)
         if not dry_run:
             remove_leftovers(work_dir)
         if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
             continue  # its run knows how far it is
-        if not proof.force_conversion and is_result(part.output, source, layout, repairs, chosen):
-            finished.add(part.name)
+        verified = find_finished(
+            [source], part.output, layout, repairs, chosen, proof, stop=stop, progress=progress
+        )
+        if verified is not None:
+            finished[part.name] = verified
         elif is_there(part.output):
             proof.check_target(source, part.output, layout.to)
     if not dry_run:
         folder.mkdir(parents=True, exist_ok=True)
-    done = []
+    done, taken = [], Counter[str]()
     for part in parts:
         chosen = EpisodeSelection(episodes=part.episodes)
         if part.name in finished:
             progress.say(f"{part.output} is finished: it has episodes {part.episodes}.")
-            done.append(part)
+            done.append(replace(part, verified=finished[part.name]))
         elif dry_run:
             work_dir = work_dir_beside(part.output)
-            draft = draft_plan(
-                source, part.output, work_dir, layout, repairs, selection=chosen, progress=progress
-            )
-            done.append(replace(part, plan=draft.summary))
+            summary = preview_plan(
+                [source], part.output, work_dir, layout, repairs,
+                selection=chosen,
+                plan=plan,
+                progress=progress,
+            )  # fmt: skip
+            check_room(summary.space, part.output, taken)
+            for room in summary.space.rooms:
+                taken[room.folder] += room.bytes_needed - summary.space.twice_bytes
+            done.append(replace(part, plan=summary))
         else:
             report = convert(
                 source,
@@ -1025,68 +1052,174 @@ def trim(
     )
 
 
-def is_result(
+# ------------------------------------------------------------------------------------------------
+# Is this the result of these sources, to this depth? Whoever gives a command again asks it here.
+
+
+_DIFFERENCES_SHOWN = 20
+# What `info.json` of a result says of its files, where it was made with other options.
+_LAYOUT_KEYS = ("data_files_size_in_mb", "video_files_size_in_mb", "data_path", "video_path")
+
+
+@any_storage_errors()
+def find_finished(
+    sources: Sequence[Path],
     target: Path,
-    source: Path,
     layout: LayoutOptions,
     repairs: RepairOptions = RepairOptions(),
     selection: EpisodeSelection = EpisodeSelection(),
-) -> bool:
-    """Return whether a folder holds what such a conversion of a source makes.
+    proof: ProofOptions = ProofOptions(),
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> str | None:
+    """Compare what stands at a target with what a conversion would put there.
 
-    They are compared by structure: nothing is taken for done by its name.
+    Nothing is taken for done by its name or by a note, and nothing is written. A comparison by
+    bytes reads the result and its sources completely.
+
+    Args:
+        sources: As the conversion gets them. The source of a conversion in place is looked for
+            where such a conversion keeps it.
+        target: Where the result goes.
+        layout: As for the conversion, as all that follow.
+        repairs: What it may change.
+        selection: Which episodes it converts.
+        proof: Every byte is compared where it asks for that, else the structure.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        What was compared, ``structure`` or ``bytes``, where nothing differs. None where there is
+        something to convert: no dataset of this version stands there, ``proof`` replaces it,
+        ``layout.append`` adds episodes to it, or nothing is kept that a dataset in place could be
+        compared with.
+
+    Raises:
+        TargetError: The dataset that stands there was made otherwise, or has other episodes.
+        VerificationError: It was made so, and does not hold what the sources hold.
+        SourceError: A source cannot be read, or not be converted so.
+        StorageError: The disk fails, so that nobody knows.
+        InterruptedRunError: ``stop`` was set.
     """
-    try:
-        if not is_converted(target, layout.to):
-            return False
-        info = json.loads((target / "meta/info.json").read_bytes())
-        sizes = info.get("data_files_size_in_mb"), info.get("video_files_size_in_mb")
-        wanted = layout.data_file_size_in_mb, layout.video_file_size_in_mb
-        # Episodes that were appended lie in files of their own, whatever the limits are.
-        if not layout.append and sizes != (wanted if layout.to == "v3.0" else (None, None)):
-            return False
-        if (source == overlaid_meta(target)) != (layout.layout == OVERLAY):
-            return False
-        made = read_repairs(target)
-        if repairs != RepairOptions() or selection:
-            scan = scan_source(source, repairs, selection=selection, to=layout.to)
-            if made != scan.repairs or not (layout.append or _is_laid_out(target, scan, layout)):
-                return False
-        elif made.selected_episodes is not None or made.dropped_episodes:
-            return False  # all of them are wanted
-        return verify_pair(target, source, keeps_further=layout.append).ok
-    except (LeconvertError, OSError, ValueError, KeyError):
-        return False
-
-
-def is_merged(
-    target: Path,
-    sources: Sequence[Path],
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
-) -> bool:
-    """Return whether a folder holds what such a merge makes, compared by structure."""
-    try:
-        made = read_provenance(target)
-        if made is None or not is_converted(target, layout.to):
-            return False
-        scan = draft_plan(sources, target, work_dir_beside(target), layout, repairs).scan
-        if [source.repairs for source in made.sources] != [part.repairs for part in scan.sources]:
-            return False
-        return _is_laid_out(target, scan, layout) and verify_pair(target, sources).ok
-    except (LeconvertError, OSError, ValueError, KeyError):
-        return False
-
-
-def _is_laid_out(target: Path, scan: SourceScan, options: LayoutOptions) -> bool:
-    """Return whether a result's files end where a layout of this source has them end."""
-    result, places = open_dataset(target, version=options.to), np.arange(scan.num_episodes)
-    return all(
-        np.array_equal(
-            np.diff(result.slices(layout.stream).file) != 0,
-            np.diff(layout.file_numbers(places)) != 0,
+    in_place = list(sources) == [target]
+    if proof.force_conversion or not is_converted(target, layout.to):
+        return None
+    if in_place:
+        sources = [overlaid_meta(target) or old_dir(target)]
+        if not sources[0].is_dir():
+            changes = layout != LayoutOptions() or repairs.as_record() or selection
+            if not changes:
+                raise _nothing_to_compare(target, sources[0])
+            return None
+    with overlaid_pair(target, sources) as (result, roots):
+        try:
+            scan = scan_sources(roots, layout.to, repairs, selection, progress=progress)
+        except SourceError:
+            if in_place:  # what is kept there may be something else
+                return None
+            raise
+        if layout.append and former_episodes(target) < scan.num_episodes:
+            return None
+        differences = _made_otherwise(result, scan, layout)
+        if differences:
+            raise _other_result(target, layout.to, differences)
+        report = verify_pair(
+            result,
+            roots,
+            depth="bytes" if proof.depth == "bytes" else "structure",
+            repairs=[source.repairs for source in scan.sources],
+            progress=progress,
+            stop=stop,
+            keeps_further=layout.append,
         )
-        for layout in layout_streams(scan, options)
+    if report.ok:
+        return report.depth
+    shown = first_few(report.differences, _DIFFERENCES_SHOWN)
+    if not report.files:  # other episodes: no file could be compared
+        raise _other_result(target, layout.to, shown)
+    exchanged = target / META if sources[0] == overlaid_meta(target) else target
+    raise does_not_match(exchanged, sources, shown, in_place=in_place)
+
+
+def _nothing_to_compare(target: Path, kept: Path) -> SourceError:
+    return SourceError(
+        f"{target} is already {codebase_version(target)}.",
+        path=str(target),
+        details=[
+            f"It was not compared: a conversion in place keeps its source as {kept}, which is "
+            "not there."
+        ],
+        next_step="There is nothing to convert; give the v2.x dataset if you meant another folder. "
+        f"`leconvert check {shlex.quote(str(target))}` looks at the dataset by itself; --output "
+        "writes it anew, with other file sizes for example.",
+    )
+
+
+def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> list[str]:
+    """Say by which options a result was made that are not those of this conversion."""
+    found: list[str] = []
+    try:
+        result, told = open_dataset(target, version=options.to), read_provenance(target)
+        made = [read_repairs(target)] if told is None else [each.repairs for each in told.sources]
+        views = open_sources(scan.sources)
+        if len(made) != len(views):
+            return [f"it was made from {count(len(made), 'dataset')}, not from {len(views)}"]
+        wanted = [each.repairs for each in scan.sources]
+        if made != wanted:
+            found.append(f"changed: {_said_repairs(made)} there, {_said_repairs(wanted)} now")
+        if told is not None and len(views) > 1:
+            there = [each.meta_digest for each in told.sources]
+            now = [each.meta_digest for each in scan.sources]
+            if there != now and Counter(there) == Counter(now):
+                found.append("the datasets stand in another order")
+        if options.append:  # episodes that were appended lie in files of their own
+            return found
+        episodes = scan.num_episodes
+        writes = target_of(options.to, options.layout, views[0].dataset, episodes)
+        totals = Totals(
+            fps=scan.fps,
+            episodes=episodes,
+            frames=int(scan.length.sum()),
+            tasks=len(views.tasks),
+        )
+        info = writes.info(views.info, totals, asdict(options))
+        found += [
+            f"{key}: {result.info.get(key)} there, {info.get(key)} now"
+            for key in _LAYOUT_KEYS
+            if result.info.get(key) != info.get(key)
+        ]
+        places = np.arange(episodes)
+        found += [
+            f"files of {layout.stream} begin at other episodes"
+            for layout in layout_streams(scan, options)
+            if len(result.episodes) == episodes
+            and not np.array_equal(
+                np.diff(result.slices(layout.stream).file) != 0,
+                np.diff(layout.file_numbers(places)) != 0,
+            )
+        ]
+    except SourceError as error:
+        if error.path is None or not Path(error.path).is_relative_to(target):
+            raise
+        raise_storage_trouble(error, error.path)
+        found.append(error.message)
+    return found
+
+
+def _said_repairs(repairs: Sequence[Repairs]) -> str:
+    said = [change for each in repairs for change in each.summary()]
+    return ", ".join(said) if said else "nothing"
+
+
+def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetError:
+    return TargetError(
+        f"{target} already holds a {to} dataset, and another one than this command makes.",
+        path=str(target),
+        details=differences,
+        next_step="It was left as it is. Choose another place for the result; or "
+        f"--force-conversion replaces what is there and keeps it as {old_dir(target)}, and "
+        "--append adds episodes that the source has gained.",
     )
 
 
@@ -1140,7 +1273,8 @@ def submit_run(
             target under the same paths.
         engine: Who starts them, and how; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a run.
-        proof: What the packer proves, and whether it may replace a v3.0 dataset.
+        proof: What the packer proves, what it may replace and remove, and how long it waits for a
+            silent packer's lock.
         scratch: Where workers keep files that they fetch, where the source is on the Hub.
         allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
         dry_run: Submit nothing.
@@ -1151,6 +1285,8 @@ def submit_run(
     Raises:
         EngineError: There is no scheduler here, or it refused a job.
         OneHostOnlyError: One host alone may work on the run.
+        UsageError: The proof is too little for the removal of the source, or needs a source that
+            is not on this machine.
         WorkDirError: There is no run, or its records cannot be used.
     """
     if engine is None:
@@ -1167,7 +1303,18 @@ def submit_run(
     run = open_run(root, allow_mixed_versions=True, only_look=True)
     check_may_submit(root, run.one_host)
     run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
+    # Better now than by the packer, when the workers have ended.
+    proof.check_source(is_outline=run.manifest.outline is not None)
+    proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))
     if _is_finished(run):
+        if proof.delete_source and old_dir(run.manifest.exchanged).is_dir():
+            raise UsageError(
+                f"The result of {root} is in place, so that nothing is submitted, and its source "
+                "is still kept.",
+                path=str(root),
+                next_step=f"`leconvert pack {shlex.quote(str(root))} --delete-source` removes it "
+                "once every byte is proven.",
+            )
         return Submission(run_id, True, 0, None, None, logs, "")
     workers = min(engine.workers, _batches_left(run, leases))
     mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
@@ -1175,12 +1322,7 @@ def submit_run(
     handover = JobRequest(
         workers,
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],
-        pack_arguments=[
-            str(root),
-            f"--verify={proof.depth}",
-            *(["--force-conversion"] if proof.force_conversion else []),
-            *mixed,
-        ],
+        pack_arguments=[str(root), *proof.as_arguments(), *mixed],
     )
     return hand_over(engine, handover, run.paths, run_id, dry_run=dry_run)
 

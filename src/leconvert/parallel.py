@@ -218,17 +218,19 @@ def _in_threads[Done](
     work: Callable[..., Done], pieces: Sequence[Piece], num_threads: int
 ) -> Generator[Done]:
     waiting: deque[Future[Done]] = deque()
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="piece") as pool:
-        try:
-            for piece in pieces:
-                waiting.append(pool.submit(work, *piece))
-                if len(waiting) > num_threads * _PIECES_AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool, waits = ThreadPoolExecutor(num_threads, thread_name_prefix="piece"), True
+    try:
+        for piece in pieces:
+            waiting.append(pool.submit(work, *piece))
+            if len(waiting) > num_threads * _PIECES_AHEAD:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    except KeyboardInterrupt:  # a thread may wait for a server, and whoever interrupts does not
+        waits = False
+        raise
+    finally:
+        pool.shutdown(wait=waits, cancel_futures=True)
 
 
 def run_threads(

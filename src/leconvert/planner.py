@@ -100,6 +100,8 @@ __all__ = [
     "options_record",
     "plan_repairs",
     "planned_name",
+    "preview_plan",
+    "scan_sources",
     "space_needed",
     "summarize",
 ]
@@ -221,16 +223,24 @@ def _space_of_meta(target: Path) -> SpaceNeeded:
     return SpaceNeeded(cloned=False, twice_bytes=0, rooms=(_room(target, sum(sizes)),))
 
 
-def check_room(space: SpaceNeeded, target: Path) -> None:
-    """Refuse a conversion that certainly does not fit."""
-    for room in space.rooms:
-        if room.free_bytes is None or room.suffices:
+def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) -> None:
+    """Refuse a conversion that certainly does not fit.
+
+    Args:
+        taken: What others will have taken of what is free, by the room's folder.
+    """
+    for known in space.rooms:
+        free_bytes = known.free_bytes
+        if free_bytes is None:
+            continue
+        room = replace(known, free_bytes=max(0, free_bytes - taken.get(known.folder, 0)))
+        if room.suffices:
             continue
         is_target = room.folder == str(target.parent)
         why = " while shards and result stand side by side" if space.twice_bytes else ""
         other = "--output" if is_target else "--work-dir"
         raise StorageError(
-            f"{room.folder} has {amount(room.free_bytes)} free, the "
+            f"{room.folder} has {amount(room.free_bytes or 0)} free, the "
             f"{'result needs' if is_target else 'shards need'} about "
             f"{amount(room.bytes_needed)}{why}.",
             path=room.folder,
@@ -574,7 +584,7 @@ def draft_plan(
     if is_overlay:
         room = None if is_migration else work_dir
         _check_can_overlay(sources, target, room, selection, arrival)
-    scan = _scan(sources, layout.to, repairs, selection, arrival, progress)
+    scan = scan_sources(sources, layout.to, repairs, selection, arrival, progress=progress)
     streams, kept = (
         layout_appended(scan, target, layout)
         if layout.append and is_there(target)
@@ -634,13 +644,52 @@ def draft_plan(
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 
 
-def _scan(
+def preview_plan(
+    sources: Sequence[Path],
+    target: Path,
+    work_dir: Path,
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
+    *,
+    selection: EpisodeSelection = EpisodeSelection(),
+    plan: PlanOptions = PlanOptions(),
+    arrival: HubOrigin | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> PlanSummary:
+    """Return what `open_or_plan` would plan or go on with, and raise what it would raise.
+
+    It writes nothing, and takes the same arguments.
+    """
+    if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
+        run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions, only_look=True)
+        options = options_record(layout, repairs, selection)
+        check_same_plan(run, planned_name(sources, arrival), target, options)
+        _check_alone(run, plan.one_host)
+        check_source_unchanged(run)
+        return summarize(run)
+    summary = draft_plan(
+        sources,
+        target,
+        work_dir,
+        layout,
+        repairs,
+        selection=selection,
+        arrival=arrival,
+        progress=progress,
+    ).summary
+    if summary.moves is None:  # of a migration the folder is gone again
+        check_room(summary.space, target)
+    return summary
+
+
+def scan_sources(
     sources: Sequence[Path],
     to: str,
     repairs: RepairOptions,
     selection: EpisodeSelection,
-    arrival: HubOrigin | None,
-    progress: Progress,
+    arrival: HubOrigin | None = None,
+    *,
+    progress: Progress = NO_PROGRESS,
 ) -> SourceScan:
     """Scan sources, of which nothing is wrong, and join the scans."""
     scans = [

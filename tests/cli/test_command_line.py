@@ -158,6 +158,53 @@ def test_a_word_of_other_programs_is_answered_with_what_is_meant_here(
     assert does in leconvert_here("convert", word).stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("status --watch work", {"work_dir": Path("work"), "watch": 2.0}),
+        ("status --watch 10 work", {"work_dir": Path("work"), "watch": 10.0}),
+        ("status work --watch", {"work_dir": Path("work"), "watch": 2.0}),
+        ("convert --report here out", {"dataset": "here", "report": Path()}),
+        ("convert --report ORG/NAME out", {"dataset": "ORG/NAME", "report": Path()}),
+        ("convert here --report a.html", {"dataset": "here", "report": Path("a.html")}),
+        ("convert here --report=a", {"dataset": "here", "report": Path("a")}),
+        ("convert --push-to-hub ORG/NAME", {"dataset": "ORG/NAME", "push_to_hub": "true"}),
+        ("convert --push-to-hub False here", {"dataset": "here", "push_to_hub": "False"}),
+        ("convert --push-to-hub --json here", {"dataset": "here", "push_to_hub": "true"}),
+        ("fleet --push-to-hub list --work-dir w", {"list": Path("list"), "push_to_hub": "true"}),
+    ],
+)
+def test_a_value_that_may_be_left_out_is_not_the_dataset(
+    words: str, given: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    options = vars(build_parser().parse_args(words.split()))
+    assert {name: options[name] for name in given} == given
+
+
+def test_a_word_that_may_be_a_page_or_the_place_of_a_dataset_is_refused(
+    leconvert_here: Leconvert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = leconvert_here("convert", "set", "--report", "page")
+    assert refused.returncode == 2
+    assert "Write --report=page for the page" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["report", "find", "convert"])
+def test_a_list_with_the_name_of_a_command_is_given_as_a_path(
+    name: str, leconvert_here: Leconvert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("# no dataset\n")
+    options = ("-o", "out", "--work-dir", "work")
+    refused = leconvert_here("fleet", name, *options)
+    assert refused.returncode == 2
+    assert f"give it as ./{name}." in refused.stderr
+    assert "./" not in leconvert_here("fleet", f"./{name}", *options).stderr
+
+
 def test_negative_numbers_and_what_follows_two_hyphens_are_no_options(
     leconvert_here: Leconvert,
 ) -> None:

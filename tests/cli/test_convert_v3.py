@@ -55,7 +55,10 @@ def test_a_command_that_is_given_again_says_that_it_is_finished(
     assert main(command) == 0
     capsys.readouterr()
     assert main(command) == 0
-    assert json.loads(capsys.readouterr().out) == {"already_converted": str(tmp_path / "out")}
+    assert json.loads(capsys.readouterr().out) == {
+        "already_converted": str(tmp_path / "out"),
+        "verified": "structure",
+    }
 
 
 def test_a_plan_of_it_can_be_looked_at(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

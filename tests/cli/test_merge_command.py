@@ -64,7 +64,7 @@ def test_a_merge_is_priced_made_and_given_again(
     assert verified.returncode == 0, verified.stdout
     again = leconvert(*command, "--json")
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout) == {"already_converted": str(out)}
+    assert json.loads(again.stdout) == {"already_converted": str(out), "verified": "structure"}
     refused = leconvert("merge", *reversed(two), "--output", out)
     assert refused.returncode == 5, refused.stderr
     assert digest_of(out) == merged

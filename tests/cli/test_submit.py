@@ -5,9 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
-from leconvert.api import convert
+import pytest
+
+from leconvert.api import convert, submit_run
+from leconvert.cli.main import build_parser, main
+from leconvert.cli.options import proof_options
+from leconvert.errors import UsageError
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
+from leconvert.planner import open_or_plan
 from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert
 
@@ -55,6 +64,30 @@ def test_a_dry_run_prints_a_script_and_submits_nothing(
     assert f"exec leconvert pack {work} --verify=bytes --no-wait" in shown.stdout.splitlines()
     assert not (tmp_path / "bin/calls").exists()
     assert not planned.paths.jobs_dir.exists()
+
+
+def test_the_packer_is_told_all_of_the_proof(source_copy: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    open_or_plan(source_copy, source_copy, work, LayoutOptions())
+    asked = ProofOptions(delete_source=True, max_wait_seconds=7, force_conversion=True)
+    script = submit_run(work, proof=asked, dry_run=True).script
+    (packs,) = (line for line in script.splitlines() if line.startswith("exec leconvert pack "))
+    parser = build_parser()
+    options = parser.parse_args(shlex.split(packs.removeprefix("exec leconvert ")))
+    assert proof_options(options) == replace(asked, verify="bytes")
+
+    convert(source_copy, work_dir=work)
+    with pytest.raises(UsageError, match="its source is still kept") as refused:
+        submit_run(work, proof=asked, dry_run=True)
+    command = str(refused.value.next_step).split("`")[1]
+    assert main(shlex.split(command)[1:]) == 0
+    assert not source_copy.with_name(f"{source_copy.name}_old").exists()
+    assert submit_run(work, proof=asked, dry_run=True).finished
+
+
+def test_a_source_that_is_not_replaced_cannot_be_removed_by_a_packer(planned: OpenedRun) -> None:
+    with pytest.raises(UsageError, match="--delete-source removes a source that was replaced"):
+        submit_run(planned.work_dir.root, proof=ProofOptions(delete_source=True), dry_run=True)
 
 
 def test_a_finished_run_needs_nothing(

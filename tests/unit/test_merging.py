@@ -378,8 +378,9 @@ def test_a_finished_merge_given_again_says_so_and_another_is_refused(
     two: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    command = ["merge", *map(str, two), "-o", str(out), "-q"]
+    command = ["merge", *map(str, two), "-o", str(out)]
     assert main(command) == 0
+    capsys.readouterr()
     before = digest_of(out)
     assert main(command) == 0
     assert "There is nothing to do." in capsys.readouterr().out

@@ -13,7 +13,7 @@ import pytest
 
 import leconvert
 from leconvert import media
-from leconvert.api import is_result
+from leconvert.api import find_finished
 from leconvert.check import check_dataset
 from leconvert.cli import main
 from leconvert.compare import verify_pair
@@ -314,10 +314,12 @@ def test_a_trim_in_place_is_not_made_twice(source: Path, tmp_path: Path) -> None
 
 def test_a_finished_trim_is_known(source: Path, trimmed: Path) -> None:
     intervals = FrameInterval(1, 17, 30), FrameInterval(2, 0, 20)
-    for frames, expected in ((intervals, True), (intervals[:1], False)):
-        selection = EpisodeSelection(frames=frames)
-        known = is_result(trimmed, source, LayoutOptions(), selection=selection)
-        assert known is expected
+    known = EpisodeSelection(frames=intervals)
+    assert find_finished([source], trimmed, LayoutOptions(), selection=known) == "structure"
+    other = EpisodeSelection(frames=intervals[:1])
+    with pytest.raises(TargetError) as refused:
+        find_finished([source], trimmed, LayoutOptions(), selection=other)
+    assert "trimmed to its frames" in refused.value.details[0]
 
 
 def test_a_draft_says_what_is_decoded(source: Path, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import json
 import shlex
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.main import stop_on_signals
+from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import (
     UNWATCHED_SECONDS,
     add_engine_options,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from leconvert.planner import MovedBytes
     from leconvert.worker_pool import WorkerOptions
 
-__all__ = ["print_report", "show_outcome"]
+__all__ = ["print_report", "show_finished", "show_outcome"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -101,43 +102,73 @@ _PROBE_SECONDS = 10.0
 # The same command once more, when its result is in place.
 
 
-def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
-    """Return the result of this command and its source where both are in place; else None.
+def show_if_finished(
+    options: argparse.Namespace, found: Places, stop: threading.Event, progress: Progress
+) -> int | None:
+    """Say that the result of this command is in place already, and return the exit code.
 
-    The result is compared with the source by structure: nothing is taken for done by its name. It
-    is for a local dataset, whole and without repairs, and for a command that asks for nothing but
-    the result: a proof, a layout, a removal, a report or a measurement was not looked at. A run
-    that is under way knows itself how far it is, and so does a push.
+    It is for a command that asks for nothing but the result. A run that is under way knows itself
+    how far it is, and so does a push.
+
+    Returns:
+        The exit code; None where there is something to do.
     """
-    from leconvert.api import is_result
-    from leconvert.model import OVERLAY
-    from leconvert.repairs import RepairOptions
-    from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta, work_dir_beside
+    from leconvert.api import find_finished
 
-    if not isinstance(options.root, Path):
-        return None
-    root = options.root.resolve()
-    target = root if options.output is None else options.output.resolve()
-    source = (overlaid_meta(root) or old_dir(root)) if target == root else root
     layout, proof = layout_options(options), proof_options(options)
-    usual = type(layout)()
     asks_more = options.probe or options.report is not None or options.keep_work_dir
-    if asks_more or proof != type(proof)(max_wait_seconds=proof.max_wait_seconds):
+    # How blocks are aligned no result tells; and who wants a source removed has to convert.
+    if asks_more or proof.delete_source or layout.block_align is not None or found.migrates:
         return None
-    repairs = repair_options(options)
-    is_usual = layout.block_align is None and layout.layout in {usual.layout, OVERLAY}
-    # With --append the command is one to be repeated: any layout and repair is looked at.
-    if not layout.append and (not is_usual or repairs != RepairOptions()):
+    if ConvertPush(options, found).repo_id is not None or plan_options(options).restart:
         return None
-    work_dir = options.work_dir or work_dir_beside(target)
-    if plan_options(options).restart or selection_options(options):
+    if _is_under_way(found.work_dir, to_look=options.dry_run):
         return None
-    if not is_converted(target, layout.to) or not source.is_dir():
+    is_outline = bool(found.arrival and found.arrival.outline)
+    if options.dry_run and is_outline:  # the run itself may fetch all of it
+        proof = replace(proof, verify="structure")
+    proof.check_source(is_outline=is_outline)
+    verified = find_finished(
+        [found.source],
+        found.target,
+        layout,
+        repair_options(options),
+        selection_options(options),
+        proof,
+        stop=stop,
+        progress=progress,
+    )
+    if verified is None:
         return None
-    if WorkDir(work_dir).current_run_id() is not None:
-        return None
-    return (target, source) if is_result(target, source, layout, repairs) else None
+    made = f"the {layout.to} dataset of {found.made_of}"
+    return show_finished(options, found.target, made, verified)
+
+
+def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
+    """Tell whether a run goes on; who only looks takes one whose swap began for finished."""
+    from leconvert.packer import swap_has_begun
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.run import open_run
+
+    if WorkDir(work_dir).current_run_id() is None:
+        return False
+    return not (
+        to_look and swap_has_begun(open_run(work_dir, allow_mixed_versions=True, only_look=True))
+    )
+
+
+def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:
+    """Say that a result was in place before, and how it was compared now; return the exit code.
+
+    Args:
+        made: What it is, such as ``the v3.0 dataset of SOURCE``.
+    """
+    if options.json:
+        print(json.dumps({"already_converted": str(target), "verified": verified}))
+    elif not options.quiet:
+        how = "a comparison of every byte" if verified == "bytes" else "a comparison by structure"
+        print(f"{target} is {made} already: {how} found no difference. There is nothing to do.")
+    return 0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -205,7 +236,7 @@ def print_report(report: ConversionReport) -> None:
         print(f"  changed       {changes[0]}")
         for change in changes[1:]:
             print(f"                {change}")
-    print(f"  checked       {report.verified}")
+    print(f"  checked       {report.verified}{_because(report.verified_because)}")
     print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
     if not report.quantiles and report.version == "v3.0":
         print("  recording     LeRobot loads this, but cannot resume recording: needs --quantiles")
@@ -224,6 +255,10 @@ def _print_moves(moves: MovedBytes) -> None:
         f"  moved         {amount(received)} from the Hub, about {amount(moves.to_send)} to it, of "
         f"{amount(moves.of)}"
     )
+
+
+def _because(reason: str | None) -> str:
+    return "" if reason is None else f": {reason}"
 
 
 def _memory(peak: Mapping[str, int | None]) -> str:
@@ -269,26 +304,27 @@ def run(options: argparse.Namespace) -> int:
     if options.probe_seconds is not None and not options.probe:
         raise UsageError("--probe-seconds goes with --probe.", next_step="Write --probe too.")
     # Contradictions of the options of a push are told before anything is read or fetched.
-    pushes = push_target(options, None) is not None
-    if options.dry_run:
-        from leconvert.cli import plan
-
-        return plan.run(options, replaces=proof_options(options).force_conversion)
-    done = None if pushes else finished_before(options)
-    if done is not None:
-        target, source = map(str, done)
-        to = layout_options(options).to
-        said = f"{target} is the {to} dataset of {source} already: a comparison by structure "
-        said += "found no difference. There is nothing to do."
-        print(json.dumps({"already_converted": target}) if options.json else said)
-        return 0
+    push_target(options, None)
     workers = worker_options(options)
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
-        found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
+        if options.dry_run:
+            from leconvert.cli.plan import show_plan
+
+            return show_plan(
+                options,
+                replaces=proof_options(options).force_conversion,
+                finished=lambda found: show_if_finished(options, found, stop, progress),
+            )
+        with end_on_signals(stop):
+            found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
+        code = show_if_finished(options, found, stop, progress)
+        if code is not None:
+            found.release()
+            return code
         push = ConvertPush(options, found)
         report = None
         if not push.is_alone_left():

@@ -44,13 +44,10 @@ from leconvert.text import amount, count, guessed_duration
 if TYPE_CHECKING:
     from leconvert.fleet import (
         DatasetOptions,
-        FleetDataset,
         FleetPrice,
         FleetStatus,
         Line,
-        Policy,
     )
-    from leconvert.hub.scratch import ScratchOptions
     from leconvert.repairs import RepairOptions
 
 __all__ = ["add_arguments", "run"]
@@ -102,8 +99,10 @@ def run(options: argparse.Namespace) -> int:
         FleetObserver,
         Policy,
         check_fleet_places,
+        check_fleet_pushes,
         convert_fleet,
         plan_fleet,
+        price_fleet,
         read_list,
         read_policy,
     )
@@ -122,8 +121,9 @@ def run(options: argparse.Namespace) -> int:
     work_dir = options.work_dir.resolve()
     if options.dry_run:
         check_fleet_places(datasets, work_dir)
-        scratch = scratch_options(options)
-        return _price(datasets, work_dir, policy, scratch, as_json=options.json)
+        check_fleet_pushes(datasets)
+        price = price_fleet(datasets, work_dir, policy, scratch_options(options))
+        return _show_price(options, price)
     with stop_on_signals() as stop:
         plan = plan_options(options)
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
@@ -245,22 +245,19 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
 # What a fleet comes to.
 
 
-def _price(
-    datasets: Sequence[FleetDataset],
-    work_dir: Path,
-    policy: Policy,
-    scratch: ScratchOptions,
-    *,
-    as_json: bool,
-) -> int:
-    from leconvert.fleet import price_fleet
-
-    price = price_fleet(datasets, work_dir, policy, scratch)
-    if as_json:
+def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
+    """Show what a fleet comes to; return the exit code that its run would end with."""
+    if options.json:
         print(json.dumps(price.as_record(), indent=2))
-    else:
+    elif not options.quiet:
         print("\n".join(_price_lines(price)))
-    return 0
+    wrong = [one for one in price.datasets if one.stops_at]
+    if not wrong:
+        return 0
+    print_sentence(f"leconvert: {count(len(wrong), 'dataset')} would be set aside.", margin="  ")
+    for one in wrong[:_SHOWN]:
+        print_sentence(f"  {one.name}: {one.message}", margin="    ")
+    return BatchesFailedError.exit_code
 
 
 def _price_lines(price: FleetPrice) -> list[str]:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Buffer, Iterator, Sequence
+from collections.abc import Buffer, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import zip_longest
@@ -27,6 +27,7 @@ from leconvert.errors import (
     EXIT_CODES,
     FindingsError,
     InstallationError,
+    InterruptedRunError,
     LeconvertError,
     UsageError,
 )
@@ -36,6 +37,7 @@ from leconvert.workdir.storage_errors import storage_error
 
 __all__ = [
     "build_parser",
+    "end_on_signals",
     "fail",
     "main",
     "prepare_output",
@@ -277,9 +279,8 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
     except UnicodeEncodeError as error:
         return fail(undecodable_path(error), as_json=as_json)
     except KeyboardInterrupt:
-        print("leconvert: interrupted", file=sys.stderr)
-        print("  → Run the same command again to go on.", file=sys.stderr)
-        return 130
+        again = "Run the same command again to go on."
+        return fail(InterruptedRunError("interrupted", next_step=again), as_json=as_json)
     except ImportError as error:
         return fail(
             InstallationError(
@@ -366,18 +367,48 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def stop_on_signals() -> Iterator[threading.Event]:
     """Yield an event that SIGINT, SIGTERM and SIGUSR1 set.
 
-    A second SIGINT raises KeyboardInterrupt, for whoever does not want to wait.
+    A SIGINT after any of them, and a second SIGTERM, raise KeyboardInterrupt: whoever sends it does
+    not want to wait. One SIGTERM behind another signal does not: Ctrl-C in a terminal reaches a
+    worker, and so does the SIGTERM of the command that started it.
     """
     stop = threading.Event()
+    came: set[int] = set()
 
-    def ask(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set() and number == signal.SIGINT:
+    def ask(number: int) -> None:
+        again = number in came if number == signal.SIGTERM else number == signal.SIGINT
+        came.add(number)
+        if stop.is_set() and again:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in _STOPPING}
-    try:
+    with _handled(ask):
         yield stop
+
+
+@contextmanager
+def end_on_signals(stop: threading.Event | None = None) -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGUSR1 end the block at once, also while it waits for an answer.
+
+    It is for what goes on where it broke off, such as fetching a dataset. ``stop`` is set, too.
+    """
+
+    def end(_number: int) -> None:
+        if stop is not None:
+            stop.set()
+        raise KeyboardInterrupt
+
+    with _handled(end):
+        yield
+
+
+@contextmanager
+def _handled(handle: Callable[[int], None]) -> Iterator[None]:
+    def call(number: int, _frame: FrameType | None) -> None:
+        handle(number)
+
+    before = {number: signal.signal(number, call) for number in _STOPPING}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from leconvert.cli.convert import show_outcome
-from leconvert.cli.main import stop_on_signals
+from leconvert.cli.convert import show_finished, show_outcome
+from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
     add_json,
@@ -19,14 +18,16 @@ from leconvert.cli.options import (
     layout_options,
     local_path,
     named_push_target,
+    plan_options,
     proof_options,
     repair_options,
     report_place,
 )
-from leconvert.cli.plan import plan_record, print_plan
+from leconvert.cli.plan import show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
+from leconvert.progress import Progress
 
 __all__ = ["add_arguments", "run"]
 
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say what was done."""
-    from leconvert.api import check_several, is_merged, merge
+    from leconvert.api import check_several, find_finished, merge
     from leconvert.planner import check_all_places
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import work_dir_beside
@@ -73,19 +74,27 @@ def run(options: argparse.Namespace) -> int:
     how = conversion_options(options)
     target = options.output.resolve()
     push = ResultPush(options, target, named_push_target(options))
+    push.check()
     work_dir = options.work_dir or work_dir_beside(target)
     # Places that cannot be are told before anything is fetched.
     check_all_places([dataset.folder for dataset in datasets], target, work_dir.resolve())
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
-        sources = [dataset.bring(stop=stop, progress=progress) for dataset in datasets]
-    if options.dry_run:
-        return _show_plan(options, sources)
-    begins_anew = how["plan"].restart or how["proof"].force_conversion
-    is_new = begins_anew or WorkDir(work_dir).current_run_id() is not None
-    report = None
-    if is_new or not is_merged(target, sources, how["layout"], how["repairs"]):
-        with stop_on_signals() as stop:
+        with end_on_signals(stop):
+            sources = [dataset.bring(stop=stop, progress=progress) for dataset in datasets]
+        report = verified = None
+        if not how["plan"].restart and WorkDir(work_dir).current_run_id() is None:
+            verified = find_finished(
+                sources, target, how["layout"], how["repairs"],
+                proof=how["proof"],
+                stop=stop,
+                progress=progress,
+            )  # fmt: skip
+        if verified is not None and push.repo_id is None:
+            return show_finished(options, target, "these datasets, merged so,", verified)
+        if options.dry_run:
+            return _show_plan(options, sources, progress)
+        if verified is None:
             report = merge(
                 sources,
                 output=options.output,
@@ -97,16 +106,11 @@ def run(options: argparse.Namespace) -> int:
                 stop=stop,
                 progress=progress,
             )
-    elif push.repo_id is None:
-        said = f"{target} is these datasets, merged so, already: a comparison by structure found "
-        said += "no difference. There is nothing to do."
-        print(json.dumps({"already_converted": str(target)}) if options.json else said)
-        return 0
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
 
 
-def _show_plan(options: argparse.Namespace, sources: Sequence[Path]) -> int:
-    from leconvert.planner import check_all_places, check_asked, draft_plan
+def _show_plan(options: argparse.Namespace, sources: Sequence[Path], progress: Progress) -> int:
+    from leconvert.planner import check_all_places, check_asked, preview_plan
     from leconvert.workdir.swap import work_dir_beside
 
     target = options.output.resolve()
@@ -115,12 +119,7 @@ def _show_plan(options: argparse.Namespace, sources: Sequence[Path]) -> int:
     check_all_places(sources, target, work_dir)
     check_asked(sources, target, layout, repairs)
     proof_options(options).check_target(sources[0], target, layout.to)
-    progress = progress_for(quiet=options.json or options.quiet)
-    plan = draft_plan(sources, target, work_dir, layout, repairs, progress=progress).summary
-    if options.json:
-        told = {"sources": list(map(str, sources)), "target": str(target), "work_dir": None}
-        print(json.dumps(plan_record(plan, **told), indent=2))
-        return 0
-    print_plan(plan)
-    print("Nothing was written.")
-    return 0
+    how = plan_options(options)
+    plan = preview_plan(sources, target, work_dir, layout, repairs, plan=how, progress=progress)
+    told = {"sources": list(map(str, sources)), "target": str(target), "work_dir": None}
+    return show_preview(options, plan, **told)

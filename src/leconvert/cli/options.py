@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -19,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.parser import (
+    OptionalValue,
     absolute_path,
     block_align,
     megabytes,
@@ -499,7 +501,10 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
 
 @contextmanager
 def source_at(
-    place: Path | str, scratch_dir: Path | None, progress: Progress = NO_PROGRESS
+    place: Path | str,
+    scratch_dir: Path | None,
+    progress: Progress = NO_PROGRESS,
+    stop: threading.Event | None = None,
 ) -> Iterator[Path]:
     """Provide a source for the block; one that a URL names is fetched, and goes again."""
     if isinstance(place, Path):
@@ -511,11 +516,13 @@ def source_at(
 
             repo_id, revision = _on_the_hub(place)
             target = Path(folder) / "source"
-            yield download(repo_id, revision, target, also_v3=True, progress=progress).source
+            yield download(
+                repo_id, revision, target, also_v3=True, stop=stop, progress=progress
+            ).source
         else:
             from leconvert.stores import download_tree
 
-            yield download_tree(place, Path(folder) / "source", progress=progress)
+            yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -699,10 +706,28 @@ def proof_options(options: argparse.Namespace) -> ProofOptions:
 def add_report_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--report``; `report_place` reads it."""
     parser.add_argument(
-        "--report", type=Path, nargs="?", const=Path(), metavar="FILE",
+        "--report", type=Path, action=OptionalValue, looks_right=_is_page, otherwise="",
+        metavar="FILE.html",
         help="write an HTML report, also where the run fails after planning (default: "
-        "<target>.report.html)",
+        "<target>.report.html); a name that does not end in .html is given as --report=FILE",
     )  # fmt: skip
+
+
+def _is_page(word: str) -> bool:
+    """Tell whether the word behind ``--report`` is the page, and not a dataset or a place for one.
+
+    Taken for the wrong one, it would decide where a dataset goes.
+    """
+    if word.lower().endswith((".html", ".htm")):
+        return True
+    on_the_hub = _HUB_NAME.fullmatch(word) and not Path(word).parent.is_dir()
+    if not word or word.startswith("-") or "://" in word or Path(word).is_dir() or on_the_hub:
+        return False
+    raise UsageError(
+        f"Is {word} the page of --report, or a place for a dataset?",
+        next_step=f"Write --report={shlex.quote(word)} for the page; a dataset, or the place of "
+        "one, is named before the options.",
+    )
 
 
 def report_place(given: Path | None, target: Path) -> Path | None:
@@ -1072,8 +1097,10 @@ def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None
     """Add whether to push at all; ``back``: by default a source from the Hub is pushed back."""
     usual = "a source that came from the Hub is pushed back" if back else "nothing is pushed"
     parser.add_argument(
-        "--push-to-hub", nargs="?", const="true", metavar="BOOL",
-        help=f"push the result (default: {usual})",
+        "--push-to-hub", action=OptionalValue, looks_right=_is_wish, otherwise="true",
+        metavar="true|false",
+        help=f"push the result (default: {usual}); the word behind it is its value only if it is "
+        "true or false",
     )  # fmt: skip
     parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
 
@@ -1118,9 +1145,13 @@ def push_of_each(options: argparse.Namespace) -> PushOptions | None:
     return push_options(options, options.push_repo_id) if asked else None
 
 
+def _is_wish(word: str) -> bool:
+    return word.lower() in ("true", "false")
+
+
 def _push_wish(options: argparse.Namespace) -> str | None:
     wish = None if options.push_to_hub is None else str(options.push_to_hub).lower()
-    if wish not in (None, "true", "false"):
+    if wish is not None and not _is_wish(wish):
         raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")
     return wish
 

@@ -95,9 +95,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"kept          {packed.kept}{reason}")
     if packed.removed is not None:
         print(f"removed       {packed.removed}: all of it is proven to be in the result")
+    because = f": {packed.verified_because}" if packed.verified_because else ""
     print(
         f"{packed.linked} files linked, {packed.copied} copied, {packed.joined} joined; "
-        f"checked: {packed.verified}"
+        f"checked: {packed.verified}{because}"
     )
     if page is not None:
         print(f"report        {page}")

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,10 +19,12 @@ from leconvert.errors import UsageError
 
 __all__ = [
     "EXAMPLES",
+    "OptionalValue",
     "Parser",
     "absolute_path",
     "block_align",
     "examples_text",
+    "is_number",
     "megabytes",
     "seconds",
     "size_in_bytes",
@@ -457,6 +459,61 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
 
 
 # ------------------------------------------------------------------------------------------------
+# Options whose value may be left out.
+
+
+class OptionalValue(argparse.Action):
+    """An option whose value may be left out; behind it a dataset may follow.
+
+    The next word is its value only where it looks like one. Behind ``=`` anything is.
+
+    Args:
+        looks_right: Whether a word looks like a value.
+        otherwise: The value where none is given, as text.
+    """
+
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        *,
+        looks_right: Callable[[str], bool],
+        otherwise: str,
+        **named: Any,
+    ) -> None:
+        super().__init__(option_strings, dest, nargs="?", **named)
+        self.looks_right = looks_right
+        self.otherwise = otherwise
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Keep the value."""
+        setattr(namespace, self.dest, values)
+
+
+def is_number(word: str) -> bool:
+    """Tell whether a word is a number of seconds."""
+    return not math.isnan(_number(word))
+
+
+def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) -> Iterator[str]:
+    """Yield the words of a command line, with the values that were left out."""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        action = options.get(word)
+        if word == "--":
+            options = {}
+        if isinstance(action, OptionalValue) and not action.looks_right(following):
+            yield f"{word}={action.otherwise}"
+        else:
+            yield word
+
+
+# ------------------------------------------------------------------------------------------------
 # The parser behind every command: lazy, without abbreviations, and with errors as sentences.
 
 
@@ -531,6 +588,20 @@ class Parser(argparse.ArgumentParser):
         words = sys.argv[1:] if args is None else list(args)
         if self._usual_command and words and words[0] not in (*self.commands, "-h", "--help"):
             words = [self._usual_command, *words]
+        try:
+            return self._parsed(words, namespace)
+        except UsageError as error:
+            if self._usual_command and words and Path(words[0]).is_file():
+                path = shlex.quote(f"./{words[0]}")
+                error.next_step = (
+                    f"If the file called so here is meant, give it as {path}. {error.next_step}"
+                )
+            raise
+
+    def _parsed(
+        self, words: list[str], namespace: argparse.Namespace | None
+    ) -> tuple[Any, list[str]]:
+        words = list(with_values(words, self._option_string_actions))
         own = takewhile(lambda word: word.startswith("-"), words) if self.commands else words
         self._refuse_unknown_options(own)
         options, left = super().parse_known_args(words, namespace)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import (
     add_json,
     add_plan_options,
@@ -24,15 +25,15 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.output import former_line, print_findings, table
 from leconvert.cli.progress import progress_for
-from leconvert.cli.sources import places
+from leconvert.cli.sources import Places, places
 from leconvert.text import amount, count, guessed_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from leconvert.planner import MovedBytes, PlanSummary
 
-__all__ = ["plan_record", "print_plan"]
+__all__ = ["plan_record", "print_plan", "show_preview"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -96,10 +97,22 @@ def plan_record(plan: PlanSummary, **told: object) -> dict[str, object]:
     return {**told, **asdict(plan), "estimated_worker_seconds": _estimated_seconds(plan)}
 
 
-def print_plan(plan: PlanSummary) -> None:
-    """Print what was found and what a plan comes to."""
+def print_plan(plan: PlanSummary, *, quiet: bool = False) -> None:
+    """Print what was found and, unless it shall be quiet, what a plan comes to."""
     print_findings(plan.findings)
-    print("\n".join(_lines(plan)))
+    if not quiet:
+        print("\n".join(_lines(plan)))
+
+
+def show_preview(options: argparse.Namespace, plan: PlanSummary, **told: object) -> int:
+    """Show what a dry run came to, and return its exit code."""
+    if options.json:
+        print(json.dumps(plan_record(plan, **told), indent=2))
+        return 0
+    print_plan(plan, quiet=options.quiet)
+    if not options.quiet:
+        print("Nothing was written.")
+    return 0
 
 
 def _estimated_seconds(plan: PlanSummary) -> float | None:
@@ -192,10 +205,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
+def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
     take_arguments(options)
-    from leconvert.planner import draft_plan, is_outline, open_or_plan, summarize
+    return show_plan(options)
+
+
+def show_plan(
+    options: argparse.Namespace,
+    *,
+    replaces: bool = True,
+    finished: Callable[[Places], int | None] = lambda _: None,
+) -> int:
+    """Plan, and show what workers will find; or only what they would find.
+
+    Args:
+        replaces: Whether the packer may be told to replace a dataset at the target.
+        finished: Called with the places of a dry run: says that the result is in place already, and
+            returns the exit code; None where it is not.
+    """
+    from leconvert.planner import is_outline, open_or_plan, preview_plan, summarize
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.records import default_work_dir
     from leconvert.workdir.swap import check_places
@@ -208,23 +237,29 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
         if options.dry_run:  # what is fetched to plan with goes again
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
             options.work_dir = Path(begun) / "work"
-        found = places(options, stream=True, migrate=options.dry_run, progress=progress)
+        with end_on_signals():
+            found = places(options, stream=True, migrate=options.dry_run, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
+        if options.dry_run and not found.migrates:
+            work_dir = default_work_dir(found.target) if given is None else given.resolve()
+            found = replace(found, work_dir=work_dir)
+        code = finished(found)
+        if code is not None:
+            return code
         source, target, work_dir = found.source, found.target, found.work_dir
         arrival = found.arrival
-        if options.dry_run and not found.migrates:
-            work_dir = default_work_dir(target) if given is None else given.resolve()
         check_places(source, target, work_dir, outlined=is_outline(arrival))
         replaced = replaced_target(options, source, target, work_dir, replaces=replaces)
         if options.dry_run:
-            plan = draft_plan(
+            plan = preview_plan(
                 [source], target, work_dir, layout, repairs,
                 selection=selection,
+                plan=plan_options(options),
                 arrival=arrival,
                 progress=progress,
-            ).summary  # fmt: skip
+            )  # fmt: skip
         else:
             opened = open_or_plan(
                 [source], target, work_dir, layout, repairs,
@@ -244,7 +279,9 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
         )
         print(json.dumps(record, indent=2))
         return 0
-    print_plan(plan)
+    print_plan(plan, quiet=options.quiet)
+    if options.quiet:
+        return 0
     if options.dry_run:
         print("Nothing was written.")
     else:

@@ -126,6 +126,13 @@ class ResultPush:
         self.repo_id = repo_id
         self.done: PushReport | None = None
 
+    def check(self) -> None:
+        """Refuse, before any work, a push that the token does not allow."""
+        if self.repo_id is not None:
+            from leconvert.hub.client import check_can_push
+
+            check_can_push(self.repo_id)
+
     def run(self) -> PushReport | None:
         """Push, if that is wanted and was no part of the conversion."""
         if self.repo_id is None or self.done is not None:

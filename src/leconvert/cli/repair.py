@@ -77,11 +77,20 @@ def _write_anew(
     """Convert the dataset from v3.0 to v3.0, having said what it loses."""
     from leconvert.api import convert
     from leconvert.cli.convert import print_report
+    from leconvert.model import LayoutOptions
+    from leconvert.packer import ProofOptions
+    from leconvert.planner import check_asked, preview_plan
     from leconvert.repairing import plan_anew
+    from leconvert.workdir.swap import work_dir_beside
 
     progress = progress_for(quiet=options.json)
     plan = plan_anew(dataset, asked, progress=progress)
     if options.dry_run:
+        target = dataset if output is None else output
+        check_asked([dataset], target, LayoutOptions(), plan.options)
+        ProofOptions().check_target(dataset, target, LayoutOptions().to)
+        work_dir = work_dir_beside(target)
+        preview_plan([dataset], target, work_dir, LayoutOptions(), plan.options)
         print_planned_repairs(plan, as_json=options.json)
         return 0
     if not options.json:

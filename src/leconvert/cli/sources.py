@@ -31,7 +31,7 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.workdir.fs import is_folder
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
-from leconvert.workdir.swap import is_converted
+from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta
 
 if TYPE_CHECKING:
     from leconvert.hub.provenance import HubOrigin
@@ -92,6 +92,14 @@ class Places:
     is_temporary: bool = False
     migrates: bool = False
     named: Path = Path()
+
+    @property
+    def made_of(self) -> str:
+        """What a result is made of; in place it is what such a conversion keeps."""
+        if self.arrival is not None and self.arrival.outline is not None:
+            return self.arrival.outline
+        kept = overlaid_meta(self.target) or old_dir(self.target)
+        return str(kept if self.source == self.target else self.source)
 
     def release(self) -> None:
         """Remove a source that was only brought here to be converted, now that it is."""
@@ -160,8 +168,8 @@ def _migrates(options: argparse.Namespace, local: Path) -> bool:
 
 
 def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
-    """Refuse a push without a token before any work."""
-    if not hasattr(options, "push_repo_id") or options.dry_run:
+    """Refuse a push that the token does not allow before any work."""
+    if not hasattr(options, "push_repo_id"):
         return
     from leconvert.hub.provenance import Origin
 
@@ -170,10 +178,10 @@ def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
         origin = Origin(options.repo_id, "", "")
     repo_id = push_target(options, origin)
     if repo_id is not None:
-        from leconvert.hub.client import check_token
+        from leconvert.hub.client import check_can_push
 
         try:
-            check_token(repo_id)
+            check_can_push(repo_id)
         except HubAccessError as error:
             error.next_step = f"{error.next_step} --no-push converts without a push."
             raise

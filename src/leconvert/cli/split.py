@@ -65,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
     how = conversion_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
+    progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
         parts = split(
             dataset.bring(),
@@ -74,14 +75,14 @@ def run(options: argparse.Namespace) -> int:
             dry_run=options.dry_run,
             **how,
             stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            progress=progress,
         )
     if options.json:
         print(json.dumps({"parts": [part.as_record() for part in parts]}, indent=2))
         return 0
     for part in parts:
         _show(part, quiet=options.quiet)
-    if options.dry_run:
+    if options.dry_run and not options.quiet:
         _show_sums([part.plan for part in parts if part.plan is not None])
         print("Nothing was written.")
     return 0
@@ -103,8 +104,9 @@ def _show_sums(plans: Sequence[PlanSummary]) -> None:
 
 def _show(part: SplitPart, *, quiet: bool) -> None:
     if quiet:
-        if part.report is not None:
-            print_findings(part.report.findings)
+        for done in (part.report, part.plan):
+            if done is not None:
+                print_findings(done.findings)
         return
     if part.report is not None:
         print(f"{part.name}: episodes {part.episodes}")
@@ -113,4 +115,7 @@ def _show(part: SplitPart, *, quiet: bool) -> None:
         print(f"{part.name}: episodes {part.episodes}, {part.output}")
         print_plan(part.plan)
     else:
-        print(f"{part.name}: episodes {part.episodes}; {part.output} was finished before.")
+        print(
+            f"{part.name}: episodes {part.episodes}; {part.output} was finished before. Compared "
+            f"with the source now: {part.verified}."
+        )

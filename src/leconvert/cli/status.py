@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
+from leconvert.cli.parser import OptionalValue, is_number
 from leconvert.engines.slurm import ENDED
 from leconvert.errors import InterruptedRunError, UsageError
 from leconvert.status import Liveness, RunStatus, WorkerStatus
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["WIDTH", "fleet_lines", "set_aside_lines", "status_lines"]
 
 
-_WATCH_SECONDS = 2.0
 _SHORTEST_SECONDS = 0.1
 _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
@@ -40,8 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the work dir, or a dataset beside it",
     )
     parser.add_argument(
-        "--watch", type=float, nargs="?", const=_WATCH_SECONDS, metavar="SECONDS",
-        help="look again every so many seconds, until the result is in place (default: 2)",
+        "--watch", type=float, action=OptionalValue, looks_right=is_number, otherwise="2",
+        metavar="SECONDS",
+        help="look again every so many seconds, until the result is in place (default: 2); the "
+        "word behind it is its value only if it is a number",
     )  # fmt: skip
     add_json(parser)
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from leconvert.cli.convert import print_report
+from leconvert.cli.convert import print_report, show_finished
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
@@ -15,19 +15,20 @@ from leconvert.cli.options import (
     conversion_options,
     layout_options,
     local_path,
+    plan_options,
     proof_options,
     repair_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import whole
-from leconvert.cli.plan import plan_record, print_plan
+from leconvert.cli.plan import show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import named_datasets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leconvert.planner import PlanSummary
+    from leconvert.progress import Progress
     from leconvert.selection import EpisodeSelection
 
 __all__ = ["add_arguments", "run"]
@@ -58,33 +59,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trim, and say what was done."""
-    from leconvert.api import is_result, trim
+    from leconvert.api import find_finished, trim
     from leconvert.selection import EpisodeSelection, parse_frames
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.swap import work_dir_beside
 
     intervals = parse_frames(options.episode, options.frames)
     selection = EpisodeSelection(frames=intervals)
     layout, repairs = layout_options(options), repair_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
-    source = dataset.bring()
-    if options.dry_run:
-        _show_plan(_plan(options, source, selection), as_json=options.json)
-        return 0
-    if options.output is not None and not proof_options(options).force_conversion:
-        target = options.output.resolve()
-        if is_result(target, source, layout, repairs, selection):
-            said = f"{target} is {options.dataset}, trimmed so, already: a comparison by structure "
-            said += "found no difference. There is nothing to do."
-            print(json.dumps({"already_converted": str(target)}) if options.json else said)
-            return 0
     how = conversion_options(options)
+    progress = progress_for(quiet=options.json or options.quiet)
+    source = dataset.bring()
     with stop_on_signals() as stop:
+        target = source if options.output is None else options.output.resolve()
+        verified = None
+        if WorkDir(work_dir_beside(target)).current_run_id() is None:
+            verified = find_finished(
+                [source], target, layout, repairs, selection, how["proof"],
+                stop=stop,
+                progress=progress,
+            )  # fmt: skip
+        if verified is not None:
+            return show_finished(options, target, f"{options.dataset}, trimmed so,", verified)
+        if options.dry_run:
+            return _show_plan(options, source, selection, progress)
         report = trim(
             source,
             frames={each.episode: (each.first, each.stop) for each in intervals},
             output=options.output,
             **how,
             stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            progress=progress,
         )
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
@@ -95,24 +101,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, source: Path, selection: EpisodeSelection) -> PlanSummary:
-    from leconvert.planner import check_asked, draft_plan
+def _show_plan(
+    options: argparse.Namespace, source: Path, selection: EpisodeSelection, progress: Progress
+) -> int:
+    from leconvert.planner import check_asked, preview_plan
     from leconvert.workdir.swap import work_dir_beside
 
     target = source if options.output is None else options.output.resolve()
     layout, repairs = layout_options(options), repair_options(options)
     check_asked([source], target, layout, repairs, selection)
     proof_options(options).check_target(source, target, layout.to)
-    progress = progress_for(quiet=options.json or options.quiet)
-    work_dir = work_dir_beside(target)
-    return draft_plan(
-        source, target, work_dir, layout, repairs, selection=selection, progress=progress
-    ).summary
-
-
-def _show_plan(plan: PlanSummary, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(plan_record(plan), indent=2))
-        return
-    print_plan(plan)
-    print("Nothing was written.")
+    plan = preview_plan(
+        [source], target, work_dir_beside(target), layout, repairs,
+        selection=selection,
+        plan=plan_options(options),
+        progress=progress,
+    )  # fmt: skip
+    return show_preview(options, plan)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import stop_on_signals
+from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import add_json, path_or_url, source_at
 from leconvert.cli.parser import whole
 from leconvert.cli.progress import progress_for
@@ -187,10 +187,11 @@ def run(options: argparse.Namespace) -> int:
         check_places(result, source.resolve() if isinstance(source, Path) else source)
     progress = progress_for(quiet=options.json)
     with stop_on_signals() as stop, ExitStack() as fetched:
-        sources = [
-            fetched.enter_context(source_at(source, options.scratch_dir, progress))
-            for source in given
-        ]
+        with end_on_signals(stop):
+            sources = [
+                fetched.enter_context(source_at(source, options.scratch_dir, progress, stop))
+                for source in given
+            ]
         record = _record(options, result, sources, progress)
         report = verify_pair(
             result,

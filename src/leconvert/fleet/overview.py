@@ -13,23 +13,33 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from leconvert.errors import HubUnavailableError, LeconvertError, StorageError, WorkDirError
+from leconvert.errors import (
+    FindingsError,
+    HubUnavailableError,
+    LeconvertError,
+    StorageError,
+    TargetError,
+    VerificationError,
+    WorkDirError,
+)
 from leconvert.findings import all_remedies
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
-from leconvert.fleet.results import snapshot_at
+from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
 from leconvert.fleet.work import (
     Fleet,
+    by_record,
     cost_seconds,
     draft_dataset,
     is_finished,
     open_fleet,
+    policy_repairs,
     weighed,
 )
 from leconvert.hub.fetch import HubRepo
@@ -40,6 +50,7 @@ from leconvert.hub.source import Resolved
 from leconvert.leasing import list_batches, read_done, read_failed, read_workers
 from leconvert.parallel import parallel_map
 from leconvert.planner import MovedBytes, PlanSummary, free_bytes_of
+from leconvert.repairs import RepairOptions
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
 from leconvert.versions import SOURCE_VERSIONS, V3_VERSION
@@ -96,7 +107,9 @@ class DatasetStatus:
         files: Files of its result.
         source_bytes: Bytes of its source.
         seconds: How long the worker that settled it held it.
-        verified: What was proven.
+        verified: What was proven by the worker that settled it; of one that was passed over, by the
+            worker whose record still holds.
+        verified_at: The day of that proof, such as ``2026-11-25``; empty where no record says so.
         source_digest: The digest of its source's tables.
         flags: The repairs that it was converted with.
         repairs: What these changed.
@@ -123,6 +136,7 @@ class DatasetStatus:
     source_bytes: int = 0
     seconds: float = 0.0
     verified: str = ""
+    verified_at: str = ""
     source_digest: str = ""
     flags: Sequence[str] = ()
     repairs: Sequence[str] = ()
@@ -344,6 +358,7 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
         source_bytes=int(record.get("source_bytes", 0)),
         seconds=float(record.get("seconds", 0.0)),
         verified=str(record.get("verified", "")),
+        verified_at=str(record.get("verified_at", "")),
         source_digest=str(record.get("source_digest", "")),
         flags=tuple(record["flags"]),
         repairs=tuple(record.get("repairs", ())),
@@ -356,6 +371,9 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
 
 def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
     error = record.get("error") or {}
+    message = str(error.get("message") or "")
+    if error.get("error") in (TargetError.__name__, VerificationError.__name__):
+        message = " ".join([message, *error.get("details", ())[:1]])  # what differs
     found = error.get("findings") or ()
     losses = int(record.get("losses", 0))
     lost = f"{losses} workers died or froze while they held it." if losses else "no message"
@@ -364,7 +382,7 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
     return _row(
         dataset,
         DatasetState.SET_ASIDE,
-        message=str(error.get("message") or lost),
+        message=message or lost,
         next_step=error.get("next_step"),
         error=error.get("error") or "WorkersLost",
         findings=tuple(
@@ -475,7 +493,7 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
             f"{one.frames:,}",
             amount(one.source_bytes),
             f"{one.seconds:.1f}",
-            one.verified or "-",
+            " on ".join(filter(None, (one.verified, one.verified_at))) or "-",
             "; ".join(one.repairs) or "-",
         ]
         for one in status.datasets
@@ -569,7 +587,7 @@ def price_fleet(
 ) -> FleetPrice:
     """Scan all datasets and reckon what their conversion comes to; writes nothing that stays.
 
-    A result that is there is compared with its source by structure, as the conversion would. Of a
+    A result that is there is compared with its source, as the conversion would. Of a
     dataset on the Hub ``meta/info.json`` and the listing are read alone; where its files stay there
     all that a plan needs, to a folder in ``scratch`` that goes again.
     """
@@ -581,11 +599,25 @@ def price_fleet(
     found.sort(key=lambda priced: priced.name)
     rooms: Counter[str] = Counter()
     folders: dict[int, str] = {}  # one of each file system
-    for priced in found:
-        for folder, size_bytes in priced.new_bytes.items():
-            rooms[folders.setdefault(_device(folder), folder)] += size_bytes
-    free_bytes = {room: free_bytes_of(Path(room)) for room in rooms}
-    return FleetPrice(found, dict(rooms), free_bytes, *count_former(_targets(datasets)))
+    free: dict[str, int | None] = {}
+    fitting: dict[str, PricedDataset] = {}
+    # The longest come first, as in the fleet; what does not fit then is set aside.
+    for priced in sorted(found, key=lambda priced: (-priced.seconds, priced.name)):
+        needed = {
+            folders.setdefault(_device(folder), folder): size_bytes
+            for folder, size_bytes in priced.new_bytes.items()
+        }
+        fitting[priced.name] = priced
+        for room, size_bytes in needed.items():
+            left = free.setdefault(room, free_bytes_of(Path(room)))
+            if left is not None and rooms[room] + size_bytes > left:
+                why = f"{room} has {amount(left)} free, and not the room for it."
+                place = priced.name, priced.source, priced.target
+                fitting[priced.name] = _stopped(place, StorageError(why))
+                needed = {}
+        rooms.update(needed)
+    found = [fitting[priced.name] for priced in found]
+    return FleetPrice(found, dict(rooms), free, *count_former(_targets(datasets)))
 
 
 def _targets(datasets: Sequence[FleetDataset]) -> list[Path]:
@@ -659,23 +691,37 @@ def _existing(place: Path) -> str:
 
 
 def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedDataset:
-    place = dataset.name, str(dataset.source), dataset.place
-    assert isinstance(dataset.source, Path)
+    source, place = dataset.source, (dataset.name, str(dataset.source), dataset.place)
+    assert isinstance(source, Path)
     try:
-        always, layout = policy.always(dataset), dataset.options.layout
-        if layout.append and is_finished(dataset, always):  # then there is nothing to plan
-            return PricedDataset(*place, is_finished=True, flags=always.flags())
+        made = read_made(folder.dataset(dataset.name))
+        asked = asked_of(dataset, policy.always(dataset).flags(), policy.as_record())
+        before, changed = by_record(made, dataset, source_state(dataset), asked)
+        if before is not None:
+            return PricedDataset(*place, is_finished=True, flags=before.flags)
+        if changed and not dataset.options.layout.append:  # it is converted anew
+            proof = replace(dataset.options.proof, force_conversion=True)
+            dataset = replace(dataset, options=replace(dataset.options, proof=proof))
+        repairs, is_in_place = _finished(dataset, policy)
+        if is_in_place:
+            return PricedDataset(*place, is_finished=True, flags=repairs.flags())
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
-        flags = repairs.flags()
-        if is_finished(dataset, repairs):
-            return PricedDataset(*place, is_finished=True, flags=flags)
         if dataset.target is not None and is_there(dataset.target):
-            dataset.options.proof.check_target(
-                dataset.source, dataset.target, layout.to, appends=layout.append
-            )
+            layout, proof = dataset.options.layout, dataset.options.proof
+            proof.check_target(source, dataset.target, layout.to, appends=layout.append)
     except LeconvertError as error:
         return _stopped(place, error)
-    return _priced(place, flags, plan, weighed(dataset).cost_seconds)
+    return _priced(place, repairs.flags(), plan, weighed(dataset).cost_seconds)
+
+
+def _finished(dataset: FleetDataset, policy: Policy) -> tuple[RepairOptions, bool]:
+    """Return the repairs that a dataset gets, as when it is converted; is it finished?"""
+    repairs = policy.always(dataset)
+    while True:
+        try:
+            return repairs, is_finished(dataset, repairs) is not None
+        except FindingsError as error:
+            repairs = policy_repairs(policy, dataset, error, repairs)
 
 
 def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDataset:

@@ -85,6 +85,10 @@ class Made:
     pushed: Mapping[str, str] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
+    def proves(self, depth: str) -> bool:
+        """Tell whether what was compared when it was made is as much as is asked for now."""
+        return depth != "bytes" or self.fields.get("verified") == depth
+
     def target_is_as_made(self, dataset: FleetDataset) -> bool:
         """Tell whether the result is where it was left, and as it was left."""
         if dataset.target is None or self.target != str(dataset.target):

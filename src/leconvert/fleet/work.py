@@ -48,8 +48,8 @@ from leconvert.api import (
     Submission,
     check_may_submit,
     convert,
+    find_finished,
     hand_over,
-    is_result,
     run_worker,
 )
 from leconvert.engines import Engine, JobRequest, Submitter
@@ -57,7 +57,6 @@ from leconvert.engines.local import LocalEngine
 from leconvert.errors import (
     BusyError,
     FindingsError,
-    HubAccessError,
     HubUnavailableError,
     InterruptedRunError,
     LeconvertError,
@@ -82,7 +81,7 @@ from leconvert.fleet.results import (
     source_state,
     write_made,
 )
-from leconvert.hub.client import TOKEN_HELP, hub_access
+from leconvert.hub.client import check_can_push
 from leconvert.hub.fetch import HubRepo
 from leconvert.hub.pace import Pace
 from leconvert.hub.provenance import facts_of
@@ -115,7 +114,7 @@ from leconvert.workdir.locks import Backoff, planner_lock
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.storage_errors import any_storage_errors, lacks_permission, storage_errors
-from leconvert.workdir.swap import info_path, is_converted, old_dir
+from leconvert.workdir.swap import info_path, old_dir
 from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
@@ -123,6 +122,7 @@ __all__ = [
     "FleetSummary",
     "FleetWorker",
     "check_fleet_places",
+    "check_fleet_pushes",
     "clean_fleet",
     "convert_fleet",
     "draft_dataset",
@@ -316,7 +316,7 @@ def plan_fleet(
     root = Path(work_dir).resolve()
     folder = WorkDir(root)
     check_fleet_places(datasets, root)
-    _check_token(datasets)
+    check_fleet_pushes(datasets)
     known = [weighed(dataset) for dataset in datasets]
     if plan.restart:
         known = [
@@ -380,12 +380,11 @@ def _check_not_in_use(fleet: Fleet) -> None:
         )
 
 
-def _check_token(datasets: Sequence[FleetDataset]) -> None:
+def check_fleet_pushes(datasets: Sequence[FleetDataset]) -> None:
+    """Refuse pushes that the token does not allow, before any work."""
     pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
-    if pushed is not None and hub_access().token is None:
-        raise HubAccessError(
-            f"A push to {pushed.repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
-        )
+    if pushed is not None:
+        check_can_push(str(pushed.repo_id))
 
 
 def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
@@ -557,6 +556,7 @@ class Converted:
         pushed: What its push did; None where there was none.
         received_bytes: What was read of it on the Hub.
         before: What its ``done`` record said when it was converted, where nothing changed since.
+        verified: How a result that was in place before was compared now.
     """
 
     was_finished: bool
@@ -566,6 +566,7 @@ class Converted:
     pushed: PushReport | None = None
     received_bytes: int = 0
     before: Mapping[str, Any] | None = None
+    verified: str = ""
 
     def as_fields(self) -> dict[str, Any]:
         """Return what the ``done`` record of the dataset keeps."""
@@ -577,6 +578,10 @@ class Converted:
             fields["sent_bytes"] = self.pushed.added_bytes
         if self.received_bytes:
             fields["received_bytes"] = self.received_bytes
+        verified = self.verified if self.report is None else self.report.verified
+        if verified:
+            fields["verified"] = verified
+            fields["verified_at"] = f"{datetime.now(UTC):%Y-%m-%d}"
         if self.report is None:
             return fields
         found = Counter((finding.code, finding.severity) for finding in self.report.findings)
@@ -590,7 +595,6 @@ class Converted:
             "source_bytes": self.report.source_bytes,
             "cloned_bytes": self.report.cloned_bytes,
             "copied_bytes": self.report.copied_bytes,
-            "verified": self.report.verified,
             "source_digest": self.source_digest,
             "findings": [
                 {"code": code, "severity": severity, "times": times}
@@ -632,15 +636,9 @@ def convert_dataset(
     state = source_state(dataset)
     made = read_made(folder)
     asked = asked_of(dataset, fleet.policy.always(dataset).flags(), fleet.policy.as_record())
-    changed = False
-    if made is not None and made.source == str(dataset.source) and made.options == asked:
-        is_as_made = made.target_is_as_made(dataset)
-        after = made.pushed["commit"] if made.pushed is not None else None
-        if state.digest in (made.source_state, after):
-            if is_as_made and made.push_is_as_made(dataset):
-                return Converted(True, None, tuple(made.fields["flags"]), before=made.fields)
-        else:
-            changed = is_as_made
+    before, changed = by_record(made, dataset, state, asked)
+    if before is not None:
+        return before
     if state.converted is not None and made is None and not dataset.options.proof.force_conversion:
         assert isinstance(dataset.source, HubName)
         if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
@@ -684,6 +682,29 @@ def convert_dataset(
         done = replace(done, was_finished=False)
     write_made(folder, _made(dataset, state, asked, done))
     return done
+
+
+def by_record(
+    made: Made | None, dataset: FleetDataset, state: SourceState, asked: Mapping[str, Any]
+) -> tuple[Converted | None, bool]:
+    """Go by the record of a dataset, as far as it holds.
+
+    It is compared with names, sizes and times alone: what it says was proven counts as long as
+    nothing of that changed, and as deep as it was.
+
+    Returns:
+        What was made, where nothing changed since; else whether the source alone changed.
+    """
+    if made is None or made.source != str(dataset.source) or made.options != asked:
+        return None, False
+    is_as_made = made.target_is_as_made(dataset)
+    after = made.pushed["commit"] if made.pushed is not None else None
+    if state.digest not in (made.source_state, after):
+        return None, is_as_made
+    proven = made.proves(dataset.options.proof.depth)
+    if is_as_made and proven and made.push_is_as_made(dataset):
+        return Converted(True, None, tuple(made.fields["flags"]), before=made.fields), False
+    return None, False
 
 
 class _NeedsRoomError(Exception):
@@ -738,33 +759,48 @@ def _convert_at_hand(
     make_durably(target.parent)
     discards = False
 
+    def in_place(repairs: RepairOptions) -> Converted | None:
+        verified = is_finished(hand.dataset, repairs, stop=stop, progress=progress)
+        if verified is None:
+            return None
+        return Converted(True, None, repairs.flags(), verified=verified)
+
     def attempt(repairs: RepairOptions) -> Converted:
         under_way = folder.current_run_id()
-        if under_way is None and is_finished(hand.dataset, repairs):
-            return Converted(True, None, repairs.flags())
-        report = convert(
-            source,
-            arrival=hand.origin,
-            output=None if hand.migrates else target,
-            work_dir=folder.root,
-            layout=options.layout,
-            # What is fetched needs room first, of which the plan says how much it is.
-            repairs=replace(repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None),
-            selection=options.selection,
-            plan=PlanOptions(
-                restart=under_way is not None and (discards or under_way == hand.dataset.discard),
-                allow_mixed_versions=allow_mixed_versions,
-            ),
-            workers=WorkerOptions(max_workers=1),
-            leases=leases,
-            # Nobody watches each dataset: what is replaced gets a name that nobody else has.
-            proof=replace(options.proof, keep_as_former=True),
-            scratch=hand.scratch or ScratchOptions(),
-            push=push_options(dataset, made) if hand.migrates else None,
-            for_push=dataset.push is not None,
-            stop=stop,
-            progress=progress,
-        )
+        if under_way is None and (done := in_place(repairs)) is not None:
+            return done
+        try:
+            report = convert(
+                source,
+                arrival=hand.origin,
+                output=None if hand.migrates else target,
+                work_dir=folder.root,
+                layout=options.layout,
+                # What is fetched needs room first, of which the plan says how much it is.
+                repairs=replace(
+                    repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None
+                ),
+                selection=options.selection,
+                plan=PlanOptions(
+                    restart=under_way is not None
+                    and (discards or under_way == hand.dataset.discard),
+                    allow_mixed_versions=allow_mixed_versions,
+                ),
+                workers=WorkerOptions(max_workers=1),
+                leases=leases,
+                # Nobody watches each dataset: what is replaced gets a name that nobody else has.
+                proof=replace(options.proof, keep_as_former=True),
+                scratch=hand.scratch or ScratchOptions(),
+                push=push_options(dataset, made) if hand.migrates else None,
+                for_push=dataset.push is not None,
+                stop=stop,
+                progress=progress,
+            )
+        except TargetError:
+            # Another fleet with the same list may have converted it meanwhile.
+            if (done := in_place(repairs)) is None:
+                raise
+            return done
         manifest = read_manifest(folder.run(report.run_id), report.run_id)
         # A run whose swap had begun was not planned again.
         was_finished = "plan" not in report.stage_seconds
@@ -797,11 +833,6 @@ def _convert_at_hand(
                 raise
             if repairs.fetch_unfit and hand.scratch is None:
                 raise _NeedsRoomError(error.moves) from error
-        except TargetError:
-            # Another fleet with the same list may have converted it meanwhile.
-            if not is_finished(hand.dataset, repairs):
-                raise
-            return Converted(True, None, repairs.flags())
         except SourceChangedError:
             # The source changed after an interrupted try was planned: its work is of no use. If it
             # changes while it is converted, the next error stays.
@@ -820,15 +851,30 @@ def _convert_at_hand(
             repairs = allowed
 
 
-def is_finished(dataset: FleetDataset, repairs: RepairOptions) -> bool:
-    """Tell whether a result that no run knows of is what a conversion would make."""
+def is_finished(
+    dataset: FleetDataset,
+    repairs: RepairOptions,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> str | None:
+    """Return how a result that no run knows of was compared; None where there is none.
+
+    Raises what `leconvert.api.find_finished` raises, such as for a result that differs.
+    """
     options = dataset.options
     assert isinstance(dataset.source, Path)
-    return (
-        not options.proof.force_conversion
-        and dataset.target is not None
-        and is_converted(dataset.target, options.layout.to)
-        and is_result(dataset.target, dataset.source, options.layout, repairs, options.selection)
+    if dataset.target is None:
+        return None
+    return find_finished(
+        [dataset.source],
+        dataset.target,
+        options.layout,
+        repairs,
+        options.selection,
+        options.proof,
+        stop=stop,
+        progress=progress,
     )
 
 

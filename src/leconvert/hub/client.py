@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert._version import __version__
@@ -44,6 +45,38 @@ def check_token(repo_id: str, api: HfApi | None = None) -> None:
         raise HubAccessError(
             f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
         )
+
+
+def check_can_push(repo_id: str) -> None:
+    """Refuse to push where there is no token, or one that can only read.
+
+    It is asked before hours of work. Where the Hub does not say so now, the push finds out.
+    """
+    from huggingface_hub import constants, get_token
+
+    check_token(repo_id)
+    try:
+        with hub_errors(repo_id):
+            can_write = _can_write(constants.ENDPOINT, str(get_token()))
+    except HubError:
+        return
+    if not can_write:
+        raise HubAccessError(
+            f"A push to {repo_id} needs a token that may write, and this one can only read.",
+            next_step=TOKEN_HELP,
+        )
+
+
+@cache
+def _can_write(endpoint: str, token: str) -> bool:
+    """Ask the Hub, once a process, whether a token may write anything; yes where it is unknown."""
+    told = make_api(endpoint=endpoint).whoami(token=token)
+    access = (told.get("auth") or {}).get("accessToken") or {}
+    if access.get("role") != "fineGrained":
+        return bool(access.get("role") != "read")
+    allowed = access.get("fineGrained") or {}
+    scopes = [*(allowed.get("scoped") or ()), {"permissions": allowed.get("global") or ()}]
+    return any("write" in permission for scope in scopes for permission in scope["permissions"])
 
 
 # ------------------------------------------------------------------------------------------------

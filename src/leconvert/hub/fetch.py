@@ -15,7 +15,7 @@ import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -451,6 +451,7 @@ def _blocks(files: Iterable[RemoteFile]) -> Iterator[list[RemoteFile]]:
 
 
 _THREADS = 8
+_GRACE_SECONDS = 2.0
 _FILES_AT_A_TIME = 4096
 
 
@@ -493,21 +494,25 @@ def download_dataset(
             return stop.is_set() or failed.is_set()
 
         fetcher = Fetcher(repo, should_stop=should_stop)
-        with (
-            progress.stage("fetch", size_bytes, "B") as stage,
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool,
-        ):
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+        with progress.stage("fetch", size_bytes, "B") as stage:
             files = files_of(listed)
+            running: list[Future[None]] = []
             try:
                 while block := list(islice(files, _FILES_AT_A_TIME)):
-                    for _ in pool.map(
-                        lambda file: _bring(repo, fetcher, file, arriving, stage), block
-                    ):
-                        pass
+                    running = [
+                        pool.submit(_bring, repo, fetcher, file, arriving, stage) for file in block
+                    ]
+                    for each in running:
+                        each.result()
             except BaseException:
                 failed.set()
-                pool.shutdown(wait=True, cancel_futures=True)
+                pool.shutdown(wait=False, cancel_futures=True)
+                # A thread that waits for an answer may wait for minutes. What it then gets it does
+                # not write: it looks first whether it shall stop.
+                wait(running, timeout=_GRACE_SECONDS)
                 raise
+            pool.shutdown()
         if stop.is_set():
             raise InterruptedRunError(
                 f"{target} is not complete yet.", next_step="Run the same command again to go on."

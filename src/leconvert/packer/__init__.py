@@ -15,6 +15,7 @@ from leconvert.packer.assembly import check_all_done, taken_over
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
 from leconvert.packer.proof import (
     TreePair,
+    does_not_match,
     facts_of_tree,
     remove_compared,
     rest_of_removal,
@@ -29,6 +30,7 @@ __all__ = [
     "TreePair",
     "WorkerMonitor",
     "check_all_done",
+    "does_not_match",
     "facts_of_tree",
     "finish_run",
     "pack_run",

@@ -47,6 +47,16 @@ class ProofOptions:
         """What is proven before the swap."""
         return self.verify or ("bytes" if self.delete_source else "structure")
 
+    def as_arguments(self) -> list[str]:
+        """Return the options of ``leconvert pack`` that say the same."""
+        waits = self.max_wait_seconds != ProofOptions().max_wait_seconds
+        return [
+            f"--verify={self.depth}",
+            *(["--force-conversion"] if self.force_conversion else []),
+            *(["--delete-source"] if self.delete_source else []),
+            *([f"--max-wait-seconds={self.max_wait_seconds:g}"] if waits else []),
+        ]
+
     def check_source(self, *, is_outline: bool) -> None:
         """Refuse a proof that needs the whole source where only its outline is here."""
         if self.verify == "bytes" and is_outline:
@@ -150,6 +160,7 @@ class PackReport:
         verified: The depth of the check.
         removed: The replaced source, where it was removed on request.
         kept_because: Why it was kept although it was to be removed.
+        verified_because: Why less was compared than was asked for; None otherwise.
     """
 
     target: Path
@@ -162,6 +173,7 @@ class PackReport:
     verified: str
     removed: Path | None = None
     kept_because: str | None = None
+    verified_because: str | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""

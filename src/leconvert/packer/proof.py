@@ -31,7 +31,13 @@ from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
-from leconvert.workdir.swap import codebase_version, old_dir, removed_dir, removed_old_dir
+from leconvert.workdir.swap import (
+    codebase_version,
+    old_dir,
+    overlaid_meta,
+    removed_dir,
+    removed_old_dir,
+)
 
 _DIFFERENCES_SHOWN = 20
 
@@ -53,11 +59,13 @@ class Proof:
             ``none``. No process goes by what it reads there.
         trees: The tree and the source that it replaces as they were when their bytes began to be
             compared; None where they were not.
+        because: Why less was compared than was asked for; None otherwise.
     """
 
     depth: str = "none"
     outcome: dict[str, Any] | None = None
     trees: TreePair | None = None
+    because: str | None = None
 
 
 def prove_tree(
@@ -131,19 +139,37 @@ def _differs(
             + ". If somebody overwrote a file of the source meanwhile and gave it its times back "
             "(`cp -p`, `rsync -t`), --restart converts its new state; else please report this.",
         )
-    if run.manifest.in_place:
-        moved = shlex.quote(f"{target}_damaged")
+    return does_not_match(target, roots, details, in_place=run.manifest.in_place)
+
+
+def does_not_match(
+    target: Path, sources: Sequence[Path], differences: Sequence[str], *, in_place: bool
+) -> VerificationError:
+    """Return the error for a result in its place that differs from its sources.
+
+    Args:
+        target: The result; of an overlay in place its ``meta/``.
+        sources: Where they lie now.
+        differences: The first of them.
+        in_place: Whether the only source was replaced by the result, and is kept beside it.
+    """
+    # Of an overlay `meta/` alone was exchanged, and the dataset is what can be compared.
+    result = target.parent if overlaid_meta(target.parent) == sources[0] else target
+    named = [word for source in sources for word in ("--source", str(source))]
+    verify = shlex.join(["leconvert", "verify", str(result), *named, "--bytes"])
+    if in_place:
+        moved, source = shlex.quote(f"{target}_damaged"), shlex.quote(str(sources[0]))
         helps = (
-            f"`mv {shlex.quote(str(target))} {moved} && mv {shlex.quote(str(source))} "
-            f"{shlex.quote(str(target))}` puts the source back; then convert again."
+            f"`mv {shlex.quote(str(target))} {moved} && mv {source} {shlex.quote(str(target))}` "
+            "puts the source back; then convert again."
         )
     else:
         helps = "--force-conversion converts anew and keeps what is there beside it."
     return VerificationError(
-        f"{target} does not match {source}: one of them was changed since the conversion. Nothing "
-        "was removed.",
+        f"{target} does not match {', '.join(map(str, sources))}: one of them was changed since "
+        "the conversion. It was left as it is, and nothing was removed.",
         path=str(target),
-        details=details,
+        details=differences,
         next_step=f"{helps} `{verify}` lists every difference.",
     )
 

@@ -37,7 +37,7 @@ from leconvert.packer.proof import (
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import FileFacts, check_source_unchanged, check_tables_unchanged, files_along
 from leconvert.workdir.former import former_dir, stands_as_left, write_former
-from leconvert.workdir.fs import remove_tree
+from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import LockWait, packer_lock, target_lock
@@ -237,24 +237,27 @@ def _prove_again(
     if run.manifest.in_place:
         place = kept_source(target)
         if place is None:
-            _check_alone(Path(run.manifest.target), progress)
-            return Proof()
+            return _checked_alone(run, f"{old_dir(target)} is gone", progress)
+    else:
+        gone = [each.root for each in run.manifest.sources if not is_there(Path(each.root))]
+        if gone:
+            return _checked_alone(run, f"{', '.join(gone)} is gone", progress)
     try:
         check_source_unchanged(run, place)
     except SourceChangedError as error:
         if place is not None and place != old_dir(target):
             # Its removal began: what is left of it proves nothing.
-            _check_alone(Path(run.manifest.target), progress)
-            return Proof()
+            return _checked_alone(run, "the removal of its source has begun", progress)
         raise _result_is_of_another(run, error) from error
     depth = "bytes" if options.depth == "bytes" else "structure"
     return prove_tree(run, journal, target, place, depth, None, stop, progress)
 
 
-def _check_alone(target: Path, progress: Progress) -> None:
-    """Look at a result whose source is gone, as `leconvert check` does."""
+def _checked_alone(run: OpenedRun, because: str, progress: Progress) -> Proof:
+    """Look at a result whose source is gone, as `leconvert check` does; that proves no depth."""
     from leconvert.check import check_dataset
 
+    target = Path(run.manifest.target)
     report = check_dataset(target, progress=progress)
     errors = [finding.message for finding in report.findings if finding.severity == "error"]
     if errors:
@@ -264,6 +267,7 @@ def _check_alone(target: Path, progress: Progress) -> None:
             details=errors,
             next_step=f"`leconvert check {shlex.quote(str(target))}` says more.",
         )
+    return Proof(because=f"{because}, so that the result could only be checked by itself")
 
 
 def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceChangedError:
@@ -456,6 +460,7 @@ def _finish(
         cloned_bytes=state.notes.get("cloned_bytes", 0),
         copied_bytes=state.notes.get("copied_bytes", 0),
         verified=proof.depth,
+        verified_because=proof.because,
     )
     if options.delete_source:
         try:

@@ -166,9 +166,8 @@ def repair_dataset(
         before = facts_of_tree(root)
         repair = _planned(root, retime, progress)
         report = RepairReport(root, target, plan.old, dry_run, repair)
-        if not repair or dry_run:
-            kept = plan.old if repair else None
-            return replace(report, kept=kept, seconds=time.monotonic() - started)
+        if not repair:
+            return replace(report, kept=None, seconds=time.monotonic() - started)
         stop = stop or threading.Event()
         changes = Changes.of(repair, 1 + (repairs_of(root) or 0))
         if output is not None and repairs_of(output) == changes.number:
@@ -177,8 +176,10 @@ def repair_dataset(
                 seconds = time.monotonic() - started
                 return replace(report, was_repaired=True, seconds=seconds)
         check_target(target, plan.old)
-        try_renames(target)
         _check_room(root, target)
+        if dry_run:
+            return replace(report, seconds=time.monotonic() - started)
+        try_renames(target)
 
         def unchanged(tree: Path) -> None:
             if facts_of_tree(tree) != before:

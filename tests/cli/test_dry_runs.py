@@ -1,0 +1,217 @@
+"""A dry run ends with the code of the run that it stands for, and writes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import leconvert
+from leconvert.cli.main import main
+from leconvert.hub.client import check_can_push
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from tests.cli.test_reruns import flip_a_byte
+from tests.hub import READ_TOKEN, WRITE_TOKEN, StandIn
+from tests.hub.fixtures import hub, lone_client, pauses
+from tests.trees import snapshot
+
+__all__ = ["hub", "lone_client", "pauses"]
+
+
+def dataset(root: Path, episodes: int) -> None:
+    make_dataset(root, DatasetSpec(episodes=episodes, frames=6, cameras=(CameraSpec(32, 32),)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("dry")
+    dataset(root / "A", 3)
+    dataset(root / "grown", 4)
+    shutil.copytree(root / "A", root / "B")
+    leconvert.convert(root / "A", output=root / "v3")
+    (root / "list").write_text("A\nB\n")
+    return root
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_before(*more: str) -> Callable[[list[str], Path], object]:
+    return lambda command, _: main([*command, *more, "--quiet"])
+
+
+def damage(result: str) -> Callable[[list[str], Path], object]:
+    def do(command: list[str], here: Path) -> None:
+        main(command)
+        flip_a_byte(here / result)
+
+    return do
+
+
+def grow(command: list[str], here: Path) -> None:
+    main(command)
+    shutil.rmtree(here / "A")
+    (here / "grown").rename(here / "A")
+
+
+def break_source(_: list[str], here: Path) -> None:
+    (here / "A/data/chunk-000/episode_000001.parquet").unlink()
+
+
+def occupy(*names: str) -> Callable[[list[str], Path], object]:
+    return lambda _, here: [(here / name).mkdir() for name in names]
+
+
+def begin(*words: str) -> Callable[[list[str], Path], object]:
+    return lambda *_: main(list(words))
+
+
+def stale_totals(_: list[str], here: Path) -> None:
+    path = here / "v3/meta/info.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "total_frames": 1}))
+
+
+def stale_totals_and_old(command: list[str], here: Path) -> None:
+    stale_totals(command, here)
+    (here / "v3_old").mkdir()
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+CONVERT = ["convert", "A", "out"]
+BYTES = [*CONVERT, "--verify", "bytes"]
+MERGE = ["merge", "A", "B", "-o", "out"]
+SPLIT = ["split", "A", "--output-dir", "out", "--into", "a=0,b=1-2"]
+TRIM = ["trim", "A", "--episode", "1", "--frames", ":4", "-o", "out"]
+FLEET = ["fleet", "list", "-o", "out", "--work-dir", "work", "-j", "1"]
+REPAIR = ["repair", "v3"]
+ANEW = ["repair", "v3", "--quantiles", "-o", "out"]
+FULL, HALF = 1000, 30_000
+
+# What the command is, what was done before, how many bytes are free, and the code of both.
+CASES = {
+    "convert": (CONVERT, nothing, None, 0),
+    "convert, finished": (CONVERT, run_before(), None, 0),
+    "convert, finished in place": (["convert", "A"], run_before(), None, 0),
+    "convert, finished in a work dir": ([*CONVERT, "--work-dir", "w"], run_before(), None, 0),
+    "convert, damaged": (BYTES, damage("out"), None, 10),
+    "convert, other options": ([*CONVERT, "--quantiles"], begin(*CONVERT), None, 5),
+    "convert, more is asked": ([*CONVERT, "--report"], begin(*CONVERT), None, 5),
+    "convert, something else there": (CONVERT, occupy("out"), None, 5),
+    "convert, old in the way": (["convert", "A"], occupy("A_old"), None, 5),
+    "convert, bad source": (CONVERT, break_source, None, 3),
+    "convert, other run": (
+        [*CONVERT, "--work-dir", "w", "--quantiles"],
+        begin("plan", "A", "out", "--work-dir", "w"), None, 6,
+    ),
+    "convert, no room": (CONVERT, nothing, FULL, 11),
+    "convert, v3.0 already": (["convert", "v3"], nothing, None, 3),
+    "plan, no room": (["plan", "A", "out", "--work-dir", "w"], nothing, FULL, 11),
+    "merge": (MERGE, nothing, None, 0),
+    "merge, finished": (MERGE, run_before(), None, 0),
+    "merge, damaged": ([*MERGE, "--verify", "bytes"], damage("out"), None, 10),
+    "merge, other datasets": (MERGE, begin("merge", "A", "grown", "-o", "out"), None, 5),
+    "merge, no room": (MERGE, nothing, FULL, 11),
+    "split": (SPLIT, nothing, None, 0),
+    "split, finished": (SPLIT, run_before(), None, 0),
+    "split, damaged": ([*SPLIT, "--verify", "bytes"], damage("out/a"), None, 10),
+    "split, no room": (SPLIT, nothing, FULL, 11),
+    "trim": (TRIM, nothing, None, 0),
+    "trim, finished": (TRIM, run_before(), None, 0),
+    "trim, other frames": (TRIM, begin(*TRIM[:5], ":5", "-o", "out"), None, 5),
+    "trim, no room": (TRIM, nothing, FULL, 11),
+    "repair, nothing": (REPAIR, nothing, None, 0),
+    "repair": (REPAIR, stale_totals, None, 0),
+    "repair, old in the way": (REPAIR, stale_totals_and_old, None, 5),
+    "repair, no room": (REPAIR, stale_totals, FULL, 11),
+    "repair, anew": (ANEW, nothing, None, 0),
+    "repair, anew, no room": (ANEW, nothing, FULL, 11),
+    "repair, anew, something there": (ANEW, occupy("out"), None, 5),
+    "fleet": (FLEET, nothing, None, 0),
+    "fleet, finished": (FLEET, run_before(), None, 0),
+    "fleet, damaged": ([*FLEET, "--verify", "bytes"], damage("out/A"), None, 8),
+    "fleet, grown": (FLEET, grow, None, 0),
+    "fleet, bad source": (FLEET, break_source, None, 8),
+    "fleet, room for one alone": (FLEET, nothing, HALF, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_dry_run_ends_with_the_code_of_the_run(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, prepare, room, code = CASES[name]
+    prepare(command, here)
+    if room is not None:
+        used = sum(size for size, *_ in snapshot(here).values())
+
+        def free(*_: object) -> int:
+            return max(0, room - sum(size for size, *_ in snapshot(here).values()) + used)
+
+        for place in ("leconvert.planner", "leconvert.fleet.overview"):
+            monkeypatch.setattr(f"{place}.free_bytes_of", free)
+        usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free()))
+        monkeypatch.setattr("leconvert.repairing.apply.shutil", usage)
+        monkeypatch.setattr("leconvert.repairing.apply.can_clone", lambda *_: False)
+    before = snapshot(here)
+    capsys.readouterr()
+    assert main([*command, "--dry-run"]) == code
+    assert snapshot(here) == before
+    if command[0] != "repair":  # it has no --quiet
+        capsys.readouterr()
+        assert main([*command, "--dry-run", "--quiet"]) == code
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert (said.err != "") == (code != 0)
+    assert main(command) == code
+
+
+@pytest.fixture
+def reader(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
+    return hub
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*CONVERT, "--push-repo-id", "tester/new"],
+        [*MERGE, "--push-repo-id", "tester/new"],
+        [*FLEET, "--push-repo-id", "tester/{name}"],
+    ],
+)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_token_that_can_only_read_is_found_before_the_work(
+    command: list[str],
+    dry: list[str],
+    here: Path,
+    reader: StandIn,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = snapshot(here)
+    assert main([*command, *dry]) == 16
+    assert "this one can only read" in capsys.readouterr().err
+    assert snapshot(here) == before
+    assert [request.method for request in reader.log] in ([], ["GET"]), "asked once a process"
+
+
+def test_a_token_that_may_write_and_a_hub_that_does_not_say_stop_nothing(
+    hub: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_nobody")
+    with pytest.raises(leconvert.errors.HubAccessError):
+        check_can_push("tester/new")
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    check_can_push("tester/new")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    check_can_push("tester/new")
