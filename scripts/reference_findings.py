@@ -16,8 +16,8 @@ conversion, [check](../check.md) for a v3.0 dataset by itself.
 
 ## In a source
 
-What `plan` and `convert` find before any work, and `check` in a v2.x dataset. The last column has
-the options of `convert` that help, first the one that loses least.
+What `plan` and `convert` find before any work, and `check` in a v2.x dataset. The last column says
+what helps: first what loses nothing, then the options of `convert`, the one that loses least first.
 
 | code | severity | what was seen | what helps |
 |---|---|---|---|
@@ -45,4 +45,5 @@ def findings_page() -> str:
 def _row(kind: Kind) -> str:
     flags = [*kind.repairs, *([f"--accept {kind.code}"] if kind.acceptable else [])]
     helps = ", ".join(f"`{flag}`" for flag in flags)
+    helps = " Or ".join(filter(None, (kind.remedy, helps)))
     return f"| `{kind.code}` | {kind.severity} | {kind.meaning} | {helps} |\n"

@@ -55,7 +55,7 @@ def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
         raise TargetError(
             f"{folder} is not empty." if folder.is_dir() else f"{folder} is a file.",
             path=str(folder),
-            next_step="Name a new folder, or remove this one.",
+            next_step="Name a new folder.",
         )
     folder.mkdir(parents=True, exist_ok=True)
     try:

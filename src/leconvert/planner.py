@@ -26,6 +26,7 @@ from leconvert.errors import (
     UnfitFilesError,
     UsageError,
 )
+from leconvert.findings import lossless_remedy
 from leconvert.formats import TARGETS, open_dataset, open_sources, target_of
 from leconvert.formats.v2 import load_info, read_info
 from leconvert.layout import (
@@ -682,6 +683,7 @@ class PlannedRepairs:
         repairs: What a conversion will change.
         findings: What was seen, as it will be with these repairs.
         in_files: What is changed without a conversion, one line a kind.
+        lossless: What helps first and loses nothing, where a file is missing or damaged.
     """
 
     root: Path
@@ -692,6 +694,7 @@ class PlannedRepairs:
     repairs: Repairs
     findings: Sequence[Finding]
     in_files: tuple[str, ...] = ()
+    lossless: tuple[str, ...] = ()
 
     @property
     def command(self) -> str | None:
@@ -717,6 +720,7 @@ class PlannedRepairs:
                 "features": list(self.repairs.dropped_features),
             },
             "changes": self.changes,
+            "lossless": list(self.lossless),
             "findings": [asdict(finding) for finding in self.findings],
         }
 
@@ -768,6 +772,7 @@ def plan_repairs(
         of=Extent(whole.num_episodes, int(whole.length.sum()), len(features)),
         repairs=scan.repairs,
         findings=scan.findings,
+        lossless=_lossless(_errors(whole)),
     )
 
 
@@ -793,12 +798,22 @@ def _share(remedy: Remedy) -> float:
     )
 
 
+def _lossless(errors: Sequence[Finding]) -> tuple[str, ...]:
+    """Return what is told before any flag that leaves something out."""
+    told = (lossless_remedy(error.code, error.remedy) for error in errors)
+    return tuple(dict.fromkeys(filter(None, told)))
+
+
 def _what_helps(errors: Sequence[Finding]) -> str:
-    flags = list(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    flags = " ".join(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    helps = "run the command again"
     if not flags or any(error.remedy is None for error in errors):
-        helps = "Repair the source and run the command again"
-        return f"{helps}{f', with {" ".join(flags)}' if flags else ''}; nothing was written."
-    return f"Run the command again with {' '.join(flags)}; nothing was written."
+        helps = f"repair the source and {helps}{f', with {flags}' if flags else ''}"
+    else:
+        helps += f" with {flags}"
+    first = " ".join(_lossless(errors))
+    helps = f"{first} Otherwise {helps}" if first else f"{helps[0].upper()}{helps[1:]}"
+    return f"{helps}; nothing was written."
 
 
 def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions) -> None:

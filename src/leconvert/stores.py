@@ -475,7 +475,7 @@ def _taken(store: Store, there: Mapping[str, StoredFile]) -> TargetError:
         f"{store.url} holds {'another, unfinished upload' if claims else 'something'} already: "
         f"{count(len(there), 'file')}.",
         path=store.url,
-        next_step="Name an empty place, or remove what is there.",
+        next_step="Name an empty place.",
     )
 
 

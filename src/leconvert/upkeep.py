@@ -170,8 +170,7 @@ def clean_work_dir(
             f"{root} is the work dir of a fleet; each of its datasets has one of its own.",
             path=str(root),
             next_step=f"`leconvert clean {shlex.quote(str(root / 'datasets'))}/NAME` removes what "
-            "the conversion of one left. When nobody works on the fleet any more, remove the whole "
-            "folder by hand: results do not need it.",
+            "the conversion of one left. Once nobody works on the fleet, nothing needs the folder.",
         )
     with ExitStack() as held:
         if not dry_run:
@@ -876,7 +875,7 @@ def _nothing_to_undo(target: Path, found: Mapping[Path, Found]) -> TargetError:
     if {target, old} <= datasets:
         aside = result_aside(target, _ASIDE_OF[at_target])
         there = f"{aside} exists already, and the result would be kept there"
-        helps = "Rename or remove it, then run the same command again."
+        helps = "Rename it, then run the same command again."
     elif at_target is found[old] is Found.NOTHING:
         there, helps = f"{target} does not exist", "Give the dataset that was converted in place."
     elif target in datasets and found[old] is Found.NOTHING:

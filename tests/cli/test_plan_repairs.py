@@ -149,7 +149,7 @@ def test_what_no_flag_repairs_is_refused(
     assert planned.returncode == 3
     assert planned.stdout == ""
     assert "missing-tasks" in planned.stderr
-    assert "Repair the source" in planned.stderr
+    assert "repair the source" in planned.stderr
 
 
 # ------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def convert_as_told(root: Path, result: Path) -> Ending:
         new = [error["remedies"][0]["flag"] for error in errors]
         if set(new) <= set(flags):
             return ending(f"in a circle: {list(flags)}, then {new}", said=said)
-        if not next_step.startswith(f"Run the command again with {' '.join(dict.fromkeys(new))};"):
+        if f"un the command again with {' '.join(dict.fromkeys(new))};" not in next_step:
             return ending(f"the next step is not the gentlest: {next_step}", said=said)
         flags.update(dict.fromkeys(new))
     return ending(f"no end after {_MOST_TRIES} tries", said=said)

@@ -23,6 +23,7 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
 from leconvert.formats.v3 import Feature, Ranges, RoutedFile, StreamPlaces
 from leconvert.model import Finding, IntArray
+from leconvert.text import count
 
 __all__ = [
     "EpisodeSpans",
@@ -191,10 +192,10 @@ def spans_findings(
     # Of an episode that is not where it should be, the rest means nothing.
     unkeyed = ~spans.told & ~frames.keyframes[spans.begin]
     if unkeyed.any():
-        count, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
+        number, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
         yield (
             "video-keyframe",
-            f"{count:,} of {len(unkeyed):,} episodes do not begin with a keyframe.",
+            f"{number:,} of {len(unkeyed):,} episodes do not begin with a keyframe.",
             at,
         )
     end = spans.from_seconds + spans.length / float(fps)
@@ -235,13 +236,13 @@ def _off_their_times(
         for code, which in (("frame-times", off), ("float32-reach", refused & ~off)):
             counts[code] += int(np.count_nonzero(which))
             episodes[code][owner[which]] = True
-    for code, count in counts.items():
-        if count:
+    for code, frames_off in counts.items():
+        if frames_off:
             at = spans.tell(episodes[code])
             far = f", by up to {worst:.6f} s" if code == "frame-times" else ""
             yield (
                 code,
-                f"at least {count:,} of {int(spans.length.sum()):,} frames, in "
+                f"at least {frames_off:,} of {int(spans.length.sum()):,} frames, in "
                 f"{np.count_nonzero(episodes[code]):,} episodes, will not load{far}.",
                 at,
             )
@@ -261,27 +262,36 @@ def _blocks(ends: IntArray) -> Iterator[tuple[int, int]]:
 def _neighbours(
     frames: VideoFrames, spans: EpisodeSpans, fps: Fraction
 ) -> Iterator[tuple[str, str, int]]:
-    """Find episodes that share frames, and frames between episodes that none has."""
+    """Find episodes that share frames; where none do, frames between episodes that none has."""
     num_frames = len(frames.seconds)
     stop = np.minimum(spans.stop, num_frames)
-    gap = spans.begin[1:] - stop[:-1]
+    last = np.maximum.accumulate(stop)
+    # Of the episodes up to each, the one that ends last.
+    ends_last = np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))
+    gap = spans.begin[1:] - last[:-1]
     beside = (stop[:-1] > 0) & (spans.begin[1:] < num_frames)
     pause = frames.seconds[spans.begin[1:].clip(0, num_frames - 1)]
     pause = pause - frames.seconds[(stop[:-1] - 1).clip(0)] - 1 / float(fps)
     wrong = np.zeros(len(spans.episodes), np.bool_)
     wrong[1:] = (gap != 0) | (beside & (gap == 0) & (np.abs(pause) >= 0.5 / float(fps)))
     wrong[1:] &= ~(spans.told[1:] & spans.told[:-1])
+    shared = wrong.copy()
+    # Where an episode lies that is not at its times, or ends beyond the file, is not known.
+    shared[1:] &= (gap < 0) & ~spans.told[1:] & ~spans.told[ends_last[:-1]]
     lead, tail = int(spans.begin[0]), num_frames - int(stop.max())
     if wrong.any():
-        at = int(np.argmax(wrong))
-        before, this = spans.episodes[at - 1], spans.episodes[at]
+        code, places = ("shared-frames", shared) if shared.any() else ("video-neighbours", wrong)
+        at = int(np.argmax(places))
+        first = int(ends_last[at - 1])
+        before, this = spans.episodes[first], spans.episodes[at]
         if gap[at - 1] < 0:
-            seen = f"episodes {before} and {this} share {-gap[at - 1]:,} frames"
+            number = min(stop[first], stop[at]) - spans.begin[at]
+            seen = f"episodes {before} and {this} share {count(int(number), 'frame')}"
         elif gap[at - 1]:
             seen = f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to none"
         else:
             seen = f"episode {this} comes {pause[at - 1]:.3f} s late after {before}"
-        yield "video-neighbours", f"{seen} ({np.count_nonzero(wrong):,} such places).", at
+        yield code, f"{seen} ({count(int(np.count_nonzero(places)), 'such place')}).", at
         spans.tell(wrong)
         spans.told[:-1] |= wrong[1:]
     elif lead or tail:

@@ -108,6 +108,8 @@ def _findings() -> dict[str, list[dict[str, Any]]]:
 
 
 def _remedies(kind: Kind, does: Mapping[str, str]) -> Iterator[dict[str, str | None]]:
+    if kind.remedy:
+        yield {"flag": None, "does": kind.remedy}
     accept = (f"--accept {kind.code}",) if kind.acceptable else ()
     for flag in (*kind.repairs, *accept):
         yield {"flag": flag, "does": does.get(flag.partition(" ")[0])}

@@ -144,13 +144,14 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
 
 
 def _helping(finding: Finding) -> list[str]:
-    """Return a line for each flag that helps, with what it keeps."""
-    if not finding.remedies:
-        return [f"→ {finding.remedy}"] if finding.remedy else []
-    return [
-        f"→ {'or ' if place else ''}{remedy.flag}: {said_extent(remedy.keeps, remedy.of)}"
-        for place, remedy in enumerate(finding.remedies)
-    ]
+    """Return what helps and loses nothing, then a line for each flag, with what it keeps."""
+    from leconvert.findings import lossless_remedy
+
+    is_error = finding.severity == "error"
+    first = lossless_remedy(finding.code, finding.remedy) if is_error else None
+    flags = [f"{each.flag}: {said_extent(each.keeps, each.of)}" for each in finding.remedies]
+    said = filter(None, (first, *(flags or (finding.remedy,))))
+    return [f"→ {'or ' if place else ''}{text}" for place, text in enumerate(said)]
 
 
 def said_extent(keeps: Extent, of: Extent) -> str:
@@ -174,6 +175,9 @@ def print_planned_repairs(
         return
     if with_findings:
         print_findings(plan.findings)
+        if plan.lossless:
+            said = f"{' '.join(plan.lossless)} That loses nothing; without it, this loses least:"
+            print_sentence(said, margin="")
     print(plan.command or f"{plan.root}: nothing to repair.")
     print(f"  {said_extent(plan.keeps, plan.of)}")
     for change in plan.changes:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from leconvert.errors import UsageError
 from leconvert.model import Finding
+from leconvert.text import GET_AGAIN
 
 __all__ = [
     "DROP",
@@ -19,8 +20,10 @@ __all__ = [
     "TASKS_FROM_EPISODES",
     "V3_CATALOGUE",
     "Kind",
+    "all_remedies",
     "check_accepted",
     "found",
+    "lossless_remedy",
     "shortened",
 ]
 
@@ -44,7 +47,7 @@ class Kind(NamedTuple):
             can always be left out with their episode (`DROP`), those of a camera with it.
         acceptable: Whether ``--accept`` makes a warning of the error: the conversion can do
             without the repair, and the result is as good or bad as the source.
-        remedy: What helps where no flag does.
+        remedy: What helps and loses nothing: it is told before the flags.
     """
 
     code: str
@@ -54,6 +57,11 @@ class Kind(NamedTuple):
     acceptable: bool = False
     remedy: str | None = None
 
+
+_RESTORE_BOTH = f"{GET_AGAIN}, and the table of episodes with it."
+_RESTORE_PLACES = (
+    "The table of episodes names a wrong file or time: restore it from another copy of the dataset."
+)
 
 _SOURCE_KINDS = (
     # The dataset.
@@ -110,7 +118,13 @@ _SOURCE_KINDS = (
         ("--quantiles",),
     ),
     # Files of an episode.
-    Kind("missing-file", "error", "A file of an episode is not there.", ("--drop-feature", DROP)),
+    Kind(
+        "missing-file",
+        "error",
+        "A file of an episode is not there.",
+        ("--drop-feature", DROP),
+        remedy=f"{GET_AGAIN}.",
+    ),
     Kind(
         "misplaced-file",
         "error",
@@ -122,6 +136,7 @@ _SOURCE_KINDS = (
         "error",
         "A file is damaged, empty, or no file.",
         ("--drop-feature", DROP),
+        remedy=f"{GET_AGAIN}.",
     ),
     Kind(
         "lfs-pointers",
@@ -134,12 +149,21 @@ _SOURCE_KINDS = (
         "error",
         "A table has more or fewer rows than the episode's `length`.",
         (DROP,),
+        remedy=_RESTORE_BOTH,
     ),
     Kind(
         "frame-count",
         "error",
         "A clip has more or fewer frames than the episode's `length`.",
         ("--drop-feature", DROP),
+        remedy=_RESTORE_BOTH,
+    ),
+    Kind(
+        "shared-frames",
+        "error",
+        "Two episodes of a v3.0 dataset are the same frames of a file.",
+        ("--drop-feature", DROP),
+        remedy=_RESTORE_PLACES,
     ),
     Kind(
         "no-keyframe",
@@ -253,6 +277,7 @@ _SOURCE_KINDS = (
         "error",
         "`tasks.jsonl` is not there, or lists none.",
         (TASKS_FROM_EPISODES,),
+        remedy=f"{GET_AGAIN}.",
     ),
     Kind("task-gap", "error", "Task indices do not run from 0 without gaps.", ("--remap-tasks",)),
     Kind("task-duplicate", "error", "A task is listed more than once.", ("--remap-tasks",)),
@@ -467,9 +492,13 @@ _DROP_EPISODES = (
     "`leconvert repair DATASET --on-bad-episode drop` leaves its episodes out and keeps the rest, "
     "and `--drop-feature CAMERA` a camera."
 )
-_RESTORE = f"Restore the file from its origin. Otherwise {_DROP_EPISODES}"
+_RESTORE = f"{GET_AGAIN}. Otherwise {_DROP_EPISODES}"
 _RESTORE_TABLE = "Restore the table from another copy of the dataset."
 _WRITE_ANEW = "`leconvert convert DATASET NEW` writes it anew without this."
+_LEAVE_BEHIND = (
+    "If an episode should have the file, restore meta/episodes from another copy of the dataset. "
+    f"Otherwise {_WRITE_ANEW}"
+)
 
 
 _V3_KINDS = (
@@ -479,7 +508,7 @@ _V3_KINDS = (
         "warning",
         "`meta/provenance.parquet`, which says from which dataset each episode is, cannot be read, "
         "or is of other episodes than those of the dataset.",
-        remedy="Remove the file; nothing is loaded by it.",
+        remedy=f"Nothing is loaded by it. {_WRITE_ANEW}",
     ),
     Kind(
         "missing-file",
@@ -498,13 +527,13 @@ _V3_KINDS = (
         "error",
         "A parquet file below data/ belongs to no episode; loaders read it all the same and every "
         "later row moves.",
-        remedy="Move the file out of data/, or leave it behind: " + _WRITE_ANEW,
+        remedy=_LEAVE_BEHIND,
     ),
     Kind(
         "stray-file",
         "warning",
         "A file belongs to no episode; it only takes room.",
-        remedy="Delete it if it is unused. " + _WRITE_ANEW,
+        remedy=_LEAVE_BEHIND,
     ),
     # --- meta/info.json ---
     Kind(
@@ -658,7 +687,7 @@ _V3_KINDS = (
         "rows",
         "error",
         "A data file has more or fewer rows than its episodes.",
-        remedy=_DROP_EPISODES,
+        remedy=f"{_RESTORE_BOTH} Otherwise {_DROP_EPISODES}",
     ),
     Kind(
         "index-column",
@@ -685,13 +714,26 @@ _V3_KINDS = (
         remedy="Correct fps in info.json if that is what is wrong; else "
         "`leconvert repair DATASET --retime` sets it so.",
     ),
-    Kind("task-column", "error", "task_index names no task.", remedy=_DROP_EPISODES),
+    Kind(
+        "task-column",
+        "error",
+        "task_index names no task.",
+        remedy=f"Restore meta/tasks.parquet from another copy of the dataset. Otherwise "
+        f"{_DROP_EPISODES}",
+    ),
     # --- video files ---
     Kind(
         "video-frames",
         "error",
         "An episode ends beyond the last frame of its video file.",
-        remedy=_RESTORE,
+        remedy=f"{_RESTORE_BOTH} Otherwise {_DROP_EPISODES}",
+    ),
+    Kind(
+        "shared-frames",
+        "error",
+        "Two episodes are the same frames of a video file.",
+        remedy="`leconvert repair DATASET` sets the times anew where a file has as many frames as "
+        f"its episodes. {_RESTORE_PLACES} Otherwise {_DROP_EPISODES}",
     ),
     Kind(
         "frame-times",
@@ -716,7 +758,7 @@ _V3_KINDS = (
     Kind(
         "video-neighbours",
         "warning",
-        "Episodes of a video file share frames, or leave some unused or a pause between them.",
+        "Episodes of a video file leave frames unused, or a pause between them.",
         remedy="`leconvert repair DATASET` closes pauses and sets times anew; frames that no "
         "episode has are left behind by `leconvert convert DATASET NEW`.",
     ),
@@ -813,6 +855,23 @@ def found(
         path=path,
         remedy=remedy or kind.remedy,
     )
+
+
+def lossless_remedy(code: str, remedy: str | None = None) -> str | None:
+    """Return what loses nothing and is told before a flag that does; None where there is nothing.
+
+    Args:
+        code: The code of an error in a source.
+        remedy: Its remedy: a flag, or a sentence of `check`, which says itself what loses nothing.
+    """
+    is_sentence = remedy is not None and not remedy.startswith("--")
+    kind = SOURCE_CATALOGUE.get(code)
+    return None if kind is None or is_sentence else kind.remedy
+
+
+def all_remedies(code: str, remedy: str | None) -> str:
+    """Return both in one line; empty where nothing helps."""
+    return " Or ".join(filter(None, (lossless_remedy(code, remedy), remedy)))
 
 
 def shortened(findings: Iterable[Finding]) -> tuple[Finding, ...]:

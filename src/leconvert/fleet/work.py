@@ -620,8 +620,7 @@ def _make_way(target: Path) -> None:
             f"{old} exists already, and what {target} is now would be kept there: "
             f"{kept[0].reason}.",
             path=str(old),
-            next_step=f"`mv {' '.join(words)}` keeps it; remove it if you do not need it. Then "
-            "run the same command again.",
+            next_step=f"`mv {' '.join(words)}` keeps it. Then run the same command again.",
         )
 
 

@@ -41,7 +41,7 @@ from leconvert.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.selection import EpisodeSelection
-from leconvert.text import count, shown
+from leconvert.text import GET_AGAIN, count, shown
 from leconvert.versions import (
     SOURCE_VERSIONS,
     V3_VERSION,
@@ -147,8 +147,7 @@ TOTAL_STATS_PATH = "meta/stats.json"
 TASKS_PATH = "meta/tasks.jsonl"
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
-_MEND_IT = "Correct it there, or get the file again from where the dataset came from."
-_GET_IT_AGAIN = "Get this file again from where the dataset came from."
+_MEND_IT = f"{GET_AGAIN}; or correct it there."
 _RESERVED_IN_KEYS = {"", ".", ".."}
 
 
@@ -280,15 +279,15 @@ def read_info(root: Path) -> dict[str, Any]:
         raise UnreadableSourceError(
             f"{path} holds half a surrogate pair, which is no text.",
             path=str(path),
-            next_step=_GET_IT_AGAIN,
+            next_step=f"{GET_AGAIN}.",
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise UnreadableSourceError(
-            f"{path} cannot be read: {error}.", path=str(path), next_step=_GET_IT_AGAIN
+            f"{path} cannot be read: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
         ) from error
     if not isinstance(raw, dict):
         raise UnreadableSourceError(
-            f"{path} does not hold a JSON object.", path=str(path), next_step=_GET_IT_AGAIN
+            f"{path} does not hold a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
         )
     if wrong := other_storage(raw, str(root)):
         raise wrong
@@ -670,7 +669,8 @@ class EpisodeLines:
             raise SourceError(
                 f"{path} lists episode {int(repeated[0])} twice.",
                 path=str(path),
-                next_step="Remove the line that does not belong there.",
+                next_step="Correct the line that is not of this episode, or restore the table from "
+                "another copy of the dataset.",
             )
 
     def __len__(self) -> int:
@@ -1113,7 +1113,7 @@ class Dataset:
             return {}
         except (OSError, ValueError, AttributeError) as error:
             raise UnreadableSourceError(
-                f"{path} holds no statistics: {error}.", path=str(path), next_step=_GET_IT_AGAIN
+                f"{path} holds no statistics: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
             ) from error
 
     @property

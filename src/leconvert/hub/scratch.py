@@ -668,5 +668,5 @@ def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
         raise SourceChangedError(
             f"{outlined} holds another index than the file on the Hub.",
             path=str(outlined),
-            next_step=f"Remove {tree.parent} and plan again with --restart.",
+            next_step=f"Move {tree.parent} elsewhere, and plan again with --restart.",
         )

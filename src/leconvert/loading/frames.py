@@ -22,6 +22,7 @@ from leconvert.loading.metadata import DatasetMeta
 from leconvert.loading.rows import EpisodeRows, RowReader
 from leconvert.loading.tensors import WorkerCounters
 from leconvert.model import IntArray
+from leconvert.text import GET_AGAIN
 
 __all__ = ["EpisodePool", "FrameReader", "FrameRequest"]
 
@@ -241,7 +242,7 @@ class FrameReader:
                 UnreadableSourceError(
                     f"{clip.source.name} has no frame {wrong} at its time.",
                     path=clip.source.name,
-                    next_step="Convert the dataset again, or restore the file.",
+                    next_step=f"{GET_AGAIN}, or convert the dataset again.",
                 ),
             )
             members, ranks = members[right], ranks[right]

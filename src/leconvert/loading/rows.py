@@ -25,6 +25,7 @@ from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.loading.files import Files, OpenFile
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.model import IntArray
+from leconvert.text import GET_AGAIN
 
 __all__ = ["EpisodeRows", "RowReader"]
 
@@ -92,7 +93,7 @@ class _DataFile:
                 f"{self.source.name} has {self.starts[-1]} rows, but meta/episodes says that rows "
                 f"up to {first + count} are in it.",
                 path=self.source.name,
-                next_step="Convert the dataset again, or restore the file.",
+                next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
         head, last = np.searchsorted(self.starts, [first, first + count - 1], side="right")
         return range(int(head) - 1, int(last))
@@ -252,7 +253,7 @@ class RowReader:
                 f"{name} does not hold episode {table.index[place]} where meta/episodes says that "
                 "it is.",
                 path=name,
-                next_step="Convert the dataset again, or restore the file.",
+                next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
 
 
@@ -301,5 +302,5 @@ def _unreadable(name: str, error: Exception) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{name} cannot be read: {reason}.",
         path=name,
-        next_step="Convert the dataset again, or restore the file.",
+        next_step=f"{GET_AGAIN}, or convert the dataset again.",
     )

@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from leconvert.errors import UnreadableSourceError
+from leconvert.text import GET_AGAIN
 
 # ------------------------------------------------------------------------------------------------
 # The one error of its own that reading clips needs.
@@ -84,7 +85,7 @@ def broken(path: str, what: str) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"{path} is not a readable video: {what}.",
         path=path,
-        next_step="Restore the file from its origin, or drop its episode (--on-bad-episode drop).",
+        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
     )
 
 

@@ -35,6 +35,7 @@ from leconvert.media.parse import (
 )
 from leconvert.media.shapes import FEWEST_CLIPS, IndexShape, learn_shape
 from leconvert.parallel import queued_seconds
+from leconvert.text import GET_AGAIN
 
 # ------------------------------------------------------------------------------------------------
 # Read the index of a clip of the usual shape: one pass over its boxes, few arrays.
@@ -553,8 +554,7 @@ def _fetch(
         raise UnreadableSourceError(
             f"{path} cannot be read: {error.strerror or error}.",
             path=path,
-            next_step="Restore the file from its origin, or drop its episode "
-            "(--on-bad-episode drop).",
+            next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
         ) from error
     return None if found is None else StoredIndex(path, found, status)
 

@@ -19,6 +19,7 @@ from leconvert.media.clip import ClipIndex, IntArray, presentation_ranks
 from leconvert.media.header import frame_ticks
 from leconvert.media.index import read_clip_index
 from leconvert.media.parse import CHANGES_MIDWAY
+from leconvert.text import GET_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,7 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
         raise UnreadableSourceError(
             f"{name} cannot be read by FFmpeg: {getattr(error, 'strerror', None) or error}.",
             path=name,
-            next_step="Restore the file from its origin, or drop its episode "
-            "(--on-bad-episode drop).",
+            next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
         ) from error
 
 
@@ -253,9 +253,7 @@ _IMAGE_DECODERS = {
     b"II*\0": "tiff",
     b"MM\0*": "tiff",
 }
-_IMAGE_NEXT_STEP = (
-    "Restore the file from its origin, or leave the feature out (--drop-feature NAME)."
-)
+_IMAGE_NEXT_STEP = f"{GET_AGAIN}. Otherwise leave the feature out (--drop-feature NAME)."
 
 
 def decode_shown(

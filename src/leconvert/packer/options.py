@@ -71,8 +71,9 @@ class ProofOptions:
             raise UsageError(
                 f"--delete-source removes a source that was replaced; {source} is not touched when "
                 f"the result goes to {target}.",
-                next_step=f"Convert, prove it with `leconvert verify {shlex.quote(str(target))} "
-                f"--source {shlex.quote(str(source))} --bytes`, and remove the source by hand.",
+                next_step="Leave --delete-source out. `leconvert verify "
+                f"{shlex.quote(str(target))} --source {shlex.quote(str(source))} --bytes` proves "
+                "afterwards that the result holds all of it.",
             )
 
     def check_target(

@@ -184,11 +184,10 @@ def kept_source(target: Path) -> Path | None:
 
 
 def rest_of_removal(target: Path) -> str:
-    """Say why what an interrupted removal left is kept, and how to remove it."""
-    doomed = shlex.quote(str(removed_old_dir(target)))
+    """Say why what an interrupted removal left is kept, and where."""
     return (
-        "its removal was interrupted, and what is left of it cannot be compared: remove it by "
-        f"`rm -r {doomed}` if {target} is right"
+        "its removal was interrupted, and what is left of it cannot be compared: it stays as "
+        f"{removed_old_dir(target)}, and nothing reads it"
     )
 
 
@@ -206,8 +205,7 @@ def remove_compared(target: Path, kept: Path, look: Callable[[Path], str | None]
     if kept != doomed:
         with storage_errors(kept):
             if doomed.exists():
-                there = shlex.quote(str(doomed))
-                return f"what an earlier removal left is in the way: remove it by `rm -r {there}`"
+                return f"what an earlier removal left is in the way: move {doomed} elsewhere"
             kept.rename(doomed)
             sync_dir(doomed.parent)
     reason = look(doomed)

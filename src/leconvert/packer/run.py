@@ -360,7 +360,7 @@ def _remove_former(target: Path, along: Collection[str]) -> None:
         raise TargetError(
             f"{old} exists already, and what {target} is now would be kept there: {reason}.",
             path=str(old),
-            next_step=f"Check that you do not need {old}, then remove or rename it.",
+            next_step=f"Give {old} another name, then run the same command again.",
         )
 
 

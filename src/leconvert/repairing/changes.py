@@ -125,7 +125,8 @@ def read_changes(root: Path) -> Changes | None:
         _FORMAT,
         _VERSIONS,
         Changes.from_record,
-        next_step="Use the version of leconvert that wrote it, or remove the file.",
+        next_step="Use the version of leconvert that wrote it, or restore the file from another "
+        "copy of the dataset.",
     )
 
 

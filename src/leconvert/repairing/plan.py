@@ -57,7 +57,9 @@ __all__ = [
     "rows_are_certain",
 ]
 
-_TIMES = frozenset({"frame-times", "video-end", "video-neighbours", "video-frames"})
+_TIMES = frozenset(
+    {"frame-times", "shared-frames", "video-end", "video-neighbours", "video-frames"}
+)
 # What the check says of a file whose times are exact, too.
 _OF_EXACT_TIMES = frozenset({"float32-reach", "video-keyframe"})
 INDEX_COLUMNS = {

@@ -130,7 +130,7 @@ def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> O
     listed = " and ".join(map(shown, others))
     helps = SOURCE_CATALOGUE["misplaced-file"].repairs
     if len(others) > 1:
-        said = f"{shown(path)} is missing; {listed} have its name, and nobody knows which it is."
+        said = f"{shown(path)} is missing; {listed} have its name; put the right one there."
         helps = tuple(flag for flag in helps if flag != "--locate-files")
     else:
         said = f"{shown(path)} is missing; {listed} has its name."

@@ -76,6 +76,7 @@ from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names
 __all__ = ["read_v3_source"]
 
 _TOLERANCE_SECONDS = 1e-4
+_SHARES_FRAMES = "shares frames with another episode"
 # What the rows of an episode are checked for, and the finding of each.
 _ROW_CODES = {
     "episode_index": "episode-index",
@@ -167,7 +168,7 @@ def _refuse_special_tables(root: Path) -> None:
             raise SourceError(
                 f"{root / path} is a pipe, a socket or a device.",
                 path=str(root / path),
-                next_step="Put the file there, or remove it.",
+                next_step="Put the file itself there, or move what is there out of the dataset.",
             )
 
 
@@ -617,7 +618,8 @@ class FileScanner(Scanner):
         for place, episode in enumerate(routed.episodes.tolist()):
             notes.episode = episode
             if wrong[place]:
-                notes.say("frame-count", f"{shown(notes.path)}: episode {episode} {wrong[place]}.")
+                code = "shared-frames" if wrong[place] == _SHARES_FRAMES else "frame-count"
+                notes.say(code, f"{shown(notes.path)}: episode {episode} {wrong[place]}.")
             elif sound[place] and begins[place] < 0:
                 notes.say(
                     "no-keyframe",
@@ -676,7 +678,7 @@ def _not_there(
     order = order[has_frames[order] & ~beyond[order]]
     shared = np.flatnonzero(first[order[1:]] < np.maximum.accumulate(stop[order])[:-1])
     for place in {*order[shared].tolist(), *order[shared + 1].tolist()}:
-        wrong[place] = "shares frames with another episode"
+        wrong[place] = _SHARES_FRAMES
     if int((stop - first).sum()) != clip.num_samples:
         for place in np.flatnonzero(has_frames & (wrong == "")).tolist():
             if abs(seconds[first[place]] - begin_seconds[place]) >= 0.5 / float(fps):

@@ -21,6 +21,7 @@ from leconvert.statistics.columns import (
     column_stats,
     sample_indices,
 )
+from leconvert.text import GET_AGAIN
 
 __all__ = [
     "clip_stats",
@@ -233,6 +234,6 @@ def _not_computed(name: str, path: str | None, reason: str) -> UnreadableSourceE
     return UnreadableSourceError(
         f"The statistics of {name}{place} cannot be computed: {reason}.",
         path=path,
-        next_step=f"Restore the file from its origin, or leave the feature out "
+        next_step=f"{GET_AGAIN}. Otherwise leave the feature out "
         f"(--drop-feature {shlex.quote(name)}).",
     )

@@ -20,6 +20,7 @@ from leconvert.tables.raw_footer import (
     uncompressed_sizes,
 )
 from leconvert.tables.thrift import STRUCT, ContradictionError, ThriftError, list_header
+from leconvert.text import GET_AGAIN
 
 __all__ = [
     "LARGE_FOOTER_BYTES",
@@ -150,7 +151,7 @@ def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
     return UnreadableSourceError(
         f"The parquet file {os.fspath(path)} does not exist.",
         path=os.fspath(path),
-        next_step="Restore the file, or leave its episode out.",
+        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
         code="missing-file",
     )
 

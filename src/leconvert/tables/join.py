@@ -525,7 +525,7 @@ def join_tables(
         raise TargetError(
             f"The data file {target} exists already and is never replaced.",
             path=target,
-            next_step="Remove it, or write elsewhere.",
+            next_step="Write elsewhere.",
         ) from error
     try:
         with _Join(descriptor, schema, on_table, last_table) as join:

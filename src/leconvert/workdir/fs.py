@@ -587,7 +587,7 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
         raise WorkDirError(
             f"Refusing to remove {path}: it is not a folder that leconvert made.",
             path=str(path),
-            next_step="Remove it by hand if you are sure.",
+            next_step="It was not touched.",
         )
     with storage_errors(path):
         try:

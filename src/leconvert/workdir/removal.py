@@ -131,8 +131,7 @@ def _check_mark(tree: Path, run_id: str) -> None:
         raise TargetError(
             f"{tree} does not carry the mark of run {run_id}, so it may hold a dataset.",
             path=str(tree),
-            next_step="It was not touched. Look at what it holds, and move it to a name of its own "
-            "if you need it, or remove it by hand.",
+            next_step="It was not touched. Look at what it holds, and give it another name.",
         )
 
 

@@ -487,7 +487,7 @@ def check_target(target: Path, old: Path | None) -> None:
         raise refusal(
             target,
             f"{target} is a symbolic link" + ("" if target.exists() else " that leads nowhere"),
-            "Give the folder that it leads to, or remove the link.",
+            "Give the folder that it leads to, or another name.",
         )
     parent = target.parent
     if not parent.is_dir():
@@ -790,8 +790,8 @@ def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) ->
         raise refusal(
             target,
             f"{target} is the result of run {owner}, whose swap has not ended",
-            "Give that run's command again, which ends it. If its work dir is gone, look at "
-            f"{target}, and remove {target / TREE_RECORD} if you want to replace it.",
+            "Give that run's command again, which ends it. If its work dir is gone, give "
+            f"{target} another name: it is that run's result.",
         )
 
 

@@ -187,6 +187,15 @@ def repeat_first_frame(root: Path) -> None:
     (root / "longer.mp4").replace(root / TOP)
 
 
+def insert_a_frame(root: Path) -> None:
+    """Let the video have its first frame once more after the first episode."""
+    frames = media.read_clip_index(root / TOP).num_samples
+    cut = (0, 12), (0, 1), (12, frames - 12)
+    parts = [media.ClipRange(str(root / TOP), *part) for part in cut]
+    media.join_clips(parts, root / "longer.mp4", fps=Fraction(30))
+    (root / "longer.mp4").replace(root / TOP)
+
+
 def pause(root: Path) -> None:
     """Let the last two episodes come a second later, as meta/episodes then says as well."""
     target = root / "paused.mp4"
@@ -437,12 +446,23 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error frame-times", rewrite(EPISODES, set_cells(FROM, r2=19 / 30 + 0.001)),
     ),
     "an episode a frame late": (
-        "warning video-neighbours", rewrite(EPISODES, set_cells(FROM, r1=13 / 30)),
+        "error shared-frames", rewrite(EPISODES, set_cells(FROM, r1=13 / 30)),
+    ),
+    "episodes on the frames of another": (
+        "error shared-frames", rewrite(EPISODES, set_cells(FROM, r1=0.0, r2=0.0)),
     ),
     "episodes that share a frame": (
-        "warning video-neighbours", rewrite(EPISODES, set_cells(FROM, r1=11 / 30)),
+        "error shared-frames", rewrite(EPISODES, set_cells(FROM, r1=11 / 30)),
     ),
     "a frame more than its episodes have": ("warning video-neighbours", repeat_first_frame),
+    "episodes a frame late": (
+        "warning video-neighbours",
+        both(
+            insert_a_frame,
+            rewrite(EPISODES, set_cells(FROM, r1=13 / 30, r2=20 / 30, r3=21 / 30, r4=30 / 30)),
+            rewrite(EPISODES, set_cells(TO, r1=20 / 30, r2=21 / 30, r3=30 / 30, r4=45 / 30)),
+        ),
+    ),
     "a pause between episodes": ("warning video-neighbours", pause),
     "an end that is no end": ("warning video-end", rewrite(EPISODES, set_cells(TO, r1=0.7))),
     "a timescale that is off": ("error frame-times", edit_box(TOP, b"mdhd", 15, bit=4)),
@@ -531,10 +551,12 @@ def test_one_defect_gives_the_one_finding_that_names_it(broken: Path, defect: st
         ("a wrong length", 1, "length 8, rows 12 to 19"),
         ("a wrong index", 3, "1 rows, first frame 0 of episode 3, where it is 21 and not 20"),
         ("a row too few", 4, "episode 4 has 14 of 15"),
-        ("an episode a frame late", 1, "1 frames between episodes 0 and 1 belong to none"),
+        ("an episode a frame late", 2, "episodes 1 and 2 share 1 frame (1 such place)"),
+        ("episodes on the frames of another", 1, "episodes 0 and 1 share 7 frames (2 such places)"),
+        ("episodes a frame late", 1, "1 frames between episodes 0 and 1 belong to none"),
         ("a task beyond the table", 0, "first frame 3 of episode 0, where it is 2"),
         ("an episode between two frames", 2, "at least 1 of 44 frames, in 1 episodes"),
-        ("episodes that share a frame", 1, "episodes 0 and 1 share 1 frames (2 such places)"),
+        ("episodes that share a frame", 1, "episodes 0 and 1 share 1 frame (1 such place)"),
         ("a pause between episodes", 3, "episode 3 comes 1.000 s late after 2"),
         ("a frame more than its episodes have", 4, "1 frames at its end belong to no episode"),
     ],
@@ -761,6 +783,8 @@ def commands_of(finding: Finding, root: Path) -> list[list[str]]:
     told = [shlex.split(text) for text in re.findall(r"`([^`]*)`", finding.remedy)]
     commands = []
     for told_words in told:
+        if told_words[0] == "git":
+            continue
         is_whole = told_words[0] == "leconvert"
         words = told_words[1:] if is_whole else ["repair", "DATASET", *told_words]
         commands.append([missing.get(word, word) for word in words])

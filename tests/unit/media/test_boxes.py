@@ -12,6 +12,7 @@ import pytest
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import UnsupportedClipError, boxes
 from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, children, read_moov, table_span
+from leconvert.text import GET_AGAIN
 
 HEAD_BYTES, TAIL_BYTES = 4096, 65536
 DESCRIPTOR = 7
@@ -360,7 +361,7 @@ def test_the_errors_name_the_file_and_what_to_do() -> None:
     assert found.message == "clip.mp4 is not a readable video: it hums."
     assert found.path == "clip.mp4"
     assert found.next_step == (
-        "Restore the file from its origin, or drop its episode (--on-bad-episode drop)."
+        f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop)."
     )
     found = boxes.unreadable("clip.mp4", OSError(errno.EIO, "Input/output error"))
     assert found.message == "clip.mp4 cannot be read: Input/output error."

@@ -130,11 +130,11 @@ DAMAGES: dict[str, tuple[Damage, set[str]]] = {
     "an end that is off": (set_cells(EPISODES, camera("to_timestamp"), r1=9.0), {"video-end"}),
     "a begin that is off": (
         set_cells(EPISODES, camera("from_timestamp"), r3=1.0),
-        {"video-neighbours"},
+        {"shared-frames"},
     ),
     "begins that are off by a frame": (
         set_cells(EPISODES, camera("from_timestamp"), r1=11 / 30, r3=19 / 30),
-        {"video-neighbours"},
+        {"shared-frames"},
     ),
     "totals": (edit_info(total_episodes=7, total_frames=1, total_tasks=9), {"totals"}),
     "a range": (set_cells(EPISODES, "dataset_from_index", r2=3), {"episode-range"}),

@@ -294,7 +294,7 @@ def test_episodes_that_share_frames_can_be_left_out(broken: Path) -> None:
     rewrite(EPISODES, set_cells(FROM, r2=31 / 30))(broken)
     scan = scan_source(broken)
     wrong = [f for f in scan.findings if f.severity == "error"]
-    assert [(f.code, f.episode) for f in wrong] == [("frame-count", 2), ("frame-count", 3)]
+    assert [(f.code, f.episode) for f in wrong] == [("shared-frames", 2), ("shared-frames", 3)]
     assert "shares frames with another episode" in wrong[0].message
     assert scan_source(broken, DROP).episode_index.tolist() == [0, 1, 4, 5]
 

@@ -54,6 +54,7 @@ from leconvert.formats.v3.rows import (
 )
 from leconvert.model import DATA_STREAM, V3_FILES_PER_CHUNK_KEY, camera_of, stream_of_camera
 from leconvert.tables import row_group_rows
+from leconvert.text import GET_AGAIN
 from leconvert.versions import V3_VERSION, unreadable
 
 __all__ = ["Dataset"]
@@ -186,7 +187,8 @@ class Dataset:
             raise self._unreadable(
                 STATS_PATH,
                 f"holds no statistics: {error}",
-                "Restore the file, or remove it: nothing is loaded by it.",
+                f"{GET_AGAIN}; or `leconvert repair {shlex.quote(self.name)}` adds up those of the "
+                "episodes.",
             ) from error
 
     @property

@@ -1,0 +1,209 @@
+"""Advice that destroys nothing: what is wrong with a dataset is told so that nobody loses a file.
+
+`meta/episodes` that names wrong files leaves the right ones without an episode. What is told then
+must lead to the table, and never to the files.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import leconvert as library
+from leconvert.findings import DROP, SOURCE_CATALOGUE, V3_CATALOGUE
+from leconvert.model import LayoutOptions
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
+from leconvert.text import GET_AGAIN
+from tests.program import Leconvert
+from tests.trees import snapshot
+
+ROOT = Path(__file__).parents[2]
+TOP = "observation.images.top"
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+RESTORE = "restore it from another copy of the dataset"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A v3.0 dataset of six episodes with a file each; do not change it."""
+    folder = tmp_path_factory.mktemp("advice")
+    camera = CameraSpec(key=TOP, width=64, height=48)
+    source = make_dataset(folder / "source", DatasetSpec(episodes=6, frames=5, cameras=(camera,)))
+    library.convert(source, output=folder / "v30", layout=LayoutOptions(layout="episode-files"))
+    return folder / "v30"
+
+
+@pytest.fixture
+def broken(sound: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(shutil.copytree(sound, tmp_path / "v30"))
+
+
+def name_first_file(root: Path, stream: str) -> bytes:
+    """Let all episodes name the first file of a stream; return the table as it was."""
+    path = root / EPISODES
+    before, table = path.read_bytes(), pq.read_table(path)
+    numbers = pa.array([0] * len(table), pa.int64())
+    pq.write_table(with_column(table, f"{stream}/file_index", numbers), path)
+    return before
+
+
+def test_episodes_on_the_same_frames_are_an_error_that_leads_to_their_table(
+    leconvert_here: Leconvert, broken: Path, tmp_path: Path
+) -> None:
+    table = name_first_file(broken, f"videos/{TOP}")
+    before = snapshot(broken)
+    checked = leconvert_here("check", broken, "--json")
+    assert checked.returncode == 3
+    found = json.loads(checked.stdout)["findings"]
+    assert [(one["severity"], one["code"]) for one in found] == [
+        ("error", "shared-frames"), *[("warning", "stray-file")] * 5,
+    ]  # fmt: skip
+    assert "episodes 0 and 1 share 5 frames (5 such places)" in found[0]["message"]
+    assert RESTORE in found[0]["remedy"]
+    assert found[0]["remedy"].index(RESTORE) < found[0]["remedy"].index(DROP)
+    assert all("restore meta/episodes from another copy" in one["remedy"] for one in found[1:])
+    for to in ("v3.0", "v2.1"):
+        refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", to)
+        assert refused.returncode == 3
+        assert "6 errors" in refused.stderr
+        _tells_first(refused.stderr, RESTORE, "--drop-feature")
+    planned = leconvert_here("check", broken, "--plan-repairs")
+    assert planned.returncode == 0, planned.stderr
+    assert RESTORE in planned.stderr
+    assert snapshot(broken) == before
+    (broken / EPISODES).write_bytes(table)
+    assert leconvert_here("check", broken).returncode == 0
+
+
+def test_episodes_on_the_same_rows_are_an_error_that_leads_to_their_table(
+    leconvert_here: Leconvert, broken: Path, tmp_path: Path
+) -> None:
+    table = name_first_file(broken, "data")
+    checked = leconvert_here("check", broken, "--json")
+    assert checked.returncode == 3
+    found = json.loads(checked.stdout)["findings"]
+    grave = [(one["severity"], one["code"]) for one in found if one["severity"] == "error"]
+    assert grave == [("error", "rows"), *[("error", "stray-data")] * 5]
+    assert "has 5 rows, its episodes have 30; episode 1 has 0 of 5" in found[0]["message"]
+    assert found[0]["remedy"].startswith(f"{GET_AGAIN}, and the table of episodes with it.")
+    assert all("restore meta/episodes from another copy" in one["remedy"] for one in found[1:6])
+    refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", "v2.1")
+    assert refused.returncode == 3
+    assert refused.stderr.count("row-count") == 5
+    _tells_first(refused.stderr, f"{GET_AGAIN}, and the table of episodes with it.", DROP)
+    (broken / EPISODES).write_bytes(table)
+    assert leconvert_here("check", broken).returncode == 0
+
+
+def _tells_first(said: str, first: str, then: str) -> None:
+    text = " ".join(said.split())
+    assert 0 <= text.find(first) < text.find(then), text
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+@pytest.mark.parametrize("damage", [lose, cut])
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_a_lost_or_cut_file_is_to_be_got_again_before_anything_is_left_out(
+    leconvert_here: Leconvert, broken: Path, tmp_path: Path, version: str,
+    damage: Callable[[Path], None],
+) -> None:  # fmt: skip
+    if version == "v2.1":
+        broken = Path(shutil.copytree(broken.parent / "v30", tmp_path / "kept"))
+        library.convert(broken, output=tmp_path / "v21", layout=LayoutOptions(to="v2.1"))
+        broken = tmp_path / "v21"
+    for path in (sorted(broken.glob("data/*/*"))[2], sorted(broken.glob("videos/**/*.mp4"))[2]):
+        content = path.read_bytes()
+        damage(path)
+        checked = leconvert_here("check", broken)
+        assert checked.returncode == 3
+        _tells_first(checked.stdout, GET_AGAIN, DROP)
+        refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", "v2.1")
+        assert refused.returncode == 3
+        _tells_first(refused.stderr, GET_AGAIN, DROP)
+        *_, last = refused.stderr.splitlines()
+        _tells_first(last, GET_AGAIN, DROP)
+        planned = leconvert_here("check", broken, "--plan-repairs")
+        assert GET_AGAIN in planned.stderr
+        assert DROP in planned.stdout
+        found = leconvert_here("fleet", "find", broken)
+        _tells_first(found.stdout, GET_AGAIN, DROP)
+        path.write_bytes(content)
+        assert leconvert_here("check", broken).returncode == 0
+
+
+# An imperative: at the begin of a sentence, of a command, or after a comma, "or", "and", "then".
+_DESTROYS = re.compile(
+    r"(?:^|[.;:,`(|] ?|\b(?:or|and|then) )(?:delete|remove|erase|unlink|rm|throw away)\b",
+    re.IGNORECASE,
+)
+# What a command does that the user gives, and compares before it does it.
+_HELP = {
+    "remove what finished and discarded runs left",
+    "with DATASET: remove DATASET_old, if every byte of it is proven to be in DATASET",
+    "remove the source that a conversion kept, after a proof that nothing is lost",
+    "remove the source that the result replaced, once every byte is proven; it is kept if the "
+    "result lacks anything of it",
+}
+_OF_LEROBOT = "Its merge and its tools that add or remove features do not find the files"
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a module but its docstrings."""
+    tree = ast.parse(path.read_text())
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.lineno, node.value
+
+
+def test_no_message_advises_to_delete_anything() -> None:
+    kinds = (*SOURCE_CATALOGUE.values(), *V3_CATALOGUE.values())
+    advice = {(kind.code, kind.remedy) for kind in kinds if kind.remedy}
+    assert [each for each in advice if _DESTROYS.search(each[1])] == []
+    found = [
+        (path.name, line, text)
+        for path in sorted((ROOT / "src/leconvert").rglob("*.py"))
+        for line, text in _texts(path)
+        if text not in _HELP and _DESTROYS.search(text) and _OF_LEROBOT not in text
+    ]
+    assert found == []
+
+
+def test_no_page_advises_to_delete_a_file_or_a_dataset() -> None:
+    advised = re.compile(
+        r"\b(?:delete|remove|erase) (?:it|them|(?:the|this|that|your|a|any|all)\b[^.|\n]{0,30}"
+        r"\b(?:file|folder|dataset|copy|tree|work dir)s?)\b|\brm -?[a-z]* ",
+        re.IGNORECASE,
+    )
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = {
+        (page.name, match[0]) for page in pages for match in advised.finditer(page.read_text())
+    }
+    assert found == set()
+
+
+def test_what_loses_nothing_is_told_of_every_file_that_may_be_had_again() -> None:
+    """A flag that leaves something out never stands alone where a file is missing or cut off."""
+    codes = {"missing-file", "unreadable-file", "row-count", "frame-count", "shared-frames"}
+    told = {code for code, kind in SOURCE_CATALOGUE.items() if kind.remedy and kind.repairs}
+    assert codes <= told
+    for code in ("missing-file", "unreadable-file", "rows", "video-frames", "shared-frames"):
+        remedy = V3_CATALOGUE[code].remedy or ""
+        first = min(at for text in (GET_AGAIN, RESTORE) if (at := remedy.find(text)) >= 0)
+        assert 0 <= first < remedy.index(DROP), code
