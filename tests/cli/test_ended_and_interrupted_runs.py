@@ -333,14 +333,13 @@ def test_a_swap_whose_work_dir_is_gone_is_ended_by_hand_as_the_message_says(
     result = digest_of(tmp_path / "out")
     done = leconvert_here(*replacing, tmp_path / "second")
     assert done.returncode == 5, done.stderr
-    [mark] = re.findall(r"remove (\S+) if you want to replace it", " ".join(done.stderr.split()))
+    [there] = re.findall(r"is gone, give (\S+) another name:", " ".join(done.stderr.split()))
     assert digest_of(tmp_path / "out") == result
-    Path(mark).unlink()
-    result = digest_of(tmp_path / "out")
+    Path(there).rename(tmp_path / "other")
     done = leconvert_here(*replacing, tmp_path / "second")
     assert done.returncode == 0, done.stderr
     assert verify_pair(tmp_path / "out", dataset, depth="bytes").ok
-    assert digest_of(tmp_path / "out_old") == result, "what stood there is kept"
+    assert digest_of(tmp_path / "other") == result, "what stood there is kept"
     [earlier] = tmp_path.glob(".out.leconvert-*")
     assert episodes_of(earlier) == ("v3.0", 6), "and what had stood there before"
 

@@ -28,13 +28,15 @@ def test_no_findings_need_no_table() -> None:
     assert findings_lines([], 80) == []
 
 
-def test_the_gravest_come_first_with_what_helps() -> None:
-    assert findings_lines([STALE, LOST], 90) == [
+def test_the_gravest_come_first_with_what_helps_and_first_what_loses_nothing() -> None:
+    assert findings_lines([STALE, LOST], 86) == [
         "severity  finding       episode  stream      what was seen, and what helps",
         "error     missing-file  3        videos/top  videos/top/episode_000003.mp4 is missing.",
-        "                                             → --on-bad-episode drop",
-        "warning   stale-total                        info.json says total_frames 9, the episodes",
-        "                                             have 12.",
+        "                                             → Get the file again from where it came:",
+        "                                             `git lfs pull`, the Hub, or another copy.",
+        "                                             → or --on-bad-episode drop",
+        "warning   stale-total                        info.json says total_frames 9, the",
+        "                                             episodes have 12.",
     ]
 
 
@@ -42,7 +44,9 @@ def test_a_narrow_terminal_gets_lines_instead_of_columns() -> None:
     assert findings_lines([LOST], 60) == [
         "error: missing-file, episode 3, videos/top",
         "  videos/top/episode_000003.mp4 is missing.",
-        "  → --on-bad-episode drop",
+        "  → Get the file again from where it came: `git lfs pull`,",
+        "  the Hub, or another copy.",
+        "  → or --on-bad-episode drop",
     ]
 
 

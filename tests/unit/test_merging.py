@@ -320,8 +320,9 @@ def test_check_says_where_the_provenance_is_of_other_episodes(
     assert said in finding.message
     (out / PROVENANCE_PATH).write_bytes(b"PAR1")
     assert [finding.code for finding in check_dataset(out).findings] == ["provenance"]
-    (out / PROVENANCE_PATH).unlink()  # as its remedy says
-    assert check_dataset(out).findings == ()
+    assert "`leconvert convert DATASET NEW`" in str(finding.remedy)
+    leconvert.convert(out, output=tmp_path / "new")
+    assert check_dataset(tmp_path / "new").findings == ()
 
 
 # --- a run of several sources ---------------------------------------------------------------------

@@ -261,6 +261,8 @@ def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
 
 
 def _price_lines(price: FleetPrice) -> list[str]:
+    from leconvert.findings import all_remedies
+
     wrong = [one for one in price.datasets if one.stops_at]
     ready = [one for one in price.datasets if not one.stops_at and not one.is_finished]
     finished = len(price.datasets) - len(wrong) - len(ready)
@@ -325,7 +327,10 @@ def _price_lines(price: FleetPrice) -> list[str]:
         numbers = Counter(code for one in wrong for code in one.stops_at)
         helps = {code: flag for one in reversed(wrong) for code, flag in one.remedies.items()}
         why = [["stops at", "datasets", "what helps"]]
-        why += [[code, str(number), helps.get(code, "-")] for code, number in numbers.most_common()]
+        why += [
+            [code, str(number), all_remedies(code, helps.get(code)) or "-"]
+            for code, number in numbers.most_common()
+        ]
         lines += table(why).splitlines()
     lines.append("Nothing was written.")
     return lines

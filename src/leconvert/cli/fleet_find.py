@@ -79,6 +79,8 @@ def _lines(found: FoundDataset) -> list[str]:
 
     The name in the fleet is the path below the folder, which is that of no other dataset.
     """
+    from leconvert.findings import lossless_remedy
+
     words = [found.name]
     if isinstance(found.source, Path):
         words = [str(found.source)]
@@ -97,5 +99,8 @@ def _lines(found: FoundDataset) -> list[str]:
         if codes:
             said = ", ".join(f"{code} ({times})" for code, times in codes.items())
             lines.append(f"#   {count(sum(codes.values()), severity)}: {said}")
-    lines += [f"#   helps: {remedy}" for remedy in found.remedies]
+    helps = list(found.remedies)
+    if found.version != V3_VERSION:  # of v3.0 the remedies are sentences that say it themselves
+        helps = [*filter(None, map(lossless_remedy, found.errors)), *helps]
+    lines += [f"#   helps: {remedy}" for remedy in dict.fromkeys(helps)]
     return [" ".join(line.splitlines()) for line in lines]

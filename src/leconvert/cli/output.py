@@ -150,10 +150,8 @@ def _helping(finding: Finding) -> list[str]:
 
     is_error = finding.severity == "error"
     first = lossless_remedy(finding.code, finding.remedy) if is_error else None
-    if not finding.remedies and first is None:
-        return [f"→ {finding.remedy}"] if finding.remedy else []
     flags = [f"{each.flag}: {said_extent(each.keeps, each.of)}" for each in finding.remedies]
-    said = flags if first is None else [first, *flags]
+    said = filter(None, (first, *(flags or (finding.remedy,))))
     return [f"→ {'or ' if place else ''}{text}" for place, text in enumerate(said)]
 
 

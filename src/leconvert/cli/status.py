@@ -160,8 +160,13 @@ _NAME_WIDTH = 48
 
 def set_aside_lines(status: FleetStatus, most: int | None = None) -> list[str]:
     """Return what set datasets aside, how many, and what helps; then why each was."""
+    from leconvert.findings import all_remedies
+
     rows: list[list[object]] = [["set aside by", "datasets", "what helps"]]
-    rows += [[code, number, helps or "-"] for code, number, helps in status.why_set_aside()]
+    rows += [
+        [code, number, all_remedies(code, helps) or "-"]
+        for code, number, helps in status.why_set_aside()
+    ]
     lines = [*table(rows).splitlines(), ""]
     lines += [f"{one.name}: {one.message}" for one in status.set_aside[:most]]
     left = len(status.set_aside) - len(status.set_aside[:most])

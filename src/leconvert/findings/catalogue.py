@@ -857,7 +857,7 @@ def found(
     )
 
 
-def lossless_remedy(code: str, remedy: str | None) -> str | None:
+def lossless_remedy(code: str, remedy: str | None = None) -> str | None:
     """Return what loses nothing and is told before a flag that does; None where there is nothing.
 
     Args:

@@ -471,7 +471,10 @@ def _said(findings: Sequence[Mapping[str, Any]]) -> str:
 def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]], list[int]]]:
     """Return the tables of the page; findings are ranked by how many datasets have them."""
     why: list[list[object]] = [["Set aside by", "Datasets", "What helps"]]
-    why += [[code, number, helps or "-"] for code, number, helps in status.why_set_aside()]
+    why += [
+        [code, number, all_remedies(code, helps) or "-"]
+        for code, number, helps in status.why_set_aside()
+    ]
     aside: list[list[object]] = [["Dataset", "Why", "Next step"]]
     aside += [[one.name, one.message, one.next_step or "-"] for one in status.set_aside]
     having = Counter(

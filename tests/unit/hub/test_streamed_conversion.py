@@ -206,7 +206,7 @@ def test_an_outline_whose_index_is_not_the_files_is_noticed(
     ) as caught:
         run_worker(run.work_dir.root)
     outline = open_sparse_snapshot(Path(run.manifest.source)).folder
-    assert caught.value.next_step == f"Remove {outline} and plan again with --restart.", (
+    assert caught.value.next_step == f"Move {outline} elsewhere, and plan again with --restart.", (
         "a part of an outline is never made again"
     )
     assert not list(tmp_path.rglob("slot-*/files/**/*.mp4"))
