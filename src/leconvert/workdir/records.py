@@ -122,6 +122,7 @@ def find_record(
 
 _CURRENT_VERSION = 1
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+_OWN_RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{6}\Z")  # as `new_run_id` makes them
 
 
 def default_work_dir(target: Path) -> Path:
@@ -256,13 +257,24 @@ class WorkDir:
         write_durably(self.current, encode_record("current", _CURRENT_VERSION, run_id, {}), fs=fs)
 
     def list_runs(self) -> list[str]:
-        """Return the ids of all runs, oldest first."""
+        """Return the ids of all runs, oldest first; what others put beside them is none.
+
+        A user may name a folder as work dir whose ``runs`` holds the runs of another program.
+        """
         try:
             with storage_errors(self.runs_dir):
                 names = LOCAL.list_names(self.runs_dir)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return [name for name in names if _RUN_ID.match(name)]
+        return [name for name in names if _RUN_ID.match(name) and self._is_run(name)]
+
+    def _is_run(self, name: str) -> bool:
+        run = self.run(name)
+        with storage_errors(run.root):
+            # One that was removed by half, or never planned to the end, has its name alone.
+            return run.root.is_dir() and (
+                bool(_OWN_RUN_ID.match(name)) or (run.leases_dir.is_dir() and run.journal.is_dir())
+            )
 
 
 class RunPaths:

@@ -18,6 +18,7 @@ from tests.trees import digest_of, snapshot
 import leconvert
 from leconvert import upkeep
 from leconvert.api import run_worker
+from leconvert.cli.main import main
 from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.leasing import LeaseStore
 from leconvert.leasing.state import Outcome
@@ -312,6 +313,24 @@ def test_a_tree_of_an_unknown_run_is_named_and_stays(planned: OpenedRun, tmp_pat
     alone = clean_work_dir(tmp_path / ".out.leconvert-work", target=tmp_path / "out")
     assert kept(alone) == {strange}
     assert strange.exists()
+
+
+@pytest.mark.parametrize("give_up", [False, True])
+def test_what_others_put_beside_the_runs_is_none_and_stays(
+    planned: OpenedRun, capsys: pytest.CaptureFixture[str], give_up: bool
+) -> None:
+    """A folder of one's own may have been named as work dir, with runs of TensorBoard in it."""
+    runs = planned.work_dir.runs_dir
+    (runs / "README").write_text("mine")
+    (runs / "Nov25_12-00-00_host/logs").mkdir(parents=True)
+    (runs / "Nov25_12-00-00_host/logs/events").write_text("mine")
+    given = ["--give-up"] if give_up else []
+    assert main(["clean", str(planned.work_dir.root), "--dry-run", *given]) == 0
+    assert main(["clean", str(planned.work_dir.root), *given]) == 0
+    assert "Nov25" not in capsys.readouterr().out
+    assert planned.paths.root.exists() is not give_up
+    assert (runs / "README").read_text() == "mine"
+    assert (runs / "Nov25_12-00-00_host/logs/events").read_text() == "mine"
 
 
 def test_what_a_packer_replaced_goes_and_what_one_works_in_stays(planned: OpenedRun) -> None:
