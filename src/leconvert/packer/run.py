@@ -274,19 +274,12 @@ def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceCh
     """Return the error for a source that changed after its result took its place."""
     place, target = error.path, run.manifest.exchanged
     if run.manifest.in_place:
-        there, kept, aside, dataset = (
-            shlex.quote(str(path))
-            for path in (
-                target,
-                place,
-                result_aside(target, run.manifest.to),
-                run.manifest.target,
-            )
-        )
+        aside = result_aside(target, run.manifest.to)
+        there, kept = shlex.quote(str(target)), shlex.quote(str(place))
         helps = (
-            f"To convert its new state, put it back, `mv {there} {aside} && mv {kept} {there}`, "
-            "and convert again. If it holds nothing new, `leconvert clean --of "
-            f"{dataset} --old` compares the two and removes it."
+            f"To convert its new state, put it back, `mv {there} {shlex.quote(str(aside))} && "
+            f"mv {kept} {there}`, and convert again. If it holds nothing new, `leconvert clean "
+            f"--of {shlex.quote(str(run.manifest.target))} --old` compares the two and removes it."
         )
     else:
         helps = (
