@@ -746,6 +746,8 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
         )
     if pa.types.is_struct(expected.type):
         names = [field.name for field in expected.type]
+    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
+        return expected.type == found.type and same_values(expected.storage, found.storage)
         return bool(
             pa.types.is_struct(found.type)
             and names == [field.name for field in found.type]
