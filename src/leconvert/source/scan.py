@@ -680,11 +680,13 @@ def _with_right_declarations(
         lengths={name: found for name, found in columns.lengths.items() if name not in changed},
         wrapped=columns.wrapped - changed,
     )
-    corrected = declared_as_stored(info.features, stored)
+    added = repairs.declared_features.keys() - info.features.keys()
+    features = {**info.features, **{name: repairs.declared_features[name] for name in added}}
+    corrected = declared_as_stored(features, stored)
     declared = {
         name: feature
         for name, feature in {**repairs.declared_features, **corrected}.items()
-        if name not in computed or name in corrected
+        if name not in computed or name in corrected or name in added
     }
     return replace(
         settled, repairs=replace(repairs, declared_features=dict(sorted(declared.items())))
