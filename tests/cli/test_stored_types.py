@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, 
 from tests.trees import snapshot
 
 LENGTHS = (5, 4, 6)
+INDICES = ("frame_index", "episode_index", "index", "task_index")
+VERSIONS = ("v3.0", "v2.1")
 
 
 @pytest.fixture
@@ -45,6 +48,95 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], **options: Any) 
     with pq.ParquetFile(path) as file:
         table = change(file.read())
     pq.write_table(table, path, row_group_size=max(LENGTHS), **options)
+
+
+def with_floats(kind: pa.DataType, columns: Sequence[str] = INDICES) -> Callable[..., pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        for name in columns:
+            table = with_column(table, name, table[name].cast(kind))
+        return table
+
+    return change
+
+
+# --- whole numbers that are stored as floating-point numbers --------------------------------------
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()])
+def test_indices_of_floats_are_whole_numbers_in_the_result(
+    source: Path, tmp_path: Path, kind: pa.DataType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = rows_of(source).select(INDICES)
+    assert run("convert", source, tmp_path / "v30", "--quiet") == 0
+    # v2.1 and v3.0, where all rows are in one file
+    for stored in (source, tmp_path / "v30"):
+        for path in tables_of(stored):
+            rewrite(path, with_floats(kind))
+        for to in VERSIONS:
+            out = tmp_path / f"{stored.name} as {to}"
+            assert run("convert", stored, out, "--to", to, "--verify", "bytes") == 0
+            said = " ".join(capsys.readouterr().err.split())
+            assert "index is stored as floating-point numbers. The result stores int64" in said
+            assert rows_of(out).select(INDICES).equals(expected)
+            record = json.loads((out / "meta/repairs.json").read_bytes())
+            assert (record["version"], record["cast_columns"]) == (6, list(INDICES))
+            assert run("verify", out, "--source", stored, "--bytes") == 0
+            tasks = pa.array([1] * len(pq.read_table(tables_of(out)[0])))
+            rewrite(tables_of(out)[0], lambda table, t=tasks: with_column(table, "task_index", t))
+            assert run("verify", out, "--source", stored, "--bytes") == 10
+
+
+def test_a_table_of_floats_among_tables_of_whole_numbers_is_no_other(
+    source: Path, tmp_path: Path
+) -> None:
+    expected = rows_of(source).select(INDICES)
+    edit_table(source, 1, with_floats(pa.float64()))
+    for number in (0, 2):
+        edit_table(source, number, with_floats(pa.int32(), ["frame_index", "index"]))
+    for name, flags in {"copied": [], "counted": ["--reindex"]}.items():
+        out = tmp_path / name
+        assert run("convert", source, out, "--verify", "bytes", "--quiet", *flags) == 0
+        assert rows_of(out).select(INDICES).cast(expected.schema).equals(expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("frame_index", [0.0, 1.5, 1.5, 3.0]),
+        ("frame_index", [0.0, float("nan"), 2.0, 3.0]),
+        ("frame_index", [0.0, 1.0, 2.0, 1e300]),
+        ("frame_index", [0.0, 1.0, None, 3.0]),
+        ("index", [5.0, 6.5, 6.5, 8.0]),
+        ("episode_index", [1.0, 1.0, 1.5, 1.0]),
+    ],
+)
+def test_floats_that_are_no_whole_numbers_are_refused_before_any_work(
+    source: Path,
+    tmp_path: Path,
+    column: str,
+    values: list[float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("convert", source, tmp_path / "v30", "--quiet") == 0
+    floats = pa.array(values, pa.float64())
+    for number in range(len(LENGTHS)):
+        edit_table(source, number, with_floats(pa.float64(), [column]))
+    edit_table(source, 1, lambda table: with_column(table, column, floats))
+
+    def in_one_file(table: pa.Table) -> pa.Table:
+        stored = table[column].cast(pa.float64()).combine_chunks()
+        first, stop = LENGTHS[0], sum(LENGTHS[:2])
+        parts = [stored[:first], floats, stored[stop:]]
+        return with_column(table, column, pa.concat_arrays(parts))
+
+    rewrite(tables_of(tmp_path / "v30")[0], in_one_file)
+    for stored in (source, tmp_path / "v30"):
+        out = tmp_path / f"{stored.name} out"
+        # What may be wrong in whole numbers may not be in what has to become whole numbers.
+        assert run("convert", stored, out, "--accept", "frame-index") == 3
+        assert "--reindex: keeps everything" in capsys.readouterr().err
+        assert not out.exists()
+        assert run("convert", stored, out, "--reindex", "--verify", "bytes", "--quiet") == 0
 
 
 # --- lists whose elements have another name -------------------------------------------------------

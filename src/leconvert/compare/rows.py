@@ -21,7 +21,7 @@ from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import Expected, same_statistic
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, IntArray
-from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.repairs import Repairs
 from leconvert.tables.join import holds_bytes
 from leconvert.tables.schemas import HUGGINGFACE_KEY
 from leconvert.workdir.storage_errors import raise_storage_trouble
@@ -544,7 +544,7 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
 def _compare_columns(
     span: RowSpan, found: pa.Table, rules: RowRules, rows: SourceRows
 ) -> Iterator[tuple[str, object, object]]:
-    expected = expected_rows(span, rules, rows, found.schema)
+    expected = expected_rows(span, rules, rows)
     if sorted(expected.column_names) != sorted(found.column_names):
         yield "columns", expected.column_names, found.column_names
         return
@@ -558,14 +558,10 @@ def _compare_columns(
             yield place, shown_value(theirs, row), shown_value(ours, row)
 
 
-def expected_rows(
-    span: RowSpan, rules: RowRules, rows: SourceRows, found: pa.Schema | None = None
-) -> pa.Table:
+def expected_rows(span: RowSpan, rules: RowRules, rows: SourceRows) -> pa.Table:
     """Return an episode's rows as the source and the repairs demand them."""
     expected = rows.read(span.source, span.source_first, span.length)
-    if rules.repairs.change_rows:
-        return _repaired(expected, span, rules, pa.schema([]) if found is None else found)
-    return expected
+    return _repaired(expected, span, rules) if rules.repairs.change_rows else expected
 
 
 _ROWS_AT_A_TIME = 1024
@@ -649,7 +645,7 @@ class SourceRows:
         self._rest, self._next = None, int(self._starts[min(group, len(self._starts) - 1)])
 
 
-def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema) -> pa.Table:
+def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
     """Return the rows as the repairs demand them, found in another way than the worker's."""
     repairs, fps = rules.repairs, rules.fps
     columns = {name: table.column(name) for name in table.column_names}
@@ -661,6 +657,12 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
         if name in columns and is_list(columns[name].type):
             values = [None if row is None else row[0] for row in columns[name].to_pylist()]
             columns[name] = pa.chunked_array([pa.array(values, columns[name].type.value_type)])
+    for name in repairs.cast_columns:
+        values = columns[name].to_pylist()
+        # Others stay as they are, and then differ from the result's.
+        if all(value is None or float(value).is_integer() for value in values):
+            whole = [None if value is None else int(value) for value in values]
+            columns[name] = pa.chunked_array([array_of(whole, pa.int64())])
     rows = range(span.length)
     demanded: dict[str, list[int] | list[float]] = {
         "timestamp": [row * fps.denominator / fps.numerator for row in rows],
@@ -684,13 +686,15 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
         values = [task_map.get(task, -1) for task in columns[name].to_pylist()]
         columns[name] = pa.chunked_array([pa.array(values).cast(columns[name].type, safe=False)])
     for name in changed:
-        # A stored type that cannot hold the values gives way to LeRobot's.
-        kind = pa.type_for_alias(DEFAULT_COLUMNS[name])
-        if name in columns and name in found.names and found.field(name).type != kind:
-            kind = columns[name].type
-        own_kind = pa.float64() if name == "timestamp" else pa.int64()
-        made = array_of(demanded[name], own_kind)
-        columns[name] = pa.chunked_array([made.cast(kind, safe=False)])
+        if name != "timestamp":  # in any type of whole numbers these are the same
+            columns[name] = pa.chunked_array([array_of(demanded[name], pa.int64())])
+            continue
+        stored = columns[name].type if name in columns else pa.null()
+        # A stored type that cannot hold the times gives way to LeRobot's.
+        holds = pa.types.is_floating(stored) and stored.bit_width >= 32
+        made = array_of(demanded[name], pa.float64())
+        made = made.cast(stored if holds else pa.float32(), safe=False)
+        columns[name] = pa.chunked_array([made])
     return pa.table(columns)
 
 
@@ -742,6 +746,8 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
         if not expected.is_null().equals(found.is_null()):
             return False
         expected, found = expected.drop_null(), found.drop_null()
+    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
+        return expected.type == found.type and same_values(expected.storage, found.storage)
     if is_list(expected.type):
         import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
 
@@ -754,8 +760,6 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
         )
     if pa.types.is_struct(expected.type):
         names = [field.name for field in expected.type]
-    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
-        return expected.type == found.type and same_values(expected.storage, found.storage)
         return bool(
             pa.types.is_struct(found.type)
             and names == [field.name for field in found.type]

@@ -260,6 +260,8 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
         field = stored.with_name(repairs.renamed(stored.name))
         if field.name in computed:
             kept.append(pa.field(field.name, _computed_type(field.name, field.type)))
+        elif field.name in repairs.cast_columns:
+            kept.append(pa.field(field.name, pa.int64()))
         elif field.name in repairs.unwrapped_columns and is_list(field.type):
             kept.append(pa.field(field.name, field.type.value_type))
         elif field.name not in repairs.dropped_features:
@@ -316,6 +318,13 @@ class RowRepair(NamedTuple):
             # Of the dataset's files some may hold the value itself.
             if is_list(table.schema.field(place).type) and name not in computed:
                 values = _unwrapped(table.column(place), name, path)
+                table = table.set_column(place, pa.field(name, values.type), values)
+        replaced = {*computed, *(["task_index"] if self.task is not None else [])}
+        for name in repairs.cast_columns:
+            if name not in replaced:
+                place = table.schema.get_field_index(name)
+                # The scan refuses values that are no whole numbers, and Arrow raises at them.
+                values = table.column(place).cast(pa.int64())
                 table = table.set_column(place, pa.field(name, values.type), values)
         for name in computed:
             place = table.schema.get_field_index(name)
