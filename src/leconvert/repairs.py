@@ -249,6 +249,8 @@ class Repairs:
         added_columns: Those of them that the source lacks; they come last.
         task_map: Source task index to result task index; None leaves tasks as they are.
         unwrapped_columns: Columns whose lists of one value become the value, sorted.
+        cast_columns: Default columns of whole numbers that are stored as floating-point numbers and
+            become int64, in the order of `DEFAULT_COLUMNS`.
         computed_stats: Features whose statistics are computed from the data and not copied, sorted.
         stats_episodes: Features among them whose statistics are computed in some episodes and
             copied in the others: feature to the episodes' indices in the source, ascending.
@@ -275,6 +277,7 @@ class Repairs:
     added_columns: tuple[str, ...] = ()
     task_map: Mapping[int, int] | None = field(default=None)
     unwrapped_columns: tuple[str, ...] = ()
+    cast_columns: tuple[str, ...] = ()
     computed_stats: tuple[str, ...] = ()
     stats_episodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     quantiles: bool = False
@@ -295,6 +298,7 @@ class Repairs:
             self.dropped_features
             or self.computed_columns
             or self.unwrapped_columns
+            or self.cast_columns
             or self.task_map
             or self.tasks_from
             or self.trimmed_episodes
@@ -397,6 +401,7 @@ class Repairs:
             f"task indices in {', '.join(self.task_columns)} numbered anew": self.task_columns,
             "tasks of rows taken from episodes.jsonl": self.tasks_from,
             f"{', '.join(self.unwrapped_columns)} unwrapped": self.unwrapped_columns,
+            f"{', '.join(self.cast_columns)} stored as int64": self.cast_columns,
             f"{', '.join(self.declared_features)} declared as stored": self.declared_features,
             f"{count(len(self.located_files), 'file')} taken from another place": (
                 self.located_files
@@ -420,6 +425,8 @@ class Repairs:
         }
         # Of older records only those without a selection say all.
         del record["selected_episodes"], record["trimmed_episodes"], record["renamed_features"]
+        if not self.cast_columns:
+            del record["cast_columns"]
         if self.renamed_features:
             record["renamed_features"] = dict(sorted(self.renamed_features.items()))
         if self.trimmed_episodes:
@@ -448,6 +455,7 @@ class Repairs:
             added_columns=_names(record, "added_columns"),
             task_map=None if task_map is None else {int(old): int(new) for old, new in task_map},
             unwrapped_columns=_names(record, "unwrapped_columns", optional=True),
+            cast_columns=_names(record, "cast_columns", optional=True),
             computed_stats=_names(record, "computed_stats"),
             stats_episodes={
                 str(name): tuple(map(int, episodes))
@@ -467,7 +475,8 @@ class Repairs:
             trimmed_episodes=_intervals(record.get("trimmed_episodes", [])),
             renamed_features=_renames(record.get("renamed_features", {})),
         )
-        unknown = {*repairs.computed_columns, *repairs.added_columns} - DEFAULT_COLUMNS.keys()
+        computed = {*repairs.computed_columns, *repairs.added_columns, *repairs.cast_columns}
+        unknown = computed - DEFAULT_COLUMNS.keys()
         if unknown:
             raise ValueError(f"no column {min(unknown)!r} is computed")
         if type(repairs.quantiles) is not bool:

@@ -18,6 +18,7 @@ from leconvert.model import LayoutOptions
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,
+    edit_info,
     edit_lines,
     edit_table,
     make_dataset,
@@ -44,6 +45,12 @@ def _shift_times(root: Path) -> None:
 def _count_rows_from_one(root: Path) -> None:
     numbers = pa.array(range(1, LENGTHS[3] + 1), pa.int64())
     edit_table(root, 3, lambda table: with_column(table, "frame_index", numbers))
+
+
+def _count_rows_undeclared(root: Path) -> None:
+    edit_info(root, lambda info: info["features"].pop("index"))
+    numbers = pa.array(range(7, 7 + LENGTHS[2]), pa.int64())
+    edit_table(root, 2, lambda table: with_column(table, "index", numbers))
 
 
 def _add_a_column(root: Path) -> None:
@@ -75,6 +82,7 @@ DEFECTS: dict[str, Callable[[Path], None]] = {
     "a feature has no data": declare_absent_feature,
     "an episode is empty": _empty_an_episode,
     "the version is not told": forget_version,
+    "wrong indices are not declared": _count_rows_undeclared,
 }
 CASES = [(name,) for name in DEFECTS] + list(combinations(DEFECTS, 2))[::5] + [tuple(DEFECTS)]
 
@@ -199,6 +207,21 @@ def test_where_episodes_have_to_go_that_is_said_first_and_the_rest_is_kept(
     assert snapshot(Path(f"{converted}_old")) == before
     compared = leconvert_here("verify", converted, "--source", f"{converted}_old", "--bytes")
     assert compared.returncode == 0, compared.stderr
+
+
+def test_a_wrong_column_that_is_not_declared_is_counted_anew_and_declared(
+    leconvert_here: Leconvert, converted: Path
+) -> None:
+    edit_info(converted, lambda info: info["features"].pop("frame_index"))
+    path = converted / "data/chunk-000/file-001.parquet"
+    table = pq.read_table(path)
+    pq.write_table(with_column(table, "frame_index", pa.array([7] * len(table), pa.int64())), path)
+    planned = leconvert_here("check", converted, "--plan-repairs")
+    command = planned.stdout.splitlines()[0]
+    assert command == f"leconvert repair {converted} --declare-features --reindex"
+    done = leconvert_here(*shlex.split(command)[1:])
+    assert done.returncode == 0, done.stderr
+    assert leconvert_here("check", converted, "--strict").returncode == 0
 
 
 def test_what_a_repair_cannot_make_right_is_refused_with_what_helps(

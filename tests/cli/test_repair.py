@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -112,6 +114,61 @@ def test_a_repair_elsewhere_can_be_given_again(leconvert: Leconvert, drifted: Pa
     assert again.stdout == (
         f"{drifted}_repaired is {drifted}, repaired so, already. There is nothing to do.\n"
     )
+
+
+def test_links_keep_their_text_and_an_undo_knows_them_again(
+    leconvert: Leconvert, drifted: Path, tmp_path: Path
+) -> None:
+    (drifted / "checkpoints/003").mkdir(parents=True)
+    (drifted / "checkpoints/003/weights").write_text("w")
+    (tmp_path / "models").mkdir()
+    texts = {"latest": "checkpoints/003", "gone": "nowhere", "models": "../models"}
+    for name, text in texts.items():
+        (drifted / name).symlink_to(text)
+    elsewhere = tmp_path / "other/place"
+    elsewhere.parent.mkdir()
+    done = leconvert("repair", drifted, "--output", elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / "latest").resolve() == elsewhere / "checkpoints/003"
+    assert (elsewhere / "models").resolve() == tmp_path / "models"
+    assert str((elsewhere / "gone").readlink()) == "nowhere"
+    assert leconvert("repair", drifted).returncode == 0
+    assert {name: str((drifted / name).readlink()) for name in texts} == texts
+    (drifted / "latest").unlink()
+    (drifted / "latest").symlink_to("checkpoints")
+    refused = leconvert("undo", drifted)
+    assert refused.returncode == 10
+    assert "latest leads elsewhere" in refused.stderr
+    (drifted / "latest").unlink()
+    (drifted / "latest").symlink_to("checkpoints/003")
+    undone = leconvert("undo", drifted)
+    assert undone.returncode == 0, undone.stderr
+
+
+def test_an_undo_tells_values_apart_by_their_bits(leconvert: Leconvert, drifted: Path) -> None:
+    table = drifted / "data/chunk-000/file-000.parquet"
+    numbers = pq.read_table(table)["index"].to_pylist()
+
+    def write(first: float, index: list[int]) -> None:
+        rows = pq.read_table(table)
+        action, state = rows["action"].to_pylist(), rows["observation.state"].to_pylist()
+        action[0][0], state[0][0] = first, math.nan
+        changed = {"action": action, "observation.state": state, "index": index}
+        for name, column in changed.items():
+            at = rows.schema.get_field_index(name)
+            kind = rows.schema.field(at).type
+            rows = rows.set_column(at, rows.schema.field(at), pa.array(column, kind))
+        pq.write_table(rows, table)
+
+    write(0.0, [9, *numbers[1:]])
+    assert leconvert("repair", drifted).returncode == 0
+    write(-0.0, numbers)
+    refused = leconvert("undo", drifted)
+    assert refused.returncode == 10
+    assert "other values of action" in refused.stderr
+    write(0.0, numbers)
+    undone = leconvert("undo", drifted)
+    assert undone.returncode == 0, undone.stderr
 
 
 def test_what_is_in_the_way_ends_with_5(leconvert: Leconvert, drifted: Path) -> None:

@@ -100,7 +100,7 @@ def test_any_column_agrees_within_the_rounding_of_the_reference(values: Array) -
 
 
 @pytest.mark.parametrize("rows", [2, 3, 99, 1000, 5000])
-@pytest.mark.parametrize("kind", ["float32", "float64", "int64", "bool"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int64", "bool"])
 @pytest.mark.parametrize("offset", [0, 100])
 def test_columns_of_every_kind_agree(kind: str, rows: int, offset: int) -> None:
     rng = np.random.default_rng(rows)

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from reference import record_with_reference
@@ -26,7 +27,7 @@ from leconvert.hub.push import PushOptions
 from leconvert.model import DATA_STREAM, LayoutOptions, camera_of
 from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
 
 __all__ = ["hub", "lone_client", "pauses"]
 
@@ -179,6 +180,21 @@ def test_the_old_tag_of_a_dataset_that_became_v30_on_the_hub_still_loads(
     assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
     assert repo.tags.keys() == {"v2.1", "v3.0"}
     assert loaded(source, source, tmp_path, hub.endpoint)["different"] == []
+
+
+def test_indices_that_are_stored_as_floats_load(tmp_path: Path) -> None:
+    spec = DatasetSpec(episodes=3, frames=[5, 4, 6], cameras=(CameraSpec(),), tasks=("A.", "B."))
+    source = make_dataset(tmp_path / "source", spec)
+    leconvert.convert(source, output=tmp_path / "v30")
+    for path in [*source.glob("data/*/*.parquet"), *(tmp_path / "v30").glob("data/*/*.parquet")]:
+        table = pq.read_table(path)
+        for name in ("frame_index", "episode_index", "index", "task_index"):
+            table = with_column(table, name, table[name].cast(pa.float64()))
+        pq.write_table(table, path)
+    for stored in (source, tmp_path / "v30"):
+        out = tmp_path / f"{stored.name} as v2.1"
+        leconvert.convert(stored, output=out, layout=V21, proof=ProofOptions(verify="bytes"))
+        assert loaded(out, stored, tmp_path)["different"] == []
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])

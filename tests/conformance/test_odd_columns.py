@@ -24,6 +24,7 @@ from tests.conformance import as_told
 
 import leconvert
 from leconvert.check import check_dataset
+from leconvert.cli import main
 from leconvert.errors import FindingsError, LeconvertError
 from leconvert.repairs import DEFAULT_COLUMNS, RepairOptions
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
@@ -251,6 +252,21 @@ def test_lerobots_own_columns_may_be_of_other_types(
         assert (ended.code != 0) == (column == "task_index" and kind == pa.string())
         if not ended.code:
             assert as_told.why_it_does_not_load(result, len(LENGTHS)) is None
+
+
+@pytest.mark.parametrize("column", list(DEFAULT_COLUMNS))
+def test_lerobots_own_columns_may_be_undeclared_and_computed_anew(
+    pristine: Path, tmp_path: Path, column: str
+) -> None:
+    leconvert.convert(pristine, output=tmp_path / "v30")
+    for source in (pristine, tmp_path / "v30"):
+        edit_info(source, lambda info: info["features"].pop(column))
+        computed = [[], ["--retime"], ["--reindex"], ["--retime", "--reindex"]]
+        for number, flags in enumerate(computed):
+            out = tmp_path / f"{source.name} {number}"
+            words = [str(source), str(out), "--declare-features", *flags, "--verify", "bytes"]
+            assert main(["convert", *words]) == 0
+            assert as_told.why_it_does_not_load(out, len(LENGTHS)) is None
 
 
 def _cast(column: str, kind: pa.DataType, table: pa.Table) -> pa.Table:

@@ -88,9 +88,18 @@ def test_repairs_of_version_5_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_repairs_of_version_6_are_read(tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v6_result"), tmp_path / "result"))
+    assert v3.read_repairs(result) == Repairs(
+        computed_columns=("index",),
+        cast_columns=("episode_index", "task_index"),
+        computed_stats=("index",),
+    )
+
+
 def test_repairs_of_another_version_are_refused(result: Path) -> None:
-    change(result / v3.REPAIRS_PATH, version=6)
-    with pytest.raises(UnreadableSourceError, match="version 6"):
+    change(result / v3.REPAIRS_PATH, version=7)
+    with pytest.raises(UnreadableSourceError, match="version 7"):
         v3.read_repairs(result)
 
 

@@ -293,7 +293,7 @@ def test_a_further_file_stays_and_the_command_can_be_repeated(
         append(result)
         assert (result / "notes.txt").read_text() == "mine"
         assert (result / "meta/labels.json").read_text() == "{}"
-    words = ["convert", str(result.with_name("source")), str(result), "--append", "--quiet"]
+    words = ["convert", str(result.with_name("source")), str(result), "--append"]
     assert main(words) == 0
     assert "There is nothing to do" in capsys.readouterr().out
     assert v3.EpisodesReader(result).num_rows == 5
@@ -551,7 +551,7 @@ def test_the_plan_says_what_is_new(
 def test_the_command_is_repeated_whether_there_is_something_new_or_not(
     result: Path, grow: Grow, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["convert", str(result.with_name("source")), str(result), "--append", "--quiet"]
+    words = ["convert", str(result.with_name("source")), str(result), "--append"]
     assert main([*words[:-1]]) == 0
     assert "Appended 1 episode" in capsys.readouterr().out
     assert main(words[:-1]) == 0

@@ -4,6 +4,7 @@ from leconvert.compare.difference import Difference, VerificationReport
 from leconvert.compare.files import reason_to_keep, same_bytes
 from leconvert.compare.metadata import same_json, same_statistic
 from leconvert.compare.pair import Sampling, compare_tables, other_sources, verify_pair
+from leconvert.compare.rows import same_values
 
 __all__ = [
     "Difference",
@@ -15,5 +16,6 @@ __all__ = [
     "same_bytes",
     "same_json",
     "same_statistic",
+    "same_values",
     "verify_pair",
 ]

@@ -891,7 +891,7 @@ def compare_repairs(
     unknown = set(declared.dropped_features) - features
     # A column that is not declared can be left out, too.
     unknown -= _stored(unknown, source)
-    named = {*declared.computed_stats, *declared.unwrapped_columns}
+    named = {*declared.computed_stats, *declared.unwrapped_columns, *declared.cast_columns}
     strange = sorted(unknown | (named - features))
     if strange:
         yield Difference("repaired features", REPAIRS_PATH, "the source's", ", ".join(strange))

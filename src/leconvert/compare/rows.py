@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import Expected, same_statistic
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, IntArray
-from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.repairs import Repairs
 from leconvert.tables.join import holds_bytes
 from leconvert.tables.schemas import HUGGINGFACE_KEY
 from leconvert.workdir.storage_errors import raise_storage_trouble
@@ -214,11 +213,15 @@ def wrong_extremes(
         )
         if stated is None or not stated.has_min_max or not is_number:
             continue
-        actual = pc.min_max(rows.column(at)).as_py()
+        column, bounds = rows.column(at), (stated.min, stated.max)
+        if pa.types.is_float16(column.type):  # Arrow compares none, and gives the bounds as bytes
+            column = column.cast(pa.float32())
+            bounds = tuple(np.frombuffer(b"".join(bounds), "<f2").tolist())
+        actual = pc.min_max(column).as_py()
         least, greatest = actual["min"], actual["max"]
         # Comparing with NaN, or with nothing, says nothing.
-        if least is not None and (least < stated.min or greatest > stated.max):
-            yield _stated(name), (least, greatest), (stated.min, stated.max)
+        if least is not None and (least < bounds[0] or greatest > bounds[1]):
+            yield _stated(name), (least, greatest), bounds
 
 
 def _stated(column: str) -> str:
@@ -230,13 +233,18 @@ def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple
         yield "columns", str(expected.names), str(found.names)
         return
     for wanted, have in zip(expected, found, strict=True):
-        if not wanted.equals(have, check_metadata=True):
+        if not _same_field(wanted, have):
             yield f"type of column {have.name!r}", _described(wanted), _described(have)
     told, tells = _told_to_datasets(expected), _told_to_datasets(found)
     for name in [name for name in {**told, **tells} if told.get(name) != tells.get(name)]:
         yield f"`huggingface` entry of column {name!r}", str(told.get(name)), str(tells.get(name))
     if _other_metadata(expected) != _other_metadata(found):
         yield "schema metadata", str(_other_metadata(expected)), str(_other_metadata(found))
+
+
+def _same_field(left: pa.Field, right: pa.Field) -> bool:
+    """Tell whether two columns are alike, whatever the elements of their lists are called."""
+    return bool(left.equals(right) and left.metadata == right.metadata)
 
 
 def _described(field: pa.Field) -> str:
@@ -247,7 +255,7 @@ def _described(field: pa.Field) -> str:
 def _same(left: pa.Schema, right: pa.Schema) -> bool:
     return bool(
         left.equals(right)
-        and all(map(pa.Field.equals, left, right, repeat(True)))
+        and all(map(_same_field, left, right))
         and _told_to_datasets(left) == _told_to_datasets(right)
         and _other_metadata(left) == _other_metadata(right)
     )
@@ -536,7 +544,7 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
 def _compare_columns(
     span: RowSpan, found: pa.Table, rules: RowRules, rows: SourceRows
 ) -> Iterator[tuple[str, object, object]]:
-    expected = expected_rows(span, rules, rows, found.schema)
+    expected = expected_rows(span, rules, rows)
     if sorted(expected.column_names) != sorted(found.column_names):
         yield "columns", expected.column_names, found.column_names
         return
@@ -550,14 +558,10 @@ def _compare_columns(
             yield place, shown_value(theirs, row), shown_value(ours, row)
 
 
-def expected_rows(
-    span: RowSpan, rules: RowRules, rows: SourceRows, found: pa.Schema | None = None
-) -> pa.Table:
+def expected_rows(span: RowSpan, rules: RowRules, rows: SourceRows) -> pa.Table:
     """Return an episode's rows as the source and the repairs demand them."""
     expected = rows.read(span.source, span.source_first, span.length)
-    if rules.repairs.change_rows:
-        return _repaired(expected, span, rules, pa.schema([]) if found is None else found)
-    return expected
+    return _repaired(expected, span, rules) if rules.repairs.change_rows else expected
 
 
 _ROWS_AT_A_TIME = 1024
@@ -641,7 +645,7 @@ class SourceRows:
         self._rest, self._next = None, int(self._starts[min(group, len(self._starts) - 1)])
 
 
-def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema) -> pa.Table:
+def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
     """Return the rows as the repairs demand them, found in another way than the worker's."""
     repairs, fps = rules.repairs, rules.fps
     columns = {name: table.column(name) for name in table.column_names}
@@ -653,6 +657,12 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
         if name in columns and is_list(columns[name].type):
             values = [None if row is None else row[0] for row in columns[name].to_pylist()]
             columns[name] = pa.chunked_array([pa.array(values, columns[name].type.value_type)])
+    for name in repairs.cast_columns:
+        values = columns[name].to_pylist()
+        # Others stay as they are, and then differ from the result's.
+        if all(value is None or float(value).is_integer() for value in values):
+            whole = [None if value is None else int(value) for value in values]
+            columns[name] = pa.chunked_array([array_of(whole, pa.int64())])
     rows = range(span.length)
     demanded: dict[str, list[int] | list[float]] = {
         "timestamp": [row * fps.denominator / fps.numerator for row in rows],
@@ -676,13 +686,15 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
         values = [task_map.get(task, -1) for task in columns[name].to_pylist()]
         columns[name] = pa.chunked_array([pa.array(values).cast(columns[name].type, safe=False)])
     for name in changed:
-        # A stored type that cannot hold the values gives way to LeRobot's.
-        kind = pa.type_for_alias(DEFAULT_COLUMNS[name])
-        if name in columns and name in found.names and found.field(name).type != kind:
-            kind = columns[name].type
-        own_kind = pa.float64() if name == "timestamp" else pa.int64()
-        made = array_of(demanded[name], own_kind)
-        columns[name] = pa.chunked_array([made.cast(kind, safe=False)])
+        if name != "timestamp":  # in any type of whole numbers these are the same
+            columns[name] = pa.chunked_array([array_of(demanded[name], pa.int64())])
+            continue
+        stored = columns[name].type if name in columns else pa.null()
+        # A stored type that cannot hold the times gives way to LeRobot's.
+        holds = pa.types.is_floating(stored) and stored.bit_width >= 32
+        made = array_of(demanded[name], pa.float64())
+        made = made.cast(stored if holds else pa.float32(), safe=False)
+        columns[name] = pa.chunked_array([made])
     return pa.table(columns)
 
 
@@ -734,6 +746,8 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
         if not expected.is_null().equals(found.is_null()):
             return False
         expected, found = expected.drop_null(), found.drop_null()
+    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
+        return expected.type == found.type and same_values(expected.storage, found.storage)
     if is_list(expected.type):
         import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
 

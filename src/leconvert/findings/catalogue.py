@@ -336,7 +336,9 @@ _SOURCE_KINDS = (
     Kind(
         "dtype-mismatch",
         "warning",
-        "A column is stored in another type than declared; the result declares the stored one.",
+        "A column is stored in another type than declared; the result declares the stored one. "
+        "`frame_index`, `episode_index`, `index` and `task_index` that are stored as "
+        "floating-point numbers become int64.",
     ),
     Kind(
         "shape-mismatch",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -223,6 +223,7 @@ class SourceFacts:
         assumed_fps: The rate that is assumed, where ``info.json`` says another.
         trimmed: First frame that stays of an episode, and the one after the last, by its index.
         has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
+        floating_indices: Default columns of whole numbers that are stored as floating-point ones.
     """
 
     episode_index: IntArray
@@ -242,6 +243,7 @@ class SourceFacts:
     assumed_fps: str | None = None
     trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     has_quantiles: bool = False
+    floating_indices: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -506,6 +508,11 @@ def _repairs(
         unwrapped_columns=tuple(sorted(name for name in wrapped - gone - computed if name))
         if options.unwrap_scalars
         else (),
+        cast_columns=tuple(
+            name
+            for name in DEFAULT_COLUMNS
+            if name in facts.floating_indices and name not in computed
+        ),
         computed_stats=computed_stats,
         stats_episodes=dict(sorted(some.items())),
         quantiles=options.quantiles or (bool(computed_stats) and facts.has_quantiles),

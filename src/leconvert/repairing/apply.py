@@ -339,7 +339,11 @@ class _TreeWriter:
         elif source.is_file():
             self._copied(media.copy_file(source, target))
         else:
-            target.symlink_to(os.path.realpath(source))  # a link to a folder, or to nothing
+            # A link to a folder, or to nothing. One that leads out of the dataset keeps its place.
+            text, place = source.readlink(), Path(os.path.realpath(source))
+            stays = place.is_relative_to(os.path.realpath(self._root))
+            stays = stays or os.path.realpath(target.parent / text) == str(place)
+            target.symlink_to(text if stays else place)
 
     def _write_video(self, path: str) -> None:
         video, source, target = self._videos[path], self._root / path, self._tree / path

@@ -10,7 +10,6 @@ repaired one, and makes the same comparison before it moves anything.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media, tables
+from leconvert.compare import same_values
 from leconvert.dataset_files import names_to_keep
 from leconvert.errors import InterruptedRunError, LeconvertError
 from leconvert.formats import v3
@@ -190,7 +190,8 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
     elif path == v3.INFO_PATH:
         yield from _compare_json(source, result, path, changes.info)
     elif not one.is_file():
-        if other.is_file() or os.path.realpath(one) != os.path.realpath(other):
+        # The same text may lead into either tree, and one that leads out of them may be another.
+        if one.readlink() != other.readlink() and one.resolve() != other.resolve():
             yield f"{path} leads elsewhere."
     elif not _same_bytes(one, other):
         yield f"{path} has other bytes."
@@ -246,7 +247,8 @@ def _compare_table(one: Path, other: Path, path: str, changed: tuple[str, ...]) 
             zip(_row_blocks(before, names), _row_blocks(after, names), strict=True)
         ):
             for name in names:
-                if not _same_values(old.column(name), new.column(name)):
+                values = old.column(name).combine_chunks(), new.column(name).combine_chunks()
+                if not same_values(*values):
                     yield f"{path} has other values of {name} in rows {number * _ROWS:,} and on."
                     return
 
@@ -290,8 +292,9 @@ def _compare_rows(
         yield f"{path} does not have each row once."
         return
     for name in before.column_names:
-        if name not in changed and not _same_values(
-            before.column(name).take(pa.array(rows)), after.column(name)
+        if name not in changed and not same_values(
+            before.column(name).take(pa.array(rows)).combine_chunks(),
+            after.column(name).combine_chunks(),
         ):
             yield f"{path} has other values of {name}."
 
@@ -316,11 +319,6 @@ def _row_blocks(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:
     rows = file.metadata.num_rows
     sizes = [min(_ROWS, rows - first) for first in range(0, rows, _ROWS)]
     return tables.regrouped((batch.select(names) for batch in batches), schema, sizes)
-
-
-def _same_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    # Arrow takes no NaN for equal to another; as text they are.
-    return one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())
 
 
 def _same_bytes(one: Path, other: Path, *, but: tuple[int, int] = (0, 0)) -> bool:

@@ -83,12 +83,15 @@ class DataColumns:
             none that all rows have; see `leconvert.tables.DataFile.lengths`.
         is_common: Whether each table can be joined with these, shape (E,).
         wrapped: Columns that hold lists of one value, in some of these tables at least.
+        floating: Default columns of whole numbers that some of these tables hold as floating-point
+            numbers.
     """
 
     schema: pa.Schema | None
     lengths: Mapping[str, tuple[int, ...] | str]
     is_common: BoolArray
     wrapped: frozenset[str] = frozenset()
+    floating: frozenset[str] = frozenset()
 
 
 def check_files(
@@ -164,6 +167,7 @@ def common_columns(
     common = int(counts.argmax())
     schema, lengths = _columns_of(paths, episodes, data, common)
     wrapped = _wrapped(schema, lengths)
+    floating = _floating(schema, wrapped)
     plain = _without(schema, left_out, unwrapped=wrapped)
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
@@ -186,6 +190,7 @@ def common_columns(
         else:
             fits[kind] = True
             wrapped |= also_wrapped
+            floating |= _floating(other, also_wrapped)
     is_common: BoolArray = fits[data.kind] & readable
     for position in np.flatnonzero(readable & ~is_common).tolist():
         episode = int(episodes.index[position])
@@ -198,7 +203,7 @@ def common_columns(
                     "schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps
                 )
             )
-    return DataColumns(schema, lengths, is_common, frozenset(wrapped))
+    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
 
 
 def with_other_columns(
@@ -256,9 +261,14 @@ def _told(lengths: tuple[int, ...] | str) -> str:
 
 
 def _without(schema: pa.Schema, names: Sequence[str], *, unwrapped: Set[str]) -> pa.Schema:
+    floating = _floating(schema, unwrapped)
     return pa.schema(
         [
-            field.with_type(field.type.value_type) if field.name in unwrapped else field
+            field.with_type(pa.int64())
+            if field.name in floating
+            else field.with_type(field.type.value_type)
+            if field.name in unwrapped
+            else field
             for field in schema
             if field.name not in names
         ]
@@ -269,6 +279,16 @@ def _wrapped(schema: pa.Schema, lengths: Mapping[str, tuple[int, ...] | str]) ->
     """Return columns whose lists hold one value each."""
     known = {**_sizes(schema), **lengths}
     return {name for name, found in known.items() if found == (1,)}
+
+
+def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
+    """Return default columns of whole numbers that hold floating-point numbers."""
+    kinds = {
+        field.name: innermost_type(field.type) if field.name in wrapped else field.type
+        for field in schema
+        if DEFAULT_COLUMNS.get(field.name) == "int64"
+    }
+    return {name for name, kind in kinds.items() if pa.types.is_floating(kind)}
 
 
 def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
@@ -593,6 +613,10 @@ def check_columns(
             helps = tasks_helps("missing-column", several and one_text_each)
             severity = "error" if several else "warning"
             yield Observation("missing-column", said, feature=name, severity=severity, helps=helps)
+        elif name in columns.floating:
+            said = f"{name} is stored as floating-point numbers. The result stores int64, which "
+            said += "LeRobot needs."
+            yield Observation("dtype-mismatch", said, feature=name)
     for name, feature in features.items():
         dtype = feature["dtype"]
         if name not in stored:
@@ -652,7 +676,7 @@ def _check_type(
     if name in columns.wrapped:
         yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
     dtype, shape = feature["dtype"], feature.get("shape")
-    if declared["dtype"] != dtype:
+    if declared["dtype"] != dtype and name not in columns.floating:
         said = f"{shown(name)} is stored as {declared['dtype']}, {shown(dtype)} is declared."
         yield Observation("dtype-mismatch", said, path=INFO_PATH, feature=name)
     if declared["shape"] != shape and _is_shape(shape):
@@ -681,9 +705,8 @@ def _readable_declaration(
     if name in columns.wrapped:
         lengths = ()
         kind = innermost_type(kind)
-    if DEFAULT_COLUMNS.get(name) == "int64" and pa.types.is_floating(kind):
-        # LeRobot casts them to the declared type, and looks episodes and tasks up by integers.
-        return {"dtype": "int64", "shape": [1]}
+    if name in columns.floating:
+        kind = pa.int64()
     if read_by_lerobot(name, feature, kind, lengths).verdict == "exact":
         return as_declared
     return declaration_of(name, kind, lengths)

@@ -47,9 +47,9 @@ def declare_columns(
             shape, names = _shape(field, paths, episodes.index[columns.is_common].tolist())
             dtype = "image" if names else dtype_name(field.type)
             feature = {"dtype": dtype, "shape": shape, "names": names}
-            kind = field.type
-            if field.name in columns.wrapped:
-                kind = innermost_type(kind)
+            kind = innermost_type(field.type) if field.name in columns.wrapped else field.type
+            if field.name in columns.floating:
+                feature["dtype"], kind = "int64", pa.int64()
             reading = read_by_lerobot(field.name, feature, kind)
             if reading.reason:
                 raise ValueError(reading.reason)

@@ -319,6 +319,8 @@ _KEPT_TIMES = 256
 NOT_KNOWN = -(2**62)
 NO_INDEX = NOT_KNOWN + 1
 _VISUAL_DTYPES = frozenset({"video", "image"})
+# Columns that count rows: of floating-point numbers the least and the greatest do not tell enough.
+_COUNTED = frozenset({"frame_index", "index"})
 
 
 class RowFacts(NamedTuple):
@@ -558,7 +560,11 @@ def _extremes(
         found = None
         with _numbers_or_said(code, notes):
             values = file.numbers(column)
-            found = values.min().item(), values.max().item()
+            if column not in _COUNTED or (values == np.rint(values)).all():
+                found = values.min().item(), values.max().item()
+            elif column == "frame_index":  # of index it is said once all tables are known
+                said = f"{shown(notes.path)} has values of {column} that are no whole numbers."
+                notes.say(code, said)
     return found
 
 

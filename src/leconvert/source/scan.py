@@ -271,6 +271,11 @@ def _resolved(
     remarks = wrong_rate(info, remarks, episodes, gathered)
     remarks = lost_instructions(remarks, episodes, gathered)
     remarks += dropped_phantoms(info, options.drop_features, survey)
+    if "frame_index" in columns.floating:  # only those that count are sure to be whole numbers
+        remarks = [
+            replace(remark, is_acceptable=False) if remark.code == "frame-index" else remark
+            for remark in remarks
+        ]
     declarations, refused = declare_columns(info.features, columns, paths, episodes)
     remarks = [_undeclared_remark(remark, declarations, refused) for remark in remarks]
     corrected = {} if columns.schema is None else declared_as_stored(info.features, columns)
@@ -322,6 +327,7 @@ def _resolved(
         unsound_stats=unsound,
         trimmed=intervals,
         has_quantiles=open_dataset(root, options.reading).has_quantiles,
+        floating_indices=columns.floating,
     )
     settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
     settled = _with_right_cameras(settled, info, gathered)
@@ -679,12 +685,15 @@ def _with_right_declarations(
         schema=tables.repaired_schema(columns.schema, repairs),
         lengths={name: found for name, found in columns.lengths.items() if name not in changed},
         wrapped=columns.wrapped - changed,
+        floating=columns.floating - computed,
     )
-    corrected = declared_as_stored(info.features, stored)
+    added = repairs.declared_features.keys() - info.features.keys()
+    features = {**info.features, **{name: repairs.declared_features[name] for name in added}}
+    corrected = declared_as_stored(features, stored)
     declared = {
         name: feature
         for name, feature in {**repairs.declared_features, **corrected}.items()
-        if name not in computed or name in corrected
+        if name not in computed or name in corrected or name in added
     }
     return replace(
         settled, repairs=replace(repairs, declared_features=dict(sorted(declared.items())))

@@ -133,7 +133,7 @@ def holds_bytes(kind: pa.DataType) -> bool:
     return is_binary(kind)
 
 
-def _writer_options(schema: pa.Schema) -> dict[str, Any]:
+def _writer_options(schema: pa.Schema, **names: bool) -> dict[str, Any]:
     """Return how the columns are encoded; the schema alone decides.
 
     A dictionary of encoded images helps nobody, and Arrow looks at a page's size only after each
@@ -141,10 +141,10 @@ def _writer_options(schema: pa.Schema) -> dict[str, Any]:
     memory several times over while it is written and whenever it is read.
     """
     if not any(map(holds_bytes, schema.types)):
-        return {"use_dictionary": True}
+        return {"use_dictionary": True, **names}
     # How parquet names the leaves of nested columns is best asked from Arrow.
     sample = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sample)
+    pq.write_table(schema.empty_table(), sample, **names)
     leaves = pq.read_metadata(pa.BufferReader(sample.getvalue())).schema
     columns = [leaves.column(number) for number in range(len(leaves))]
     small = [
@@ -152,7 +152,7 @@ def _writer_options(schema: pa.Schema) -> dict[str, Any]:
         for column in columns
         if column.physical_type != "BYTE_ARRAY" or column.logical_type.type != "NONE"
     ]
-    return {"use_dictionary": small, "write_batch_size": _IMAGE_ROWS_PER_BATCH}
+    return {"use_dictionary": small, "write_batch_size": _IMAGE_ROWS_PER_BATCH, **names}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -187,11 +187,11 @@ def replace_columns(
             if rows is not None:
                 ordered = rows.replace_schema_metadata(schema.metadata)
                 batches = iter(ordered.to_batches(_BATCH_ROWS))
+            # What lists hold keeps its name, too; by default Arrow calls it ``element``.
+            options = _writer_options(schema, use_compliant_nested_type=False)
             with (
                 storage_errors(target),
-                pq.ParquetWriter(
-                    target, schema, compression="snappy", **_writer_options(schema)
-                ) as writer,
+                pq.ParquetWriter(target, schema, compression="snappy", **options) as writer,
             ):
                 row = 0
                 for group in regrouped(batches, schema, sizes):
@@ -260,6 +260,8 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
         field = stored.with_name(repairs.renamed(stored.name))
         if field.name in computed:
             kept.append(pa.field(field.name, _computed_type(field.name, field.type)))
+        elif field.name in repairs.cast_columns:
+            kept.append(pa.field(field.name, pa.int64()))
         elif field.name in repairs.unwrapped_columns and is_list(field.type):
             kept.append(pa.field(field.name, field.type.value_type))
         elif field.name not in repairs.dropped_features:
@@ -316,6 +318,13 @@ class RowRepair(NamedTuple):
             # Of the dataset's files some may hold the value itself.
             if is_list(table.schema.field(place).type) and name not in computed:
                 values = _unwrapped(table.column(place), name, path)
+                table = table.set_column(place, pa.field(name, values.type), values)
+        replaced = {*computed, *(["task_index"] if self.task is not None else [])}
+        for name in repairs.cast_columns:
+            if name not in replaced:
+                place = table.schema.get_field_index(name)
+                # The scan refuses values that are no whole numbers, and Arrow raises at them.
+                values = table.column(place).cast(pa.int64())
                 table = table.set_column(place, pa.field(name, values.type), values)
         for name in computed:
             place = table.schema.get_field_index(name)

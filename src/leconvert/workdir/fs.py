@@ -311,7 +311,9 @@ def sync_tree(root: Path, *, files: bool = True, fs: FileSystem = LOCAL) -> None
             subfolders.sort()
             if files:
                 for name in sorted(names):
-                    sync_file(Path(folder, name), fs=fs)
+                    path = Path(folder, name)
+                    if not path.is_symlink():  # it has no content, and may lead to nothing
+                        sync_file(path, fs=fs)
             sync_dir(Path(folder), fs=fs)
 
 

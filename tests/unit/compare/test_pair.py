@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -278,6 +279,20 @@ def test_damage_is_found_and_named(
     assert any(line.startswith(path) and word in line for line in said), said
 
 
+class Extension(pa.ExtensionType):  # type: ignore[misc]
+    """Columns are of such types where `datasets` is imported, too."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.float64(), "tests.extension")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+def extended(values: list[float]) -> pa.Array:
+    return pa.ExtensionArray.from_storage(Extension(), pa.array(values, pa.float64()))
+
+
 @pytest.mark.parametrize(
     ("left", "right", "same"),
     [
@@ -292,6 +307,8 @@ def test_damage_is_found_and_named(
         (pa.array([{"a": 1}]), pa.array([{"b": 1}]), False),
         (pa.array([[1.0], None]), pa.array([[1.0], None]), True),
         (pa.array(["x"]), pa.array(["y"]), False),
+        (extended([math.nan, 0.0]), extended([math.nan, 0.0]), True),
+        (extended([math.nan, 0.0]), extended([math.nan, -0.0]), False),
     ],
 )
 def test_values_are_the_same_bit_by_bit(left: pa.Array, right: pa.Array, same: bool) -> None:

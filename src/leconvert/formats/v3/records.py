@@ -221,8 +221,8 @@ def pandas_index(schema: pa.Schema) -> str | None:
 _FORMAT = "leconvert/repairs"
 # Version 1 had fewer fields, which are those of a source that is read as it stands. A result of
 # selected episodes has version 3: who does not know of selections would miss the others. One of
-# trimmed episodes has version 4, one of renamed features version 5.
-_KNOWN_VERSIONS = (1, 2, 3, 4, 5)
+# trimmed episodes has version 4, one of renamed features version 5, one of cast columns version 6.
+_KNOWN_VERSIONS = (1, 2, 3, 4, 5, 6)
 
 
 def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
@@ -230,6 +230,7 @@ def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
     version = 2 if repairs.selected_episodes is None else 3
     version = 4 if repairs.trimmed_episodes else version
     version = 5 if repairs.renamed_features else version
+    version = 6 if repairs.cast_columns else version
     record = {"format": _FORMAT, "version": version, **repairs.as_record()}
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     (Path(root) / REPAIRS_PATH).write_text(text, encoding="utf-8")
