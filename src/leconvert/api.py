@@ -81,7 +81,6 @@ from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.workdir.swap import (
     META,
-    codebase_version,
     is_converted,
     old_dir,
     overlaid_meta,
@@ -1110,7 +1109,7 @@ def find_finished(
         if not sources[0].is_dir():
             changes = layout != LayoutOptions() or repairs.as_record() or selection
             if not changes:
-                raise _nothing_to_compare(target, sources[0])
+                raise _nothing_to_compare(target, sources[0], layout.to)
             return None
     with overlaid_pair(target, sources) as (result, roots):
         try:
@@ -1142,9 +1141,11 @@ def find_finished(
     raise does_not_match(exchanged, sources, shown, in_place=in_place)
 
 
-def _nothing_to_compare(target: Path, kept: Path) -> SourceError:
+def _nothing_to_compare(target: Path, kept: Path, to: str) -> SourceError:
+    # Opened, so that one which cannot be read says so.
+    version = open_dataset(target, version=to).info["codebase_version"]
     return SourceError(
-        f"{target} is already {codebase_version(target)}.",
+        f"{target} is already {version}.",
         path=str(target),
         details=[
             f"It was not compared: a conversion in place keeps its source as {kept}, which is "

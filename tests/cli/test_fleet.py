@@ -23,6 +23,7 @@ from leconvert.model import LayoutOptions
 from leconvert.planner import open_or_plan
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_table, make_dataset
 from leconvert.testing import with_column as column
+from leconvert.text import GET_AGAIN
 from leconvert.workdir.records import WorkDir
 from leconvert.worker_pool import LeaseOptions
 from tests.program import Leconvert
@@ -92,7 +93,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
         "torn": "set aside",
     }
     by = {row["code"]: row["helps"] for row in told["set_aside_by"]}
-    assert by == {"timestamps": "--retime", "unreadable-file": None}
+    assert by == {"timestamps": "--retime", "unreadable-file": f"{GET_AGAIN}."}
     for name, flags in (("good", ()), ("more/good", ("--to", "v2.1"))):
         alone = tmp_path / "alone" / name
         alone.parent.mkdir(parents=True, exist_ok=True)

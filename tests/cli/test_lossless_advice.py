@@ -154,7 +154,8 @@ _DESTROYS = re.compile(
 # What a command does that the user gives, and compares before it does it.
 _HELP = {
     "remove what finished and discarded runs left",
-    "with DATASET: remove DATASET_old, if every byte of it is proven to be in DATASET",
+    "with DATASET: remove DATASET_old and former states, each if every byte of it is proven to be "
+    "in DATASET; with a fleet's WORK_DIR: former states of its results likewise",
     "remove the source that a conversion kept, after a proof that nothing is lost",
     "remove the source that the result replaced, once every byte is proven; it is kept if the "
     "result lacks anything of it",
