@@ -430,8 +430,9 @@ class Place:
         if self.case.has_former:
             wanted |= {path.name for path in self._of_others}
             ours = [path.name for path in self.root.glob("out.former-2*")]
-            if len(ours) == 1:  # one place, and its record
-                wanted |= {ours[0], f".{ours[0]}"}
+            # A forced conversion that is over is done anew by the same command.
+            if 1 <= len(ours) <= 1 + self.case.keeps_former:  # places, each with its record
+                wanted |= {name for place in ours for name in (place, f".{place}")}
         if self.case.command == "undo":
             wanted |= {"set_v30", "set_v21", "set_repaired"}
         if self.case.exchanges_meta:

@@ -12,7 +12,8 @@ then the journal names the place, then the swap moves the tree there. A kill lea
 ======================  =========================  ================================================
 killed                  what is there              what it counts as
 ======================  =========================  ================================================
-before the record       nothing new                nothing
+before the record       nothing new, or a torn     nothing; the run writes it again
+                        record
 before the tree is      a record and no tree       nothing; the run writes it again where it goes
 at its place                                       on, else ``clean --old`` removes it
 after that              both                       a former state
@@ -37,7 +38,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from leconvert.errors import LeconvertError, WorkDirError
-from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there, write_durably
+from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there
 from leconvert.workdir.records import encode_record, read_record
 from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.workdir.swap import TREE_RECORD, old_dir
@@ -196,8 +197,15 @@ def write_former(
         "old_inode": old.lstat().st_ino if is_there(old := old_dir(target)) else 0,
         **asdict(facts),
     }
-    record = encode_record(_KIND, _VERSION, run_id, fields_of_record)
-    write_durably(_record_of(former_dir(target, run_id)), record, fs=fs)
+    record = _record_of(former_dir(target, run_id))
+    # In place, without a temporary file that a crash would leave beside the user's data: one that
+    # is torn tells nothing, and nothing is moved before it is whole.
+    with storage_errors(record):
+        with suppress(FileNotFoundError):
+            fs.remove_file(record)
+        raw = encode_record(_KIND, _VERSION, run_id, fields_of_record)
+        fs.write_new(record, raw, sync=True)
+        fs.sync_dir(record.parent)
 
 
 def stands_as_left(target: Path) -> bool:
