@@ -76,6 +76,7 @@ from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.storage_errors import any_storage_errors
 from leconvert.workdir.swap import (
     is_converted,
+    is_same_folder,
     old_dir,
     overlaid_meta,
     result_aside,
@@ -416,7 +417,7 @@ def _convert(
     target = Path(output).resolve() if output is not None else source
     if migrates:
         target = WorkDir.migrated(source)
-    if output is not None and target == source and len(sources) == 1:
+    if output is not None and len(sources) == 1 and is_same_folder(target, source):
         raise source_as_output(source)
     if migrates and work_dir is None:
         folder = source.parents[2]  # an outline lies in the work dir of its run
