@@ -82,6 +82,7 @@ from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_t
 from leconvert.workdir.swap import (
     META,
     is_converted,
+    is_same_folder,
     old_dir,
     overlaid_meta,
     result_aside,
@@ -425,7 +426,7 @@ def _convert(
     target = Path(output).resolve() if output is not None else source
     if migrates:
         target = WorkDir.migrated(source)
-    if output is not None and target == source and len(sources) == 1:
+    if output is not None and len(sources) == 1 and is_same_folder(target, source):
         raise source_as_output(source)
     if migrates and work_dir is None:
         folder = source.parents[2]  # an outline lies in the work dir of its run

@@ -59,7 +59,7 @@ from leconvert.model import (
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.selection import EpisodeSelection
-from leconvert.source import check_source_unchanged, scan_source
+from leconvert.source import FileFacts, check_source_unchanged, scan_source
 from leconvert.text import amount, count, shown
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import CANNOT_LINK, can_clone, is_there
@@ -74,7 +74,14 @@ from leconvert.workdir.run import (
     write_plan,
 )
 from leconvert.workdir.storage_errors import storage_errors
-from leconvert.workdir.swap import META, check_places, is_converted, overlaid_meta, try_renames
+from leconvert.workdir.swap import (
+    META,
+    check_places,
+    is_converted,
+    is_same_folder,
+    overlaid_meta,
+    try_renames,
+)
 
 if TYPE_CHECKING:
     from leconvert.hub.provenance import HubOrigin
@@ -1203,18 +1210,41 @@ def check_all_places(
 
     A merge has a place of its own: it is never that of a source.
     """
+    seen: dict[object, int] = {}
     for number, source in enumerate(sources):
-        if source in sources[:number]:
-            raise UsageError(
-                f"{source} is given twice.", path=str(source), next_step="Give each dataset once."
-            )
-        if len(sources) > 1 and source == target:
+        for identity in _identities(source) if len(sources) > 1 else ():
+            other = sources[seen.setdefault(identity, number)]
+            if seen[identity] != number:
+                as_other = "" if other == source else f", as {other} too: it is mounted twice"
+                raise UsageError(
+                    f"{source} is given twice{as_other}.",
+                    path=str(source),
+                    next_step="Give each dataset once.",
+                )
+        if len(sources) > 1 and is_same_folder(source, target):
             raise UsageError(
                 f"{source} cannot be the output too: datasets are merged into a new one.",
                 path=str(source),
                 next_step="Name another --output.",
             )
         check_places(source, target, work_dir, outlined=outlined)
+
+
+def _identities(source: Path) -> Iterator[object]:
+    """Yield what two paths of one dataset have in common, and no two datasets.
+
+    A folder that is mounted once more elsewhere has one device and inode number (bind mounts). Two
+    mounts of one NFS export may have device numbers of their own: there the folder's inode and the
+    facts of its tables tell. The times of their last change are among them, which no copy keeps.
+    """
+    yield source
+    with suppress(OSError):  # what cannot be read is told later
+        found = source.stat()
+        if found.st_ino:  # some mounts number nothing
+            yield found.st_dev, found.st_ino
+        tables = [path for path in (source / META).iterdir() if path.is_file()]
+        if tables:
+            yield found.st_ino, frozenset((path.name, FileFacts.of(path)) for path in tables)
 
 
 def _write(

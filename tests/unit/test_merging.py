@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +31,7 @@ from leconvert.errors import (
     UsageError,
 )
 from leconvert.formats import PROVENANCE_PATH, open_dataset, read_provenance, v2, v3
-from leconvert.planner import open_or_plan
+from leconvert.planner import check_all_places, open_or_plan
 from leconvert.selection import EpisodeSelection
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset, with_column
 
@@ -191,6 +194,53 @@ def test_places_that_make_no_sense_are_refused(
     for inside in (two[0], two[1] / "out", tmp_path):
         with pytest.raises(UsageError):
             leconvert.merge(two, output=inside)
+
+
+@pytest.fixture
+def mounted_twice(two: list[Path], tmp_path: Path) -> Iterator[Path]:
+    """The first source under another name, by a bind mount."""
+    place = tmp_path / "bind"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "--bind", str(two[0]), str(place)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"this user may not mount: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_dataset_that_is_mounted_twice_is_merged_once(
+    two: list[Path], tmp_path: Path, mounted_twice: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for more in ([], ["--dry-run"]):
+        given = [*map(str, two), str(mounted_twice), "--output", str(out), *more]
+        assert main(["merge", *given]) == 2
+        assert f"{mounted_twice} is given twice, as {two[0]} too" in capsys.readouterr().err
+    assert main(["convert", str(two[0]), str(mounted_twice)]) == 2
+    assert f"The output is the source itself, {two[0]}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_two_mounts_of_one_export_are_one_dataset_and_a_copy_is_not(
+    two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount of its own may have a device number of its own."""
+    mount, real = tmp_path / "mount", Path.stat
+    mount.symlink_to(two[0])
+    copy = shutil.copytree(two[0], tmp_path / "copy")
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        if path != mount:
+            return found
+        return os.stat_result([*found[:2], found.st_dev + 1, *found[3:]])
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(UsageError, match=f"{mount} is given twice, as {two[0]} too"):
+        check_all_places([two[0], mount], tmp_path / "out", tmp_path / "work")
+    check_all_places([two[0], two[1], copy], tmp_path / "out", tmp_path / "work")
 
 
 # --- provenance -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,14 @@ from leconvert.compare.files import reason_to_keep
 from leconvert.errors import FindingsError, PlanMismatchError, TargetError, UsageError
 from leconvert.formats import rows_of, v3
 from leconvert.formats.v3 import read_repairs
+from leconvert.media.encode import encode_clip
 from leconvert.model import LayoutOptions, stream_of_camera
 from leconvert.packer import ProofOptions
 from leconvert.planner import draft_plan, open_or_plan
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.selection import EpisodeSelection, FrameInterval, parse_frames
 from leconvert.source import scan_source
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset
 
 CAMERA = "observation.images.top"
 BYTES = ProofOptions(verify="bytes")
@@ -196,6 +198,31 @@ def test_a_trimmed_source_for_v21_is_a_finding(trimmed: Path, tmp_path: Path) ->
         repairs=RepairOptions(on_bad_episode="drop"),
         proof=BYTES,
     )
+
+
+@pytest.mark.parametrize("kind", ["intra refresh", "a table that lists every frame"])
+def test_frames_that_no_decoder_finds_are_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    camera = CameraSpec(key=CAMERA, width=160, height=64)
+    source = make_dataset(tmp_path / "set", DatasetSpec(episodes=2, frames=30, cameras=(camera,)))
+    path = source / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"
+    frames = [draw_frame(FrameLabel(0, 1, at), 64, 160) for at in range(30)]
+    options = {"x264-params": "keyint=10:scenecut=0:bframes=0"}
+    options |= {"intra-refresh": "1"} if kind == "intra refresh" else {}
+    encode_clip(path, frames, fps=Fraction(30), gop_size=10, options=options)
+    if kind != "intra refresh":
+        path.write_bytes(path.read_bytes().replace(b"stss", b"free"))
+    words = ["trim", str(source), "-o", str(tmp_path / "out"), "--episode", "1", "--frames"]
+    for more in ([], ["--dry-run"], ["--to", "v2.1"]):
+        assert main([*words, "12:25", *more]) == 3
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"{CAMERA}/episode_000001.mp4: no decoder can start at frame 1" in said
+        assert "frames 12:25 of episode 1 cannot be cut out as they are." in said
+    assert [each.name for each in tmp_path.iterdir()] == ["set"]
+    encode_clip(path, frames, fps=Fraction(30), gop_size=2)  # as the message says
+    assert main([*words, "12:25"]) == 0
+    assert verify_pair(tmp_path / "out", source, depth="bytes").ok
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from leconvert.engines import BUILT_IN, EngineNames, make_engine, parse_engine_o
 from leconvert.errors import UsageError
 from leconvert.machine import lerobot_home
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.workdir.swap import source_as_output
+from leconvert.workdir.swap import is_same_folder, source_as_output
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -354,7 +354,7 @@ def dataset_root(options: argparse.Namespace) -> Path:
 
 def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
     """Refuse an ``--output`` that is the source: beside it, the source is never touched."""
-    if options.output is not None and Path(options.output).resolve() == local:
+    if options.output is not None and is_same_folder(Path(options.output).resolve(), local):
         raise source_as_output(local)
 
 

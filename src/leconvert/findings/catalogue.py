@@ -169,8 +169,8 @@ _SOURCE_KINDS = (
         "no-keyframe",
         "error",
         "A clip, or an episode's part of a v3.0 file, does not begin with a keyframe, or needs "
-        "frames of another episode, or for v2.1 any beside it: it cannot be cut out without "
-        "encoding it again.",
+        "frames of another episode, or for v2.1 any beside it, or to be trimmed lists keyframes at "
+        "which no decoder can start: it cannot be cut out without encoding it again.",
         ("--drop-feature", DROP),
     ),
     Kind(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from struct import unpack_from
@@ -265,6 +265,32 @@ class ClipIndex:
         tail = next((at for at in range(stop, last + 1) if self.can_cut(at)), None)
         return None if head is None or tail is None else (head, tail)
 
+    def false_keyframes(self, first: int, stop: int) -> list[int]:
+        """Return the samples that are listed as keyframes, but no decoder can start at them.
+
+        Encoders that refresh a picture bit by bit over many frames (intra refresh) list the frames
+        where that begins; and some programs write a wrong table. The samples are read, not decoded;
+        of codecs that are not known here none is returned.
+
+        Raises:
+            UnreadableSourceError: The file cannot be read.
+        """
+        starts = _STARTS.get(codec_of(self.codec) or "")
+        if starts is None:
+            return []
+        try:
+            with open(self.path, "rb", buffering=0) as file:  # noqa: PTH123 (unbuffered, by name)
+                return [
+                    sample
+                    for sample in (np.flatnonzero(self.keyframes[first:stop]) + first).tolist()
+                    if not starts(
+                        os.pread(file.fileno(), int(self.sizes[sample]), int(self.offsets[sample])),
+                        self.sample_entry,
+                    )
+                ]
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
     def frames_off_their_place(self, fps: Fraction) -> int:
         """Count frames whose stored time is half a frame or more from rank / ``fps``."""
         if self._is_at_rate(fps):
@@ -342,3 +368,94 @@ def _as_array(times: IntArray | range) -> IntArray:
     if isinstance(times, range):
         return np.arange(times.start, times.stop, times.step)
     return times
+
+
+# ------------------------------------------------------------------------------------------------
+# Whether a decoder can start at a sample, by its first bits. A sample whose bits make no sense, or
+# begin in a way that is not known here, counts as a start.
+
+
+_IDR, _SLICE = 5, 1  # NAL units of H.264
+_INTRA_SLICES = frozenset({2, 4, 7, 9})  # I and SI
+_FRAME_HEADER, _FRAME = 3, 6  # units of AV1
+_VOP = b"\0\0\1\xb6"
+
+
+def _starts_h264(sample: bytes, entry: bytes) -> bool:
+    units = _units(sample, entry, b"avcC", 4)
+    kinds = {unit[0] & 0x1F for unit in units}
+    if _IDR in kinds or _SLICE not in kinds:
+        return True
+    return all(_slice_type(unit[1:]) in _INTRA_SLICES for unit in units if unit[0] & 0x1F == _SLICE)
+
+
+def _slice_type(header: bytes) -> int:
+    """Return the second number of the header of a slice; both are Exp-Golomb codes."""
+    bits = f"{int.from_bytes(header[:16]):0{8 * len(header[:16])}b}"
+    value = at = 0
+    for _ in range(2):
+        zeros = bits.find("1", at) - at
+        at += 2 * zeros + 1
+        value = int(bits[at - zeros - 1 : at] or "1", 2) - 1
+    return value
+
+
+def _starts_hevc(sample: bytes, entry: bytes) -> bool:
+    kinds = [unit[0] >> 1 & 0x3F for unit in _units(sample, entry, b"hvcC", 21)]
+    pictures = [kind for kind in kinds if kind < 32]
+    return not pictures or all(16 <= kind <= 23 for kind in pictures)
+
+
+def _units(sample: bytes, entry: bytes, config: bytes, place: int) -> list[bytes]:
+    """Return the NAL units of a sample; the decoder's configuration says how lengths are stored."""
+    at = entry.find(config) + 4 + place
+    width = (entry[at] & 3) + 1 if 4 + place <= at < len(entry) else 4
+    units, at = [], 0
+    while at + width < len(sample):
+        size_bytes = int.from_bytes(sample[at : at + width])
+        at += width
+        if size_bytes:
+            units.append(sample[at : at + size_bytes])
+        at += size_bytes
+    return units
+
+
+def _starts_av1(sample: bytes, _: bytes) -> bool:
+    at = 0
+    while at + 1 < len(sample):
+        head = sample[at]
+        kind, at = head >> 3 & 15, at + 1 + (head >> 2 & 1)
+        size_bytes, shift = len(sample) - at, 0
+        if head & 2:  # its size follows, 7 bits a byte
+            size_bytes = 0
+            while at < len(sample):
+                byte, at = sample[at], at + 1
+                size_bytes |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+        if kind in (_FRAME_HEADER, _FRAME) and at < len(sample):
+            # A new frame, not one that is shown again, and a key frame.
+            return sample[at] >> 5 == 0
+        at += size_bytes
+    return True
+
+
+def _starts_vp9(sample: bytes, _: bytes) -> bool:
+    head = sample[0] if sample else 0
+    is_longer = head & 0x30 == 0x30  # profile 3 has a reserved bit
+    return (head << 1 if is_longer else head) & 0x0C == 0
+
+
+def _starts_mpeg4(sample: bytes, _: bytes) -> bool:
+    at = sample.find(_VOP) + len(_VOP)
+    return not len(_VOP) <= at < len(sample) or sample[at] >> 6 == 0
+
+
+_STARTS: Mapping[str, Callable[[bytes, bytes], bool]] = {
+    "h264": _starts_h264,
+    "hevc": _starts_hevc,
+    "av1": _starts_av1,
+    "vp9": _starts_vp9,
+    "mpeg4": _starts_mpeg4,
+}

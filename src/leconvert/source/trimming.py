@@ -20,7 +20,7 @@ from leconvert.errors import UsageError
 from leconvert.findings import Observation
 from leconvert.model import DATA_STREAM, IntArray, Misfit
 from leconvert.source.episodes import EpisodePaths, Slices, index_of_remuxed
-from leconvert.text import shown
+from leconvert.text import count, shown
 
 __all__ = ["trimmed_before", "trimmed_slices"]
 
@@ -74,10 +74,11 @@ def trimmed_slices(
                 _Clip(clip, own, int(first[at]), int(first[at]) + samples)
             )
             cut = clips[episode][-1].cut(begin, stop)
-            if cut is None:
+            what = f"frames {begin}:{stop} of episode {episode}"
+            said = f"no keyframe begins what {what} need; without encoding they cannot be cut out."
+            if cut is None or (said := clips[episode][-1].doubt(path, cut, what)):
                 relative = paths.relative(each.stream, episode)
-                said = f"{shown(relative)}: no keyframe begins what frames {begin}:{stop} of "
-                said += f"episode {episode} need; without encoding they cannot be cut out."
+                said = f"{shown(relative)}: {said}"
                 remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
                 continue
             first[at], lead[at] = own + cut[0], begin - cut[0]
@@ -85,9 +86,9 @@ def trimmed_slices(
             size_bytes[at] = numbers[at, 4] = clip.sizes[own + cut[0] : own + cut[1]].sum()
         found.append(replace(each, numbers=numbers, first=first, size_bytes=size_bytes, lead=lead))
     if to == "v2.1":
-        for episode, found_clips in clips.items():
+        for episode in clips.keys() - {remark.episode for remark in remarks}:
             at = int(np.searchsorted(episode_index, episode))
-            _check_held_by_v21(episode, found_clips, *intervals[episode], int(length[at]))
+            _check_held_by_v21(episode, clips[episode], *intervals[episode], int(length[at]))
     return found, remarks
 
 
@@ -193,6 +194,28 @@ class _Clip(NamedTuple):
             self.own + first, self.own + stop, begin=self.begin, end=self.end
         )
         return None if cut is None else (cut[0] - self.own, cut[1] - self.own)
+
+    def doubt(self, path: str, cut: tuple[int, int], what: str) -> str:
+        """Say why what is cut out would not be seen as in the file; nothing where it would.
+
+        A decoder starts at every keyframe that a file lists: so do LeRobot and our statistics. The
+        first sample is left out, at which whoever reads the file as it is starts too. A clip that
+        has to be remuxed is not looked at: its keyframes are FFmpeg's.
+        """
+        if self.clip.path != path:
+            return ""
+        first, stop = self.own + cut[0], self.own + cut[1]
+        false = [sample for sample in self.clip.false_keyframes(first, stop) if sample]
+        if not false:
+            return ""
+        frame = int(self.clip.ranks[false[0]]) - self.own
+        more = f" and {count(len(false) - 1, 'other')}" if len(false) > 1 else ""
+        return (
+            f"no decoder can start at frame {frame}{more} that its table of keyframes lists (the "
+            "encoder refreshed pictures bit by bit, or the table is wrong), so "
+            f"{what} cannot be cut out as they are. Encode the clip anew, with whole keyframes, or "
+            "leave the episode as it is."
+        )
 
 
 def _check_held_by_v21(

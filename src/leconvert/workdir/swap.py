@@ -84,6 +84,7 @@ __all__ = [
     "is_converted",
     "is_listed",
     "is_new_tree",
+    "is_same_folder",
     "kept_meta",
     "mark_tree",
     "marked_by",
@@ -1096,6 +1097,13 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
             path=str(target.parent),
             next_step="Make it first.",
         )
+
+
+def is_same_folder(one: Path, other: Path) -> bool:
+    """Tell whether two resolved paths are one folder, which may be mounted twice."""
+    with suppress(OSError):
+        return one == other or one.samefile(other)
+    return False
 
 
 def source_as_output(source: Path) -> UsageError:
