@@ -132,7 +132,7 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
         ("from-v3", "swap", 1, 8),
         ("to-v21", "finish", 2, 4),
         ("append", "pack,swap", 5, 10),
-        ("renewed", "swap", 1, 12),
+        ("renewed", "swap", 1, 7),
         ("append-renames", "swap", 1, 12),
         ("back", "swap,finish", 2, 8),
         ("back-renames", "swap", 1, 12),
