@@ -87,12 +87,15 @@ WORKERS = {
 }
 
 
-QUICK = (one, "DataLoader", "spawned, persistent")
-COMBINATIONS = [
+COMBINATIONS: list[Any] = [
+    *product((one, mixture), ("StreamLoader", "collate_fn", "DataLoader"), list(WORKERS)[:3]),
+    *product((one, mixture), ["plain"], ["in process"]),
+    (one, "DataLoader", "spawned, persistent"),
     # Processes that are spawned take seconds to start.
-    pytest.param(*each, marks=pytest.mark.slow if "spawned" in each[2] and each != QUICK else ())
-    for each in product((one, mixture), ("StreamLoader", "collate_fn", "DataLoader"), WORKERS)
-] + [(one, "plain", "in process"), (mixture, "plain", "in process")]
+    pytest.param(one, "DataLoader", "spawned", marks=pytest.mark.slow),
+    pytest.param(one, "StreamLoader", "spawned", marks=pytest.mark.slow),
+    pytest.param(one, "StreamLoader", "spawned, persistent", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("make", "kind", "workers"), COMBINATIONS)
