@@ -1308,6 +1308,12 @@ def submit_run(
     # Better now than by the packer, when the workers have ended.
     proof.check_source(is_outline=run.manifest.outline is not None)
     proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))
+    if proof.keep_as_former:
+        raise UsageError(
+            "keep_as_former cannot be told to a packer that is submitted.",
+            next_step="Leave it out: what is replaced is kept as "
+            f"{old_dir(Path(run.manifest.target))}.",
+        )
     if _is_finished(run):
         if proof.delete_source and old_dir(run.manifest.exchanged).is_dir():
             raise UsageError(

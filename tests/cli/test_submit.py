@@ -90,6 +90,11 @@ def test_a_source_that_is_not_replaced_cannot_be_removed_by_a_packer(planned: Op
         submit_run(planned.work_dir.root, proof=ProofOptions(delete_source=True), dry_run=True)
 
 
+def test_what_a_packer_cannot_be_told_is_refused(planned: OpenedRun) -> None:
+    with pytest.raises(UsageError, match="keep_as_former cannot be told"):
+        submit_run(planned.work_dir.root, proof=ProofOptions(keep_as_former=True), dry_run=True)
+
+
 def test_a_finished_run_needs_nothing(
     leconvert: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:

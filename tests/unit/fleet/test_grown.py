@@ -111,6 +111,10 @@ def test_a_users_own_dataset_of_a_name_with_old_is_nobody_elses(
         become(tmp_path / "in/set", stage)
         assert not run(tmp_path).set_aside
     assert digest_of(own) == before
+    become(tmp_path / "in/set", stages[3])
+    (tmp_path / "list.txt").write_text("in/set\n")
+    places = ["-o", str(tmp_path / "out"), "--work-dir", str(tmp_path / "work")]
+    assert main(["fleet", str(tmp_path / "list.txt"), *places, "--dry-run"]) == 0
     report = clean_fleet(tmp_path / "work")
     assert [row.path for row in report.kept] == [own]
     assert f"leconvert clean --of {result} --old" in report.kept[0].reason
