@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 from tests.mp4_boxes import Box, changed, edit_list, stbl_of
 
-__all__ = ["drift_in_place", "drifted", "other_timescale"]
+__all__ = ["drift_in_place", "drifted", "other_timescale", "start_late_in_fragments"]
 
 
 def drifted(content: bytes, ticks: int = 3) -> bytes:
@@ -52,3 +53,28 @@ def drift_in_place(root: Path) -> None:
     """Let every video file of a dataset drift."""
     for path in sorted(root.glob("videos/**/*.mp4")):
         path.write_bytes(drifted(path.read_bytes()))
+
+
+def start_late_in_fragments(path: Path, seconds: int = 1) -> None:
+    """Make a clip a fragmented MP4 whose first frame is shown late; packets stay as they are."""
+    import av
+
+    whole = path.with_suffix(".whole")
+    path.rename(whole)
+    options = {"movflags": "frag_keyframe+empty_moov"}
+    with av.open(str(whole)) as old, av.open(str(path), "w", format="mp4", options=options) as new:
+        video: Any = old.streams.video[0]
+        copy: Any = new.add_stream_from_template(video)
+        for packet in old.demux(video):
+            if packet.dts is not None:
+                packet.stream = copy
+                new.mux(packet)
+        late = seconds * int(copy.time_base.denominator)
+    whole.unlink()
+    content = bytearray(path.read_bytes())
+    at = content.find(b"tfdt")
+    while at >= 0:  # the decode time at which a fragment begins
+        time = slice(at + 8, at + (16 if content[at + 4] else 12))
+        content[time] = (int.from_bytes(content[time]) + late).to_bytes(time.stop - time.start)
+        at = content.find(b"tfdt", at + 1)
+    path.write_bytes(content)

@@ -345,8 +345,8 @@ def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
         try:
             attempts = sorted(path for path in folder.iterdir() if _ATTEMPT.match(path.name))
             winner = run.root / str(read_done(run, run_id, batch_id)["attempt"])
-        except (FileNotFoundError, WorkDirError, KeyError):
-            continue  # collected already, or damaged: the packer says so
+        except (FileNotFoundError, WorkDirError):
+            continue  # collected already, or damaged: the packer opens the batch again
         if winner not in attempts:
             continue
         generations = log.read(batch_id).generations

@@ -17,6 +17,7 @@ import leconvert
 from leconvert.cli.main import main
 from leconvert.compare import Difference, VerificationReport, verify_pair
 from leconvert.errors import InterruptedRunError, StorageError, VerificationError
+from leconvert.model import LayoutOptions
 from leconvert.packer import ProofOptions, proof
 from leconvert.packer import proof as removal
 from leconvert.packer import run as packing
@@ -232,6 +233,21 @@ def test_a_source_is_not_removed_for_a_result_that_was_overwritten_since(
     report = leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     assert report.kept_because == f"the result's {clip} was changed while the two were compared"
     assert snapshot(old_of(source_copy)) == before
+
+
+def test_tables_that_an_overlay_replaced_are_not_removed_if_they_were_overwritten_since(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overwriting = Overwriting(source_copy / "meta_old/episodes.jsonl")
+    overwriting.before(monkeypatch, proof, "remove_compared")
+    report = leconvert.convert(
+        source_copy,
+        layout=LayoutOptions(layout="overlay"),
+        proof=ProofOptions(delete_source=True),
+    )
+    said = "its episodes.jsonl was changed while the two were compared"
+    assert report.kept_because == said
+    assert overwriting.file.read_bytes() == overwriting.now != b""
 
 
 def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(

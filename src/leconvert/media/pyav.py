@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from leconvert.arrow import FloatArray
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import UnsupportedClipError, broken
 from leconvert.media.clip import ClipIndex, IntArray, presentation_ranks
@@ -132,18 +133,21 @@ def check_decodes(index: ClipIndex) -> None:
 
 def remux_clip(
     source: str | os.PathLike[str], destination: str | os.PathLike[str], *, fps: Fraction
-) -> None:
+) -> FloatArray:
     """Copy the coded packets of the first video stream into a plain MP4.
 
     Source times only give the order of presentation; the copy's frame *i* is at i / fps. A
     container that keeps coded bytes in another framing (MPEG-TS, AVI) has them reframed by FFmpeg,
     so that packets need not be the same bytes; what they decode to is.
+
+    Returns:
+        When the source shows each frame, in seconds, ascending.
     """
     import av
 
     name = os.fspath(source)
     _refuse_changing_configuration(name)
-    ranks = _ranks(name)
+    ranks, seconds = _order(name)
     timescale, frame_duration = frame_ticks(fps)
     shift = max(0, int((np.arange(len(ranks)) - ranks).max())) * frame_duration
     with (
@@ -173,6 +177,7 @@ def remux_clip(
             packet.duration = frame_duration
             output.mux(packet)
             number += 1
+    return seconds
 
 
 def _refuse_changing_configuration(path: str) -> None:
@@ -189,8 +194,8 @@ def _refuse_changing_configuration(path: str) -> None:
         return  # FFmpeg may read it all the same
 
 
-def _ranks(path: str) -> IntArray:
-    """Return the presentation rank of each packet, in decode order."""
+def _order(path: str) -> tuple[IntArray, FloatArray]:
+    """Return each packet's presentation rank, in decode order, and all times in ascending order."""
     times: list[int] = []
     with opened_video(path) as (container, stream):
         for packet in container.demux(stream):
@@ -201,6 +206,7 @@ def _ranks(path: str) -> IntArray:
             if packet.pts is None:
                 raise broken(path, "its frames have no times")
             times.append(packet.pts)
+        time_base = stream.time_base
     if not times:
         raise broken(path, "FFmpeg finds no frames in it")
     ticks = np.array(times, np.int64)
@@ -208,7 +214,7 @@ def _ranks(path: str) -> IntArray:
     ordered = bool((ticks[1:] >= ticks[:-1]).all())
     if not ordered and len(np.unique(ticks)) != len(ticks):
         raise broken(path, "two of its frames have the same time")
-    return ranks
+    return ranks, np.sort(ticks) * np.float64(time_base)
 
 
 # ------------------------------------------------------------------------------------------------

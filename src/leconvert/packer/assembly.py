@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -475,7 +476,9 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
     if counts.failed:
         details = []
         for batch_id in board.failed()[:_FAILURES_SHOWN]:
-            error = read_failed(run.paths, run.manifest.run_id, batch_id).get("error") or {}
+            error: dict[str, Any] = {}
+            with suppress(DamagedRecordError):  # the name alone sets a batch aside
+                error = read_failed(run.paths, run.manifest.run_id, batch_id).get("error") or {}
             said = f"batch {batch_id}: {error.get('message', 'no message')}"
             # What helps one batch is another thing than what is done about the run.
             helps = error.get("next_step")

@@ -204,15 +204,13 @@ def facts_of_tree(tree: Path, *, gets_links: bool = False) -> dict[str, FileFact
 class TreePair:
     """A result and its source as they are when their comparison begins.
 
-    Whoever compares the two, and then deletes one of them or moves both, looks at both once more
-    and finds the same facts. The time of a file's last change is among them: nobody can set it, so
-    a file that was overwritten and got its times back is seen. It is of use between two moments
-    between which this process gives no file a name and takes none away. Renames of the folders that
-    hold the files change nothing.
+    Whoever deletes one of them, or moves both, must find the same facts again when the comparison
+    is done. The time of a file's last change is among the facts. Nobody can set it, so a file that
+    was overwritten and got its times back is seen. This process may rename the folders meanwhile,
+    but it may give no file another name and take none away.
 
-    Not seen is a change in the same tick of the file system's clock (1 to 10 ms before Linux 6.13)
-    as an earlier change that was seen, nor one through a file that is open, between the last look
-    and the removal.
+    Two changes are not seen: one that follows another within a tick of the file system's clock (1
+    to 10 ms before Linux 6.13), and one through an open file between the last look and the removal.
     """
 
     result: Mapping[str, FileFacts]

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert import media, tables
+from leconvert.arrow import FloatArray
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import Observation, ObservationLog, RepeatedObservations
 from leconvert.formats.v2 import (
@@ -301,10 +302,10 @@ class EpisodeScanner(Scanner):
         notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> _Facts:
-        misfit = _FIT
+        misfit, seconds = _FIT, None
         if isinstance(clip, media.UnsupportedClipError):
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
-            clip, misfit = index_of_remuxed(path, self._fps), Misfit.REMUXED
+            (clip, seconds), misfit = index_of_remuxed(path, self._fps), Misfit.REMUXED
         elif isinstance(clip, UnreadableSourceError):
             raise clip
         elif media.may_be_damaged(clip):
@@ -313,7 +314,7 @@ class EpisodeScanner(Scanner):
         if frames == length > 0:
             if not clip.keyframes[0]:
                 notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
-            elif late := clip.frames_off_their_place(self._fps):
+            elif late := _frames_off_their_place(clip, seconds, self._fps):
                 notes.sight(
                     "frame-times",
                     f"{shown(notes.path)} shows {late} of {length} frames half a frame or more "
@@ -437,13 +438,25 @@ def _refuse_if_the_file_may_be_sound(
         raise cause
 
 
-def index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
-    """Return the index that a clip has once it is remuxed."""
+def _frames_off_their_place(
+    clip: media.ClipIndex, seconds: FloatArray | None, fps: Fraction
+) -> int:
+    """Count frames half a frame or more from rank / ``fps``; of a clip to be remuxed as it is."""
+    if seconds is None:
+        return clip.frames_off_their_place(fps)
+    return int(np.count_nonzero(np.abs(seconds * float(fps) - np.arange(len(seconds))) >= 0.5))
+
+
+def index_of_remuxed(path: str, fps: Fraction) -> tuple[media.ClipIndex, FloatArray]:
+    """Return the index that a clip has once it is remuxed, and when it shows each frame until then.
+
+    The times are seconds, ascending.
+    """
     folder = tempfile.mkdtemp(prefix="leconvert-scan-")
     try:
         plain = f"{folder}/clip.mp4"
-        media.remux_clip(path, plain, fps=fps)
-        return media.read_clip_index(plain)
+        seconds = media.remux_clip(path, plain, fps=fps)
+        return media.read_clip_index(plain), seconds
     finally:
         shutil.rmtree(folder)
 

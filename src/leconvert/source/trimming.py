@@ -170,7 +170,7 @@ def _index(path: str, fps: Fraction) -> media.ClipIndex:
     try:
         return media.read_clip_index(path)
     except media.UnsupportedClipError:
-        return index_of_remuxed(path, fps)
+        return index_of_remuxed(path, fps)[0]
 
 
 class _Clip(NamedTuple):

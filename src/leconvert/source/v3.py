@@ -588,12 +588,12 @@ class FileScanner(Scanner):
     def _look_at_video(
         self, routed: v3.RoutedFile, lengths: IntArray, look: FileLook, notes: ObservationLog
     ) -> None:
-        fps = self._declared.fps
+        fps, stored = self._declared.fps, None
         try:
             clip = media.read_clip_index(notes.file)
         except media.UnsupportedClipError as error:
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
-            clip, look.misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
+            (clip, stored), look.misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
         else:
             if media.may_be_damaged(clip):
                 media.check_decodes(clip)
@@ -627,6 +627,7 @@ class FileScanner(Scanner):
                     "needs frames of its neighbours; without encoding it cannot be cut out.",
                 )
         placed = sound & (np.rint(begin_seconds * float(fps)) == first)
+        seconds = seconds if stored is None else stored
         _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
         sound &= begins >= 0
         look.first = np.where(sound, begins, 0)

@@ -227,6 +227,19 @@ def test_a_record_that_lacks_anything_opens_its_batch_again(worked: OpenedRun) -
         path.write_bytes(whole)
 
 
+def test_a_torn_record_of_a_failure_still_sets_its_batch_aside(
+    worked: OpenedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, paths = str(worked.work_dir.root), worked.paths
+    paths.done(0).unlink()
+    paths.failed(0).write_bytes(b'{"format": "leconv')
+    assert main(["pack", work]) == 8
+    assert f"`leconvert release {work} --failed`" in capsys.readouterr().err
+    assert main(["release", work, "--failed"]) == 0
+    assert main(["work", work, "--lease-seconds", "0.5"]) == 0
+    assert main(["pack", work]) == 0
+
+
 def test_a_record_of_a_newer_version_is_left_to_that_version(
     worked: OpenedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sound_dataset import LENGTHS, SOUND, TOP, WRIST, Only, Severities
+from tests.drift import start_late_in_fragments
 from tests.oddities import rotate
 from tests.recordings import each
 
@@ -541,6 +542,17 @@ def test_a_fragmented_clip_will_be_remuxed(
     found = severities(scan_source(source))
     assert found.pop("codec-mismatch", {"warning"}) == {"warning"}
     assert found == {"remux": {"info"}}
+
+
+def test_a_fragmented_clip_that_starts_late_is_a_warning(source: Path) -> None:
+    """LeRobot finds no frame at 0 s; the result has every frame at its time."""
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    start_late_in_fragments(source / CLIP.format(1))
+    found = {finding.code: finding for finding in scan_source(source).findings}
+    assert found.keys() == {"frame-times", "remux"}
+    finding = found["frame-times"]
+    assert (finding.severity, finding.stream) == ("warning", f"videos/{TOP}")
+    assert f"shows {LENGTHS[1]} of {LENGTHS[1]} frames half a frame or more" in finding.message
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tests.dataset_damage import (
     set_cells,
 )
 from tests.dataset_damage import TOP as TOP_FILE
+from tests.drift import start_late_in_fragments
 from tests.mp4_boxes import changed, with_a_shorter_sample, with_bytes_over
 
 import leconvert
@@ -490,6 +491,14 @@ def test_drifted_times_are_told_with_what_becomes_of_them(
     finding = the_only(scan_source(broken), "drifted-times")
     assert finding.severity == "info"
     assert "of 72 frames lie 0.1 ms or more" in finding.message
+
+
+def test_times_of_a_file_that_will_be_remuxed_are_told_as_they_are(broken: Path) -> None:
+    start_late_in_fragments(broken / TOP_FILE)
+    found = {finding.code: finding for finding in scan_source(broken).findings}
+    assert found.keys() == {"drifted-times", "remux"}
+    assert "72 of 72 frames lie 0.1 ms or more" in found["drifted-times"].message
+    assert "by up to 1." in found["drifted-times"].message
 
 
 @pytest.fixture
