@@ -282,7 +282,7 @@ def test_a_done_batch_without_its_shards_opens_again(
         shard.unlink()
     else:
         shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(IncompleteError, match="open again"):
+    with pytest.raises(IncompleteError, match="must be done anew"):
         pack_run(planned)
     assert run_worker(planned.work_dir.root).batches_done == 1
     pack_run(planned)
