@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from leconvert.extras import missing_package
 from leconvert.machine import check_linux
 
 __all__ = ["lazy_names"]
@@ -28,6 +27,8 @@ def lazy_names(
         except ModuleNotFoundError as error:
             if title is None or error.name != "torch":
                 raise
+            from leconvert.extras import missing_package
+
             raise missing_package(f"{title} needs torch", "probe") from error
         value = getattr(module, name)
         setattr(sys.modules[package], name, value)

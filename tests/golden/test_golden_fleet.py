@@ -12,6 +12,7 @@ from leconvert.hub.pace import read_pause
 from leconvert.hub.push import PushOptions
 from leconvert.model import LayoutOptions
 from leconvert.repairs import RepairOptions
+from leconvert.text import GET_AGAIN
 from leconvert.workdir.records import WorkDir
 
 GOLDEN = Path(__file__).parent / "v1_fleet"
@@ -45,7 +46,8 @@ def test_a_fleet_is_read(tmp_path: Path) -> None:
         12.25,
     )
     assert (aside.state, aside.remedies) == (DatasetState.SET_ASIDE, ("--on-bad-episode drop",))
-    assert status.why_set_aside() == [("missing-file", 1, "--on-bad-episode drop")]
+    helps = f"{GET_AGAIN}. Or --on-bad-episode drop"
+    assert status.why_set_aside() == [("missing-file", 1, helps)]
 
 
 def test_a_fleet_of_the_hub_is_read(tmp_path: Path) -> None:

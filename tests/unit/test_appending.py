@@ -551,7 +551,7 @@ def test_the_plan_says_what_is_new(
 def test_the_command_is_repeated_whether_there_is_something_new_or_not(
     result: Path, grow: Grow, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["convert", str(result.with_name("source")), str(result), "--append"]
+    words = ["convert", str(result.with_name("source")), str(result), "--append", "--quiet"]
     assert main([*words[:-1]]) == 0
     assert "Appended 1 episode" in capsys.readouterr().out
     assert main(words[:-1]) == 0

@@ -244,7 +244,7 @@ def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple
 
 def _same_field(left: pa.Field, right: pa.Field) -> bool:
     """Tell whether two columns are alike, whatever the elements of their lists are called."""
-    return bool(left.equals(right) and left.metadata == right.metadata)
+    return bool(left.equals(right) and (left.metadata or {}) == (right.metadata or {}))
 
 
 def _described(field: pa.Field) -> str:
