@@ -337,11 +337,7 @@ def test_a_target_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> Non
 
 
 def test_a_rolled_back_swap_can_begin_anew(tmp_path: Path) -> None:
-    place = make_place(tmp_path / "p", in_place=True)
-    fs = nfs()
-    with pytest.raises(CrashError):
-        _crash_between_the_renames(place)
-    assert content(place.target) is None
+    place, fs = _killed_between_the_renames(tmp_path), nfs()
     for generation in staging_generations(place.target, place.journal(LOCAL)):
         tree = place.root / f".set.leconvert-r1.{generation}"
         (tree / "content").unlink()
@@ -356,9 +352,7 @@ def test_a_rolled_back_swap_can_begin_anew(tmp_path: Path) -> None:
 
 
 def test_a_target_lost_by_a_dead_zombie_is_put_back_even_while_packing(tmp_path: Path) -> None:
-    place = make_place(tmp_path / "p", in_place=True)
-    with pytest.raises(CrashError):
-        _crash_between_the_renames(place)
+    place = _killed_between_the_renames(tmp_path)
     journal = place.journal(nfs())
     journal.begin()
     journal.write(PackStep.PACKING)
@@ -368,14 +362,15 @@ def test_a_target_lost_by_a_dead_zombie_is_put_back_even_while_packing(tmp_path:
     place.check_finished()
 
 
-def _crash_between_the_renames(place: Place) -> None:
+def _killed_between_the_renames(folder: Path) -> Place:
+    """Return a place whose only packer died when nothing stood at the target."""
     for point in range(MOST_POINTS):
-        fs = nfs(point)
-        try:
-            place.packs(fs)
-        except CrashError:
-            if content(place.target) is None:
-                raise
+        place = make_place(folder / f"{point}", in_place=True)
+        with suppress(CrashError):
+            place.packs(nfs(point))
+        if content(place.target) is None:
+            return place
+    raise AssertionError("no packer died there")
 
 
 MISSING_, NEW_, OTHER_ = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
