@@ -207,7 +207,9 @@ class Scene:
             yield f"exit code {outcome.exit_code}: {outcome.said}"
         if outcome.how in {"broke", "hung", "died"}:
             yield f"it {outcome.how}: {outcome.said}"
-        if outcome.how == "succeeded" and self.trees().get(self.target) != self.result:
+        # Once the source is removed nothing tells what the user changed from what was written.
+        may_stand = {self.result} | (self.by_hand if self.removed else set())
+        if outcome.how == "succeeded" and self.trees().get(self.target) not in may_stand:
             yield "it succeeded, and the result is not the conversion of the source"
 
 
