@@ -418,7 +418,8 @@ def _shared_parts(
         key=lambda episode: hashlib.sha256(f"{seed}:{episode}".encode()).digest(),
     )
     ends = accumulate(map(Fraction, shares.values()))
-    edges = [0, *(round(len(dealt) * end / total) for end in ends)]
+    # Halves go up: each part then differs from its share by less than one episode.
+    edges = [0, *(int(len(dealt) * end / total + Fraction(1, 2)) for end in ends)]
     parts = {}
     for (name, share), (first, stop) in zip(shares.items(), pairwise(edges), strict=True):
         if first == stop:

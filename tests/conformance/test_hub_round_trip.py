@@ -111,7 +111,7 @@ def test_a_recording_goes_round(
     source = recording
     how = ["--orchestrate", "--num-workers", "3", "--episodes-per-batch", "2"]
     loaded, watch, limit = round_trip(logged_in, api_of(), source, tmp_path, how)
-    assert 0 < watch.most_bytes <= limit
+    assert watch.most_bytes <= limit  # a small one may come and go between two looks
     assert main(["verify", str(loaded), "--source", str(source), "--bytes"]) == 0
     original = V21Source.open(source)
     comparison.assert_rows_are_the_sources(loaded, original)
