@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from leconvert.leasing import Board, LeaseStore, WorkerIdentity
+from leconvert.run.leasing import Board, LeaseStore, WorkerIdentity
 from leconvert.workdir.records import RunPaths, WorkDir
 
 RUN_ID = "bench"

@@ -44,9 +44,8 @@ import pyarrow as pa
 from bench_common import file_system_of, without_path
 from leconvert import tables
 from leconvert._version import __version__
-from leconvert.formats import StatsBlock, v3
-from leconvert.layout import count_out_of_reach, cut_batches, layout_streams
-from leconvert.model import (
+from leconvert.dataset.formats import StatsBlock, v3
+from leconvert.model.values import (
     KEEPING_LAYOUTS,
     OVERLAY,
     Batch,
@@ -57,6 +56,7 @@ from leconvert.model import (
     StreamLayout,
     StreamScan,
 )
+from leconvert.run.layout import count_out_of_reach, cut_batches, layout_streams
 from leconvert.workdir.run import Manifest, tool_versions
 
 CAMERAS = 4
@@ -213,7 +213,7 @@ def bench_push(episodes: int, layout: str, folder: Path) -> dict[str, Any]:  # n
     """Plan a push of a migration: both listings, what the Hub copies, and every commit's share."""
     from huggingface_hub import CommitOperationCopy
 
-    from leconvert.hub.push_plan import Owned, RemoteFile, plan_push
+    from leconvert.remote.push_plan import Owned, RemoteFile, plan_push
 
     streams = ["data", *(f"videos/observation.images.{n}" for n in range(CAMERAS))]
     names = _OVERLAID if layout == OVERLAY else v3.USUAL_NAMES
@@ -242,8 +242,8 @@ def bench_push(episodes: int, layout: str, folder: Path) -> dict[str, Any]:  # n
 
 def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
     """Scan a real dataset: footers and MP4 headers."""
-    from leconvert.parallel import Spread
-    from leconvert.source import scan_source
+    from leconvert.dataset.scan import scan_source
+    from leconvert.support.parallel import Spread
 
     cpu, wall = time.process_time(), time.perf_counter()
     scan = scan_source(dataset, spread=Spread(threads=threads))

@@ -35,13 +35,13 @@ from bench_common import (
     rows_kept,
 )
 from leconvert import convert
-from leconvert.engines import LocalEngine
-from leconvert.leasing import read_done
-from leconvert.model import DATA_STREAM, LayoutOptions
+from leconvert.model.values import DATA_STREAM, LayoutOptions
+from leconvert.run.engines import LocalEngine
+from leconvert.run.leasing import read_done
+from leconvert.run.worker_pool import WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.workdir.run import open_run
-from leconvert.worker_pool import WorkerOptions
 
 
 def make_source(root: Path, episodes: int) -> None:

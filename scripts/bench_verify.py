@@ -92,7 +92,7 @@ def command(runner: str, scratch: Path) -> list[str]:
         CONVERT: convert,
         UNCHECKED: [*convert, "--no-verify"],
         START: [sys.executable, "-c", "import leconvert.cli.main, leconvert.cli.verify, "
-                "leconvert.compare"],
+                "leconvert.run.proof"],
     }[runner]  # fmt: skip
 
 

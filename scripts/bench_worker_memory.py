@@ -2,9 +2,9 @@
 
     python scripts/bench_worker_memory.py
 
-Plans datasets that are large in one way each, lets one worker do every batch, and compares the
-peak of its resident memory with what `leconvert.worker_pool.worker_bytes` expects: more, but not
-by much.
+Plans datasets that are large in one way each, lets one worker do every batch, and compares the peak
+of its resident memory with what `leconvert.run.worker_pool.worker_bytes` expects: more, but not by
+much.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bench_common import bench_parser, header, new_log, rows_kept
-from leconvert.model import LayoutOptions
-from leconvert.planner import open_or_plan
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.planner import open_or_plan
+from leconvert.run.worker_pool import worker_bytes
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.worker_pool import worker_bytes
 
 # The kernel keeps the peak of a process from its exec on.
 WORKER = """\

@@ -29,7 +29,7 @@ from tests.hub import WRITE_TOKEN, StandIn  # noqa: E402
 
 from leconvert import __version__  # noqa: E402
 from leconvert.api import convert  # noqa: E402
-from leconvert.model import LayoutOptions  # noqa: E402
+from leconvert.model.values import LayoutOptions  # noqa: E402
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset  # noqa: E402
 
 REPO = "tester/arm"

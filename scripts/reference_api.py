@@ -12,23 +12,23 @@ __all__ = ["PUBLIC", "api_page"]
 # Modules and what of them is meant for others; None for all that ``__all__`` names.
 PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert": None,
-    "leconvert.repairs": ("RepairOptions",),
-    "leconvert.worker_pool": ("LeaseOptions",),
-    "leconvert.model": ("Finding",),
-    "leconvert.engines": None,
+    "leconvert.model.repairs": ("RepairOptions",),
+    "leconvert.run.worker_pool": ("LeaseOptions",),
+    "leconvert.model.values": ("Finding",),
+    "leconvert.run.engines": None,
     "leconvert.api": ("Submission", "submit_run"),
-    "leconvert.hub.source": ("FetchedSource", "already_converted", "download", "fetch_sparse"),
-    "leconvert.hub.scratch": ("ScratchOptions",),
-    "leconvert.stores": None,
+    "leconvert.remote.source": ("FetchedSource", "already_converted", "download", "fetch_sparse"),
+    "leconvert.remote.scratch": ("ScratchOptions",),
+    "leconvert.remote.stores": None,
     "leconvert.loading": (
         *("EpisodeStream", "MixedStream", "SampleStream", "StreamFacts", "StreamLoader"),
         "UnreadableFrame",
         *("group_episodes_by_files", "partition_episodes"),
     ),
-    "leconvert.probe": ("Comparison", "compare_with_map"),
-    "leconvert.resampling": ("Resampled", "ResampledDataset", "resample"),
+    "leconvert.bench.probe": ("Comparison", "compare_with_map"),
+    "leconvert.bench.resampling": ("Resampled", "ResampledDataset", "resample"),
     "leconvert.media": ("ClipRange", "JoinedFile", "LastIndex", "join_clips"),
-    "leconvert.float32_tolerance": None,
+    "leconvert.model.float32_tolerance": None,
     "leconvert.testing": None,
 }
 

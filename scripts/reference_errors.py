@@ -1,18 +1,18 @@
-"""The errors and exit codes as a page, from `leconvert.errors`."""
+"""The errors and exit codes as a page, from `leconvert.support.errors`."""
 
 from __future__ import annotations
 
 import inspect
 
-from leconvert import errors
-from leconvert.errors import EXIT_CODES, LeconvertError
+from leconvert.support import errors
+from leconvert.support.errors import EXIT_CODES, LeconvertError
 
 __all__ = ["errors_page"]
 
 _HEAD = """\
 # Exit codes
 
-<!-- Written by scripts/make_reference.py from leconvert.errors; changes here are lost. -->
+<!-- Written by scripts/make_reference.py from leconvert.support.errors; changes here are lost. -->
 
 What a command ends with; `leconvert explain CODE` says the same.
 

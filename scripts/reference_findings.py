@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE, Kind
+from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, Kind
 
 __all__ = ["findings_page"]
 

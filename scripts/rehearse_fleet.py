@@ -35,9 +35,9 @@ from tests.unit.fleet.test_makespan import Cost, lower_bound, makespan
 
 from bench_scale import RUN_ID, simulated_manifest, simulated_scan
 from leconvert.fleet import DatasetOptions, Line, plan_fleet, read_list
-from leconvert.layout import cut_batches, layout_streams
-from leconvert.leasing import list_batches
-from leconvert.model import LayoutOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.layout import cut_batches, layout_streams
+from leconvert.run.leasing import list_batches
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import write_plan
 from storm import header, tell

@@ -21,16 +21,16 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from leconvert.leasing import Board, Lease, LeaseLostError, LeaseStore
-from leconvert.leasing.registry import WorkerReporter
-from leconvert.model import DATA_STREAM, Batch
-from leconvert.packer import check_all_done
-from leconvert.packer.assembly import Collector
-from leconvert.status import run_status
+from leconvert.model.values import DATA_STREAM, Batch
+from leconvert.report.status import run_status
+from leconvert.run.leasing import Board, Lease, LeaseLostError, LeaseStore
+from leconvert.run.leasing.registry import WorkerReporter
+from leconvert.run.packer import check_all_done
+from leconvert.run.packer.assembly import Collector
+from leconvert.run.worker import Worker
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.run import open_run
-from leconvert.worker import Worker
 
 __all__ = ["CountingFileSystem", "finish_run", "lease_run"]
 
@@ -144,7 +144,7 @@ def lease_run(work_dir: Path, batches: int, workers: int) -> dict[str, Any]:
     """
     context = multiprocessing.get_context("forkserver")
     # Imported once, however many workers there are.
-    context.set_forkserver_preload(["leconvert.worker", "leconvert.status"])
+    context.set_forkserver_preload(["leconvert.run.worker", "leconvert.report.status"])
     ready, go, queue = context.Semaphore(0), context.Event(), context.Queue()
     processes = [
         context.Process(target=work, args=(work_dir, ready, go, queue)) for _ in range(workers)

@@ -17,8 +17,8 @@ from leconvert.api import run_worker
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import lease_options
 from leconvert.cli.work import add_arguments
-from leconvert.errors import LeconvertError
-from leconvert.progress import SilentProgress, Stage
+from leconvert.support.errors import LeconvertError
+from leconvert.support.progress import SilentProgress, Stage
 
 
 class SlowDisk(SilentProgress):

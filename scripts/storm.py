@@ -43,7 +43,7 @@ from typing import Any
 import leconvert
 from leconvert.cli import main as leconvert_main
 from leconvert.cli import pack, work  # loaded here, so that a forked process has them
-from leconvert.model import LayoutOptions
+from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.records import RunPaths, WorkDir
 

@@ -43,8 +43,8 @@ import pyarrow.parquet as pq
 from leconvert import WorkerOptions, convert
 from leconvert.cli import main as leconvert_main
 from leconvert.cli import work  # loaded here, so that a forked process has it
-from leconvert.errors import BatchesFailedError
 from leconvert.fleet import DatasetState, clean_fleet, fleet_status
+from leconvert.support.errors import BatchesFailedError
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,

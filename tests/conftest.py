@@ -186,8 +186,8 @@ def leconvert_here(capsys: pytest.CaptureFixture[str]) -> Leconvert:
 @pytest.fixture
 def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
     """A run of one batch an episode that nobody has worked on, from ``work`` to ``out``."""
-    from leconvert.model import LayoutOptions
-    from leconvert.planner import open_or_plan
+    from leconvert.model.values import LayoutOptions
+    from leconvert.run.planner import open_or_plan
 
     return open_or_plan(
         small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)

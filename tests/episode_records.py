@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leconvert.formats import StatsBlock, v3
+from leconvert.dataset.formats import StatsBlock, v3
 
 
 class VideoSpan(NamedTuple):
@@ -21,7 +21,7 @@ class VideoSpan(NamedTuple):
 
 
 class EpisodeRecord(NamedTuple):
-    """What `leconvert.formats.v3.EpisodeRecords` says, of one episode."""
+    """What `leconvert.dataset.formats.v3.EpisodeRecords` says, of one episode."""
 
     episode_index: int
     data_file: int

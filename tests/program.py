@@ -23,9 +23,9 @@ _PRELOADED = (
     "pytest",
     "tests.program",
     "leconvert.api",
-    "leconvert.status",
-    "leconvert.upkeep",
-    "leconvert.compare",
+    "leconvert.report.status",
+    "leconvert.run.upkeep",
+    "leconvert.run.proof",
     "pyarrow.parquet",
 )
 

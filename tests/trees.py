@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from leconvert.formats.v3 import EpisodesReader
+from leconvert.dataset.formats.v3 import EpisodesReader
 
 __all__ = ["digest_of", "read_episodes", "snapshot"]
 

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
         split,
         trim,
     )
-    from leconvert.compare import VerificationReport, verify_pair
-    from leconvert.errors import LeconvertError
-    from leconvert.hub.push import PushOptions, PushReport, push
-    from leconvert.hub.scratch import ScratchOptions
-    from leconvert.model import LayoutOptions
-    from leconvert.packer import ProofOptions
-    from leconvert.planner import PlanOptions
-    from leconvert.repairing import RepairReport
-    from leconvert.repairs import RepairOptions
-    from leconvert.selection import EpisodeSelection, FrameInterval
-    from leconvert.worker_pool import LeaseOptions, WorkerOptions
+    from leconvert.model.repairs import RepairOptions
+    from leconvert.model.selection import EpisodeSelection, FrameInterval
+    from leconvert.model.values import LayoutOptions
+    from leconvert.remote.push import PushOptions, PushReport, push
+    from leconvert.remote.scratch import ScratchOptions
+    from leconvert.run.packer import ProofOptions
+    from leconvert.run.planner import PlanOptions
+    from leconvert.run.proof import VerificationReport, verify_pair
+    from leconvert.run.repairing import RepairReport
+    from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
+    from leconvert.support.errors import LeconvertError
 
 __all__ = [
     "ConversionReport",
@@ -64,28 +64,28 @@ __all__ = [
 
 _HOME = {
     "ConversionReport": "leconvert.api",
-    "EpisodeSelection": "leconvert.selection",
-    "FrameInterval": "leconvert.selection",
-    "LayoutOptions": "leconvert.model",
-    "LeaseOptions": "leconvert.worker_pool",
-    "LeconvertError": "leconvert.errors",
-    "PlanOptions": "leconvert.planner",
-    "ProofOptions": "leconvert.packer",
-    "PushOptions": "leconvert.hub.push",
-    "PushReport": "leconvert.hub.push",
-    "RepairOptions": "leconvert.repairs",
-    "RepairReport": "leconvert.repairing",
-    "ScratchOptions": "leconvert.hub.scratch",
+    "EpisodeSelection": "leconvert.model.selection",
+    "FrameInterval": "leconvert.model.selection",
+    "LayoutOptions": "leconvert.model.values",
+    "LeaseOptions": "leconvert.run.worker_pool",
+    "LeconvertError": "leconvert.support.errors",
+    "PlanOptions": "leconvert.run.planner",
+    "ProofOptions": "leconvert.run.packer",
+    "PushOptions": "leconvert.remote.push",
+    "PushReport": "leconvert.remote.push",
+    "RepairOptions": "leconvert.model.repairs",
+    "RepairReport": "leconvert.run.repairing",
+    "ScratchOptions": "leconvert.remote.scratch",
     "SplitPart": "leconvert.api",
-    "VerificationReport": "leconvert.compare",
-    "WorkerOptions": "leconvert.worker_pool",
+    "VerificationReport": "leconvert.run.proof",
+    "WorkerOptions": "leconvert.run.worker_pool",
     "convert": "leconvert.api",
     "merge": "leconvert.api",
-    "push": "leconvert.hub.push",
+    "push": "leconvert.remote.push",
     "repair": "leconvert.api",
     "split": "leconvert.api",
     "trim": "leconvert.api",
-    "verify_pair": "leconvert.compare",
+    "verify_pair": "leconvert.run.proof",
 }
 
 
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'leconvert' has no attribute {name!r}")
     if name != "LeconvertError":  # with which a caller catches what is raised here
-        from leconvert.machine import check_linux
+        from leconvert.support.machine import check_linux
 
         check_linux()
     value = getattr(import_module(_HOME[name]), name)

@@ -16,31 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leconvert.appending import former_episodes
-from leconvert.compare import verify_pair
-from leconvert.dataset_files import overlaid_pair
-from leconvert.engines import JobRequest, Submitter
-from leconvert.errors import (
-    BusyError,
-    InterruptedRunError,
-    LeconvertError,
-    OneHostOnlyError,
-    PlanMismatchError,
-    ProbeError,
-    SourceChangedError,
-    SourceError,
-    TargetError,
-    UsageError,
-    VerificationError,
-)
-from leconvert.formats import Totals, open_dataset, open_sources, read_provenance, target_of
-from leconvert.formats.v3 import read_repairs
-from leconvert.hub.scratch import ScratchOptions
-from leconvert.layout import layout_streams
-from leconvert.leasing import read_workers
-from leconvert.machine import Machine
-from leconvert.model import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
-from leconvert.packer import (
+from leconvert.dataset.files import overlaid_pair
+from leconvert.dataset.formats import Totals, open_dataset, open_sources, read_provenance, target_of
+from leconvert.dataset.formats.v3 import read_repairs
+from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.model.selection import EpisodeSelection, FrameInterval, split_episodes
+from leconvert.model.values import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
+from leconvert.remote.scratch import ScratchOptions
+from leconvert.run.appending import former_episodes
+from leconvert.run.engines import JobRequest, Submitter
+from leconvert.run.layout import layout_streams
+from leconvert.run.leasing import read_workers
+from leconvert.run.packer import (
     NoResultError,
     PackReport,
     ProofOptions,
@@ -49,7 +36,7 @@ from leconvert.packer import (
     swap_has_begun,
     taken_over,
 )
-from leconvert.planner import (
+from leconvert.run.planner import (
     MovedBytes,
     PlanOptions,
     PlanSummary,
@@ -66,10 +53,26 @@ from leconvert.planner import (
     preview_plan,
     scan_sources,
 )
-from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairs import RepairOptions, Repairs
-from leconvert.selection import EpisodeSelection, FrameInterval, split_episodes
-from leconvert.text import count, first_few
+from leconvert.run.proof import verify_pair
+from leconvert.run.worker import WorkerSummary
+from leconvert.run.worker_pool import LeaseOptions, WorkerOptions, WorkerPool, work_and_pack
+from leconvert.support.errors import (
+    BusyError,
+    InterruptedRunError,
+    LeconvertError,
+    OneHostOnlyError,
+    PlanMismatchError,
+    ProbeError,
+    SourceChangedError,
+    SourceError,
+    TargetError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.support.machine import Machine
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
+from leconvert.support.text import count, first_few
 from leconvert.workdir.activity import record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
@@ -78,7 +81,6 @@ from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
-from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.workdir.swap import (
     META,
     is_converted,
@@ -89,13 +91,11 @@ from leconvert.workdir.swap import (
     source_as_output,
     work_dir_beside,
 )
-from leconvert.worker import WorkerSummary
-from leconvert.worker_pool import LeaseOptions, WorkerOptions, WorkerPool, work_and_pack
 
 if TYPE_CHECKING:
-    from leconvert.hub.provenance import HubOrigin
-    from leconvert.hub.push import PushOptions, PushReport
-    from leconvert.repairing import RepairReport
+    from leconvert.remote.provenance import HubOrigin
+    from leconvert.remote.push import PushOptions, PushReport
+    from leconvert.run.repairing import RepairReport
 
 __all__ = [
     "ConversionReport",
@@ -229,7 +229,7 @@ def convert(
 
     Args:
         root: The dataset folder, the one that holds ``meta/``.
-        arrival: How it came from the Hub, see `leconvert.hub.source`; None for a local dataset.
+        arrival: How it came from the Hub, see `leconvert.remote.source`; None for a local dataset.
         output: Where the result goes; the source, which it may not be, is then never touched. None
             puts the result in the source's place and keeps the source beside it as ``<root>_old``.
             Where ``root`` is an outline, None migrates: the result is made on the Hub, in the
@@ -262,7 +262,7 @@ def convert(
         What was done.
 
     Raises:
-        LeconvertError: One of its subclasses; see `leconvert.errors` for which.
+        LeconvertError: One of its subclasses; see `leconvert.support.errors` for which.
     """
     return _convert(
         [Path(root)],
@@ -414,7 +414,7 @@ def _convert(
                 f"It is measured how v3.0 datasets load, not {layout.to}.",
                 next_step="Convert without a measurement (--probe).",
             )
-        from leconvert.probe import require_packages
+        from leconvert.bench.probe import require_packages
 
         require_packages("torch")
     started = time.monotonic()
@@ -500,7 +500,7 @@ def _convert(
                     progress=progress,
                 )
                 seconds |= spent
-            from leconvert.hub.provenance import note_result
+            from leconvert.remote.provenance import note_result
 
             wanted = for_push or push is not None
             on_hub = _on_hub(run)
@@ -514,7 +514,7 @@ def _convert(
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
     if push is not None and not migrates:
-        from leconvert.hub.push import push_converted
+        from leconvert.remote.push import push_converted
 
         done = replace(done, push=push_converted(target, push, progress=progress))
     return replace(done, report=page, work_dir=None if removes else folder)
@@ -555,7 +555,7 @@ def repair(
         VerificationError: The repaired dataset differs in more than was planned; nothing was moved.
         BusyError: Another process repairs or converts the dataset.
     """
-    from leconvert.repairing import repair_dataset  # nobody else pays for its imports
+    from leconvert.run.repairing import repair_dataset  # nobody else pays for its imports
 
     return repair_dataset(
         Path(root).resolve(),
@@ -569,7 +569,7 @@ def repair(
 
 def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     """Refuse before any work what could not be pushed after it."""
-    from leconvert.hub.push import PushOptions  # nobody else pays for its imports
+    from leconvert.remote.push import PushOptions  # nobody else pays for its imports
 
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
@@ -578,7 +578,7 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
     if not push.dry_run:
-        from leconvert.hub.client import check_can_push
+        from leconvert.remote.client import check_can_push
 
         check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
 
@@ -605,7 +605,7 @@ def _on_hub(run: OpenedRun) -> Mapping[str, str]:
     """Return the SHA-256 of files of a result that are on the Hub alone, by path."""
     if not run.manifest.is_migration:
         return {}
-    from leconvert.hub.sparse_snapshot import contents_on_hub  # local sources have none
+    from leconvert.remote.sparse_snapshot import contents_on_hub  # local sources have none
 
     return contents_on_hub(Path(run.manifest.source), taken_over(run))
 
@@ -617,8 +617,8 @@ def _push_migrated(
     stop: threading.Event,
     progress: Progress,
 ) -> PushReport:
-    from leconvert.hub.pace import wait_for_hub
-    from leconvert.hub.push import push
+    from leconvert.remote.pace import wait_for_hub
+    from leconvert.remote.push import push
 
     pause = partial(wait_for_hub, stop)
     try:
@@ -688,7 +688,7 @@ def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManag
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
     """Measure how fast the result loads; where that fails, the error is what was found."""
-    from leconvert.probe import probe_result  # nobody else pays for its imports
+    from leconvert.bench.probe import probe_result  # nobody else pays for its imports
 
     try:
         found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
@@ -901,7 +901,7 @@ def split(
         output_dir: The folder in which each part gets a folder of its name.
         into: Name of each part, and its share of the episodes, such as ``0.9``, or a list of
             episodes, such as ``"0-99,120"``.
-        seed: Decides which episodes a share takes; see `leconvert.selection.split_episodes`.
+        seed: Decides which episodes a share takes; see `leconvert.model.selection.split_episodes`.
         dry_run: Only plan the parts; nothing is written.
         layout: See `convert`, as for all that follow.
         repairs: What the conversions may change.
@@ -1292,7 +1292,7 @@ def submit_run(
         WorkDirError: There is no run, or its records cannot be used.
     """
     if engine is None:
-        from leconvert.engines.slurm import SlurmEngine
+        from leconvert.run.engines.slurm import SlurmEngine
 
         engine = SlurmEngine()
     root = Path(work_dir).resolve()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.completion import completion_script
-from leconvert.extras import command_for_extra
+from leconvert.support.extras import command_for_extra
 from tests.program import Leconvert
 
 # What bash does at Tab: it calls the function that `complete` names, with the words so far.

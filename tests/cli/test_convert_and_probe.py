@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import leconvert
-from leconvert.errors import InstallationError
+from leconvert.support.errors import InstallationError
 from tests.program import Leconvert
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from leconvert import media
 from leconvert.cli.main import main
-from leconvert.formats import open_dataset, v3
-from leconvert.source.file_checks import uneven_steps
+from leconvert.dataset.formats import open_dataset, v3
+from leconvert.dataset.scan.file_checks import uneven_steps
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.trees import snapshot
 

@@ -10,7 +10,7 @@ import pytest
 
 from leconvert.cli.main import build_parser, main
 from leconvert.cli.options import take_arguments
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 from tests.trees import snapshot
 
 

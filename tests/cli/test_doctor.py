@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from av import __version__ as av_version
 
-from leconvert import doctor as examination
+from leconvert.cli import examination
 from leconvert.cli.doctor import doctor_lines
-from leconvert.doctor import Examination, Package, examine
-from leconvert.extras import command_for_extra, install_command
-from leconvert.fscheck import Finding, Promise
+from leconvert.cli.examination import Examination, Package, examine
 from leconvert.media import pyav
+from leconvert.support.extras import command_for_extra, install_command
+from leconvert.workdir.fscheck import Finding, Promise
 from tests.program import Leconvert
 
 DIAGNOSIS: dict[str, Any] = {
@@ -110,7 +110,7 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
 def test_what_does_not_load_is_lacking_and_stops_nothing(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "leconvert.hub.client", None)
+    monkeypatch.setitem(sys.modules, "leconvert.remote.client", None)
 
     def broken() -> None:
         raise ImportError("libavcodec.so.61: cannot open shared object file")
@@ -118,7 +118,7 @@ def test_what_does_not_load_is_lacking_and_stops_nothing(
     monkeypatch.setattr("leconvert.media.pyav.carried_ffmpeg", broken)
     seen = found()
     assert seen.lacks == ("PyAV does not load: libavcodec.so.61: cannot open shared object file.",)
-    assert "leconvert.hub.client" in seen.hub["trouble"]
+    assert "leconvert.remote.client" in seen.hub["trouble"]
     assert seen.as_record()["ok"] is False
 
 
@@ -217,7 +217,7 @@ def test_what_the_packages_say_ends_with_19(
 ) -> None:
     missing = (Package("pyarrow", ">=18", (), None, False),)
     monkeypatch.setattr(examination, "packages_of", lambda *_: missing)
-    monkeypatch.setattr("leconvert.doctor.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor")
     assert told.returncode == 19
     remedy = install_command("pyarrow>=18")
@@ -269,7 +269,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
 ) -> None:
     broken = [Finding(Promise.WRITE, False, "EROFS")]
     monkeypatch.setattr(examination, "probe_folder", lambda _folder: broken)
-    monkeypatch.setattr("leconvert.doctor.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor", tmp_path, "--json")
     assert told.returncode == 11
     record = json.loads(told.stdout)
@@ -280,7 +280,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
 def test_a_package_that_does_not_load_is_no_bug(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "leconvert.fscheck", None)
+    monkeypatch.setitem(sys.modules, "leconvert.workdir.fscheck", None)
     refused = leconvert_here("check-fs", tmp_path)
     assert refused.returncode == 19
     assert refused.stderr.startswith("leconvert: A package does not load: ")

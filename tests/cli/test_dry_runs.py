@@ -12,7 +12,7 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.hub.client import check_can_push
+from leconvert.remote.client import check_can_push
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.cli.test_reruns import flip_a_byte
 from tests.hub import READ_TOKEN, WRITE_TOKEN, StandIn
@@ -158,11 +158,11 @@ def test_a_dry_run_ends_with_the_code_of_the_run(
         def free(*_: object) -> int:
             return max(0, room - sum(size for size, *_ in snapshot(here).values()) + used)
 
-        for place in ("leconvert.planner", "leconvert.fleet.overview"):
+        for place in ("leconvert.run.planner", "leconvert.fleet.overview"):
             monkeypatch.setattr(f"{place}.free_bytes_of", free)
         usage = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free()))
-        monkeypatch.setattr("leconvert.repairing.apply.shutil", usage)
-        monkeypatch.setattr("leconvert.repairing.apply.can_clone", lambda *_: False)
+        monkeypatch.setattr("leconvert.run.repairing.apply.shutil", usage)
+        monkeypatch.setattr("leconvert.run.repairing.apply.can_clone", lambda *_: False)
     before = snapshot(here)
     capsys.readouterr()
     assert main([*command, "--dry-run"]) == code
@@ -209,7 +209,7 @@ def test_a_token_that_may_write_and_a_hub_that_does_not_say_stop_nothing(
     hub: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_nobody")
-    with pytest.raises(leconvert.errors.HubAccessError):
+    with pytest.raises(leconvert.support.errors.HubAccessError):
         check_can_push("tester/new")
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     check_can_push("tester/new")

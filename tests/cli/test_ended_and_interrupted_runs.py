@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 import leconvert as package
-from leconvert.compare import VerificationReport, verify_pair
-from leconvert.packer import proof
+from leconvert.run.packer import proof
+from leconvert.run.proof import VerificationReport, verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir import fs
 from leconvert.workdir.records import WorkDir
@@ -503,7 +503,7 @@ def test_while_one_run_swaps_another_one_of_the_same_dataset_is_refused(
     dataset: Path, tmp_path: Path, leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leconvert.cli import main
-    from leconvert.packer import run as packing
+    from leconvert.run.packer import run as packing
 
     for name in ("one", "two"):
         work = tmp_path / name

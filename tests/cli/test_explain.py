@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from leconvert import errors
 from leconvert.cli.explain import explained
 from leconvert.cli.main import main
-from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
+from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE
+from leconvert.support import errors
 
 
 @pytest.mark.parametrize("code", [str(code) for code in errors.EXIT_CODES])

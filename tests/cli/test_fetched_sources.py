@@ -203,7 +203,7 @@ def test_two_downloads_of_one_repo_at_once_do_not_mix(
 def test_two_fetches_from_one_url_at_once_do_not_mix(
     small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert import stores
+    from leconvert.remote import stores
 
     out = tmp_path / "out"
     second: list[subprocess.CompletedProcess[str]] = []

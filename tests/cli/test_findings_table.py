@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.output import findings_lines
-from leconvert.model import Finding
+from leconvert.model.values import Finding
 from tests.program import Leconvert
 
 LOST = Finding(

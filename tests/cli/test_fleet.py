@@ -18,14 +18,14 @@ import pyarrow as pa
 import pytest
 
 from leconvert.fleet import DatasetOptions, FleetDataset, plan_fleet
-from leconvert.leasing import list_batches
-from leconvert.model import LayoutOptions
-from leconvert.planner import open_or_plan
+from leconvert.model.values import LayoutOptions
+from leconvert.run.leasing import list_batches
+from leconvert.run.planner import open_or_plan
+from leconvert.run.worker_pool import LeaseOptions
+from leconvert.support.text import GET_AGAIN
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_table, make_dataset
 from leconvert.testing import with_column as column
-from leconvert.text import GET_AGAIN
 from leconvert.workdir.records import WorkDir
-from leconvert.worker_pool import LeaseOptions
 from tests.program import Leconvert
 from tests.trees import digest_of
 

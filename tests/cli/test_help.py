@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from leconvert import errors
 from leconvert.cli.main import COMMANDS as MAIN_COMMANDS
 from leconvert.cli.main import build_parser
 from leconvert.cli.parser import EXAMPLES, Parser
+from leconvert.support import errors
 
 COMMANDS = {parser.prog: parser for parser in build_parser().declared()}
 

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import leconvert as library
-from leconvert.findings import DROP, SOURCE_CATALOGUE, V3_CATALOGUE
-from leconvert.model import LayoutOptions
+from leconvert.dataset.findings import DROP, SOURCE_CATALOGUE, V3_CATALOGUE
+from leconvert.model.values import LayoutOptions
+from leconvert.support.text import GET_AGAIN
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
-from leconvert.text import GET_AGAIN
 from tests.program import Leconvert
 from tests.trees import snapshot
 

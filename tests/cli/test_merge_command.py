@@ -14,8 +14,8 @@ import pytest
 
 import leconvert as library
 from leconvert.cli.main import main
-from leconvert.hub.provenance import Origin, known_origin, read_provenance
-from leconvert.machine import lerobot_home
+from leconvert.remote.provenance import Origin, known_origin, read_provenance
+from leconvert.support.machine import lerobot_home
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
@@ -113,9 +113,9 @@ def halting(call: str, *command: object) -> Iterator[None]:
 @pytest.mark.parametrize(
     "call",
     [
-        "leconvert.planner.write_plan",
+        "leconvert.run.planner.write_plan",
         "leconvert.media.join_clips",
-        "leconvert.packer.run.swap_into_place",
+        "leconvert.run.packer.run.swap_into_place",
     ],
 )
 def test_a_merge_that_is_killed_is_finished_by_the_same_command(
@@ -138,7 +138,7 @@ def test_the_lock_of_a_planner_that_died_before_its_plan_is_cleaned(
 ) -> None:
     work = tmp_path / "work"
     command = ("merge", *two, "-o", tmp_path / "out", "--work-dir", work)
-    with halting("leconvert.planner._write", *command):
+    with halting("leconvert.run.planner._write", *command):
         assert (work / "planner.lock").exists()
         held = leconvert("clean", work)
         assert held.returncode == 0

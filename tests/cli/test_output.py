@@ -17,9 +17,9 @@ import pytest
 
 from leconvert.cli.check_fs import check_lines
 from leconvert.cli.output import folded
-from leconvert.extras import command_for_extra
-from leconvert.fscheck import CheckReport, probe_folder
+from leconvert.support.extras import command_for_extra
 from leconvert.workdir.fs import Mount
+from leconvert.workdir.fscheck import CheckReport, probe_folder
 from tests.program import Leconvert
 
 PROGRAM = [sys.executable, "-m", "leconvert"]
@@ -148,7 +148,7 @@ def test_a_permission_that_is_missing_is_called_so(
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path / "info.json"))
 
-    monkeypatch.setattr("leconvert.check.check_dataset", denied)
+    monkeypatch.setattr("leconvert.dataset.check.check_dataset", denied)
     refused = leconvert_here("check", tmp_path)
     assert refused.returncode == 11
     assert refused.stderr.splitlines() == [

@@ -9,7 +9,7 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 from tests.trees import snapshot
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import leconvert as library
-from leconvert.model import LayoutOptions
+from leconvert.model.values import LayoutOptions
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.api import convert
-from leconvert.extras import command_for_extra
+from leconvert.support.extras import command_for_extra
 from tests.program import Leconvert
 
 LAUNCHER = """\

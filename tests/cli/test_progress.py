@@ -20,13 +20,14 @@ from typing import Any
 
 import pytest
 
-from leconvert import convert, statistics
+from leconvert import convert
 from leconvert.cli.output import table
 from leconvert.cli.progress import BarProgress, LineProgress, progress_for
-from leconvert.repairs import RepairOptions
+from leconvert.dataset import statistics
+from leconvert.model.repairs import RepairOptions
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.text import amount
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.text import amount
-from leconvert.worker_pool import WorkerOptions
 
 
 def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path) -> None:

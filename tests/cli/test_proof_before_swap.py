@@ -15,14 +15,14 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.compare import Difference, VerificationReport, verify_pair
-from leconvert.errors import InterruptedRunError, StorageError, VerificationError
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions, proof
-from leconvert.packer import proof as removal
-from leconvert.packer import run as packing
-from leconvert.progress import SilentProgress, Stage
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions, proof
+from leconvert.run.packer import proof as removal
+from leconvert.run.packer import run as packing
+from leconvert.run.proof import Difference, VerificationReport, verify_pair
+from leconvert.support.errors import InterruptedRunError, StorageError, VerificationError
+from leconvert.support.progress import SilentProgress, Stage
 from leconvert.workdir import fs
 from tests.trees import snapshot
 

@@ -16,11 +16,11 @@ from huggingface_hub import HfApi, snapshot_download
 
 from leconvert.api import convert
 from leconvert.cli.main import main
-from leconvert.errors import HubAccessError, StorageError, UsageError
-from leconvert.hub import provenance
-from leconvert.hub import push as push_module
-from leconvert.hub.provenance import provenance_path, read_provenance, write_provenance
-from leconvert.hub.push import PushOptions
+from leconvert.remote import provenance
+from leconvert.remote import push as push_module
+from leconvert.remote.provenance import provenance_path, read_provenance, write_provenance
+from leconvert.remote.push import PushOptions
+from leconvert.support.errors import HubAccessError, StorageError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.swap import is_converted
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from leconvert.errors import UnreadableSourceError
-from leconvert.leasing import LeaseStore, WorkerIdentity
+from leconvert.run.leasing import LeaseStore, WorkerIdentity
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert
 

@@ -13,8 +13,8 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.compare import VerificationReport, verify_pair
-from leconvert.progress import SilentProgress, Stage
+from leconvert.run.proof import VerificationReport, verify_pair
+from leconvert.support.progress import SilentProgress, Stage
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.trees import digest_of, snapshot
 
@@ -115,7 +115,7 @@ def test_a_fleet_goes_by_a_proof_on_record_only_as_deep_as_it_was(
         compared.append(depth)
         return verify_pair(*given, depth=depth, **named)
 
-    for module in ("leconvert.api", "leconvert.packer.proof"):
+    for module in ("leconvert.api", "leconvert.run.packer.proof"):
         monkeypatch.setattr(f"{module}.verify_pair", noted)
     command = ["fleet", "list.txt", "-o", "out", "--work-dir", "work", "-j", "1", "--json"]
     rows = []
@@ -165,7 +165,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_result_that_is_missing(
     def fails(path: str) -> None:
         raise OSError(errno.EIO, "Input/output error", path)
 
-    monkeypatch.setattr("leconvert.compare.pair.media.read_stored_index", fails)
+    monkeypatch.setattr("leconvert.run.proof.pair.media.read_stored_index", fails)
     assert main(command) == 11
     assert "input/output error" in capsys.readouterr().err
     assert snapshot(here / "parts") == before
@@ -200,7 +200,7 @@ def test_stopping_a_comparison_of_a_finished_result_ends_it(here: Path) -> None:
             return super().stage(name, total, unit)
 
     stop = threading.Event()
-    with pytest.raises(leconvert.errors.InterruptedRunError):
+    with pytest.raises(leconvert.support.errors.InterruptedRunError):
         leconvert.api.find_finished(
             [here / "A"], here / "out", leconvert.LayoutOptions(), stop=stop, progress=StopsAtOnce()
         )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import UsageError, WorkDirError
-from leconvert.model import LayoutOptions
-from leconvert.planner import open_or_plan
+from leconvert.model.values import LayoutOptions
+from leconvert.run.planner import open_or_plan
+from leconvert.support.errors import UsageError, WorkDirError
 from leconvert.workdir.records import default_work_dir
 from leconvert.workdir.run import find_work_dir
 from tests.program import Leconvert

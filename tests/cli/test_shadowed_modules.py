@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from leconvert import convert
-from leconvert.doctor import library_loads, probe_diagnosis
-from leconvert.engines import LocalEngine
-from leconvert.engines.slurm import Site, SlurmOptions, worker_job
-from leconvert.errors import IncompleteError, ProbeError
-from leconvert.parallel import _other_process
-from leconvert.probe import probe_result
-from leconvert.worker_pool import WorkerOptions
+from leconvert.bench.probe import probe_result
+from leconvert.cli.examination import library_loads, probe_diagnosis
+from leconvert.run.engines import LocalEngine
+from leconvert.run.engines.slurm import Site, SlurmOptions, worker_job
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.errors import IncompleteError, ProbeError
+from leconvert.support.parallel import _other_process
 from tests.program import Leconvert
 
 # What Python imports before any module of a program, and what no program can do without it.

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.status import WIDTH, status_lines
-from leconvert.leasing import BatchState, BatchStatus
-from leconvert.status import (
+from leconvert.report.status import (
     Failure,
     JobStatus,
     Liveness,
@@ -23,6 +22,7 @@ from leconvert.status import (
     VideoBytes,
     WorkerStatus,
 )
+from leconvert.run.leasing import BatchState, BatchStatus
 from tests.program import Leconvert, started
 
 GIB = 1024**3

@@ -13,10 +13,10 @@ import pytest
 from leconvert.api import convert, submit_run
 from leconvert.cli.main import build_parser, main
 from leconvert.cli.options import proof_options
-from leconvert.errors import UsageError
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.planner import open_or_plan
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.planner import open_or_plan
+from leconvert.support.errors import UsageError
 from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert
 

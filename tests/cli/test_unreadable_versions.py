@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import leconvert as library
-from leconvert.errors import SourceError
 from leconvert.loading import EpisodeStream
+from leconvert.support.errors import SourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses

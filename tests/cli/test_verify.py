@@ -10,7 +10,7 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.selection import EpisodeSelection
+from leconvert.model.selection import EpisodeSelection
 
 TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
 

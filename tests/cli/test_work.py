@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.leasing import LeaseStore, WorkerIdentity, list_batches
-from leconvert.leasing.state import BatchState
-from leconvert.model import LayoutOptions
-from leconvert.planner import PlanOptions, open_or_plan
-from leconvert.status import run_status
+from leconvert.model.values import LayoutOptions
+from leconvert.report.status import run_status
+from leconvert.run.leasing import LeaseStore, WorkerIdentity, list_batches
+from leconvert.run.leasing.state import BatchState
+from leconvert.run.planner import PlanOptions, open_or_plan
 from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert, started
 
@@ -24,7 +24,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 GRACE_SECONDS = 30
 
 TELL_OF_WAITING = (
-    "from leconvert.worker import Worker\n"
+    "from leconvert.run.worker import Worker\n"
     "idle = Worker._idle\n"
     "def told(self):\n"
     "    print('waiting', flush=True)\n"
@@ -50,7 +50,7 @@ def test_a_signal_in_the_middle_of_a_batch_hands_it_back_in_time(
     code = (
         "import time\n"
         "from leconvert import media\n"
-        "from leconvert.errors import InterruptedRunError\n"
+        "from leconvert.support.errors import InterruptedRunError\n"
         "def endless(*_, should_stop, **__):\n"
         "    print('in the middle', flush=True)\n"
         "    while not should_stop():\n"
@@ -89,7 +89,7 @@ def test_a_signal_ends_a_worker_whose_disk_fails(planned: OpenedRun) -> None:
     code = (
         "import errno\n"
         "from leconvert.workdir.locks import Backoff\n"
-        "from leconvert.leasing import Board\n"
+        "from leconvert.run.leasing import Board\n"
         "def broken(self):\n"
         "    raise OSError(errno.EIO, 'Input/output error', 'the work dir')\n"
         "Board.next_lease = broken\n"
@@ -134,7 +134,7 @@ def test_a_worker_takes_over_what_was_silent_for_the_lease_it_was_given(
 def test_a_worker_sets_a_batch_aside_after_so_many_errors(planned: OpenedRun) -> None:
     code = (
         "from leconvert import media\n"
-        "from leconvert.errors import UnreadableSourceError\n"
+        "from leconvert.support.errors import UnreadableSourceError\n"
         "def torn(*_, **__):\n"
         "    raise UnreadableSourceError('a clip is torn.')\n"
         "media.join_clips = torn\n"
@@ -154,7 +154,7 @@ def test_a_disk_that_stays_broken_ends_a_worker_after_the_time_it_was_given(
 ) -> None:
     code = (
         "import errno\n"
-        "from leconvert.leasing import Board\n"
+        "from leconvert.run.leasing import Board\n"
         "def broken(self):\n"
         "    raise OSError(errno.ESTALE, 'Stale file handle', 'the work dir')\n"
         "Board.next_lease = broken\n"

@@ -148,7 +148,7 @@ def assert_same_tasks(ours: Path, reference: Path) -> None:
 def assert_same_stats(ours: Path, reference: Path) -> None:
     """The same numbers to the last bit; keys sorted in ours.
 
-    But for quantiles, of which the reference takes means: tests/unit/statistics has ours.
+    But for quantiles, of which the reference takes means: tests/unit/dataset/statistics has ours.
     """
     found, expected = (load_json(root, "meta/stats.json") for root in (ours, reference))
     assert list(found) == sorted(found)

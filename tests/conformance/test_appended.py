@@ -11,10 +11,10 @@ from tests.conformance.test_resumed_recording import record_one_more
 from tests.trees import digest_of
 
 from leconvert import LayoutOptions, RepairOptions, convert
-from leconvert.check import check_dataset
-from leconvert.errors import TargetError
+from leconvert.dataset.check import check_dataset
+from leconvert.run.upkeep import undo_conversion
+from leconvert.support.errors import TargetError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.upkeep import undo_conversion
 from leconvert.workdir.former import former_states
 
 LENGTHS = [9, 6, 7, 5]

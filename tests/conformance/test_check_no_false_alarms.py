@@ -17,7 +17,7 @@ from reference import convert_with_reference
 from tests.recordings import each
 
 import leconvert
-from leconvert.check import check_dataset
+from leconvert.dataset.check import check_dataset
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = (12, 7, 9)

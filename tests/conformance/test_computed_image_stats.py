@@ -22,9 +22,9 @@ from lerobot.datasets.video_utils import decode_video_frames
 from PIL import Image
 from tests.recordings import each
 
+from leconvert.dataset.statistics import ImageStats, clip_stats, sample_indices, table_stats
+from leconvert.dataset.statistics.columns import QUANTILES, downsampled
 from leconvert.media import decode_image, decode_shown
-from leconvert.statistics import ImageStats, clip_stats, sample_indices, table_stats
-from leconvert.statistics.columns import QUANTILES, downsampled
 
 Array = np.ndarray[Any, Any]
 DATASETS = ("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20")

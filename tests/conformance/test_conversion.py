@@ -19,9 +19,9 @@ from reference import convert_with_reference
 from tests.recordings import each, marks_of, twins
 
 import leconvert
-from leconvert.compare import verify_pair
-from leconvert.formats.v3 import output_path
-from leconvert.model import LayoutOptions
+from leconvert.dataset.formats.v3 import output_path
+from leconvert.model.values import LayoutOptions
+from leconvert.run.proof import verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 

@@ -22,12 +22,12 @@ from tests.oddities import ODDITIES
 from tests.recordings import marks_of, twins
 
 import leconvert
-from leconvert.compare import verify_pair
-from leconvert.errors import FindingsError
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.repairs import RepairOptions
-from leconvert.selection import EpisodeSelection
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.proof import verify_pair
+from leconvert.support.errors import FindingsError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.testing.defects import edit_table, with_column

@@ -12,11 +12,11 @@ import torch
 from tests.conformance.reference import convert_with_reference
 
 from leconvert.api import convert
+from leconvert.bench.probe import compare_with_map
+from leconvert.bench.probe.compare import compare_samples
 from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.loading.batches import DepthScale
-from leconvert.model import LayoutOptions
-from leconvert.probe import compare_with_map
-from leconvert.probe.compare import compare_samples
+from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 TOP = "observation.images.top"

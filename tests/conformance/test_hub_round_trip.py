@@ -21,7 +21,7 @@ from tests.hub.fixtures import api_of, hub, lone_client, pauses
 from tests.recordings import each
 
 from leconvert.cli import main
-from leconvert.hub import sparse_snapshot as sparse
+from leconvert.remote import sparse_snapshot as sparse
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 

@@ -22,11 +22,11 @@ from tests.recordings import each
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.formats import open_dataset
-from leconvert.hub.push import PushOptions
-from leconvert.model import DATA_STREAM, LayoutOptions, camera_of
-from leconvert.packer import ProofOptions
-from leconvert.repairs import RepairOptions
+from leconvert.dataset.formats import open_dataset
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import DATA_STREAM, LayoutOptions, camera_of
+from leconvert.remote.push import PushOptions
+from leconvert.run.packer import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
 
 __all__ = ["hub", "lone_client", "pauses"]

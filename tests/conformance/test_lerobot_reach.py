@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import leconvert
-from leconvert.float32_tolerance import frames_out_of_reach, is_out_of_reach
-from leconvert.model import IntArray, LayoutOptions
+from leconvert.model.float32_tolerance import frames_out_of_reach, is_out_of_reach
+from leconvert.model.values import IntArray, LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
 _CAMERA = CameraSpec(

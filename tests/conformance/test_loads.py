@@ -13,11 +13,12 @@ from lerobot.datasets import LeRobotDataset
 
 import leconvert
 from leconvert import media
-from leconvert.check import check_dataset
-from leconvert.compare import verify_pair
-from leconvert.errors import FindingsError
-from leconvert.packer import ProofOptions
-from leconvert.repairs import RepairOptions
+from leconvert.dataset.check import check_dataset
+from leconvert.model.repairs import RepairOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.proof import verify_pair
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.errors import FindingsError
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,
@@ -27,7 +28,6 @@ from leconvert.testing import (
     make_dataset,
     with_column,
 )
-from leconvert.worker_pool import WorkerOptions
 
 LENGTHS = (4, 3, 5)
 

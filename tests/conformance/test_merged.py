@@ -16,7 +16,7 @@ from tests.recordings import each
 
 import leconvert
 from leconvert import LayoutOptions, ProofOptions, RepairOptions
-from leconvert.selection import EpisodeSelection
+from leconvert.model.selection import EpisodeSelection
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 BYTES = ProofOptions(verify="bytes")

@@ -18,7 +18,7 @@ from tests.recordings import each
 from tests.trees import digest_of
 
 from leconvert.cli.main import main
-from leconvert.compare import verify_pair
+from leconvert.run.proof import verify_pair
 
 __all__ = ["hub", "lone_client", "pauses"]
 

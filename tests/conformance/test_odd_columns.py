@@ -23,12 +23,12 @@ from lerobot.datasets import LeRobotDataset
 from tests.conformance import as_told
 
 import leconvert
-from leconvert.check import check_dataset
 from leconvert.cli import main
-from leconvert.errors import FindingsError, LeconvertError
-from leconvert.repairs import DEFAULT_COLUMNS, RepairOptions
+from leconvert.dataset.check import check_dataset
+from leconvert.model.repairs import DEFAULT_COLUMNS, RepairOptions
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.errors import FindingsError, LeconvertError
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
-from leconvert.worker_pool import WorkerOptions
 
 LENGTHS = (3, 1, 4)
 COLUMNS_A_DATASET = 4

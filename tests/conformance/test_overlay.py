@@ -19,17 +19,17 @@ from tests.trees import digest_of, snapshot
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.compare import verify_pair
-from leconvert.errors import TargetError, UsageError
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.planner import draft_plan
-from leconvert.repairs import RepairOptions
-from leconvert.selection import EpisodeSelection
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.planner import draft_plan
+from leconvert.run.proof import verify_pair
+from leconvert.run.upkeep import clean_kept_source, undo_conversion
+from leconvert.support.errors import TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.testing.defects import edit_lines, edit_table, with_column
-from leconvert.upkeep import clean_kept_source, undo_conversion
 
 OVERLAY = LayoutOptions(layout="overlay")
 _TOP = CameraSpec(key="observation.images.top", width=32, height=32)
@@ -219,7 +219,7 @@ def test_an_undo_that_ended_between_two_renames_is_ended_by_the_next(small: Path
 def test_a_file_that_changed_since_is_no_reason_to_go_back_unseen(small: Path) -> None:
     (small / "meta_old/episodes.jsonl").write_text("")
     before = digest_of(small)
-    with pytest.raises(leconvert.errors.LeconvertError):
+    with pytest.raises(leconvert.support.errors.LeconvertError):
         undo_conversion(small)
     assert digest_of(small) == before
 
@@ -401,7 +401,7 @@ def test_beside_its_source_a_tree_has_the_sources_names(
     template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether blocks are shared then is for the file system; here they are copied."""
-    monkeypatch.setattr("leconvert.planner.can_clone", lambda *_: True)
+    monkeypatch.setattr("leconvert.run.planner.can_clone", lambda *_: True)
     report = leconvert.convert(template, output=tmp_path / "new", layout=OVERLAY)
     assert (report.files, report.kept_files, report.kept_source) == (15, 15, None)
     assert verify_pair(tmp_path / "new", template, depth="bytes").differences == ()

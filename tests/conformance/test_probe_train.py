@@ -18,10 +18,9 @@ import torch
 from tests.ranks import free_port, run_as_ranks
 
 from leconvert.api import convert
-from leconvert.errors import InterruptedRunError, PlanMismatchError, ProbeError, UsageError
-from leconvert.probe.measured import open_stream_loader
-from leconvert.probe.options import RunOptions
-from leconvert.probe.training import (
+from leconvert.bench.probe.measured import open_stream_loader
+from leconvert.bench.probe.options import RunOptions
+from leconvert.bench.probe.training import (
     StepFacts,
     TrainingLog,
     TrainOptions,
@@ -30,6 +29,7 @@ from leconvert.probe.training import (
     read_checkpoint,
     train,
 )
+from leconvert.support.errors import InterruptedRunError, PlanMismatchError, ProbeError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = [15, 9, 21, 1, 12]

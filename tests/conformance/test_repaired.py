@@ -9,8 +9,8 @@ import numpy as np
 from comparison import DECODERS
 from reference import convert_with_reference
 
-from leconvert.check import check_dataset
-from leconvert.repairing import repair_dataset
+from leconvert.dataset.check import check_dataset
+from leconvert.run.repairing import repair_dataset
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 KEY = "observation.images.top"

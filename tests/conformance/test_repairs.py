@@ -17,13 +17,13 @@ from tests.recordings import each
 from tests.trees import digest_of
 
 import leconvert
-from leconvert.compare import verify_pair
-from leconvert.errors import FindingsError
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.proof import verify_pair
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.errors import FindingsError
 from leconvert.testing import DatasetSpec, make_dataset
-from leconvert.worker_pool import WorkerOptions
 
 PHANTOM = "observation.images.egoview"
 

@@ -12,9 +12,9 @@ from datasets.exceptions import DatasetGenerationError
 from datasets.table import CastError
 
 from leconvert import LayoutOptions, RepairOptions, convert, merge, split, trim
-from leconvert.check import check_dataset
 from leconvert.cli import main
-from leconvert.selection import parse_parts
+from leconvert.dataset.check import check_dataset
+from leconvert.model.selection import parse_parts
 
 CREATED_BY_LEROBOT = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
 

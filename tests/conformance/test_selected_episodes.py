@@ -12,10 +12,10 @@ from lerobot.datasets import LeRobotDataset
 from tests.recordings import each
 
 import leconvert
-from leconvert.compare import verify_pair
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.selection import EpisodeSelection
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.proof import verify_pair
 
 
 @pytest.mark.parametrize("recording", each("cr5_5ep"), indirect=True)

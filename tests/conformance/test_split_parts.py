@@ -11,7 +11,7 @@ from lerobot.datasets import LeRobotDataset
 from tests.recordings import each
 
 import leconvert
-from leconvert.selection import EpisodeRanges
+from leconvert.model.selection import EpisodeRanges
 
 
 @pytest.mark.parametrize(

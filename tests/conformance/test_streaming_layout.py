@@ -13,9 +13,9 @@ import pytest
 from comparison import V21Source
 
 import leconvert
-from leconvert.float32_tolerance import is_out_of_reach
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
+from leconvert.model.float32_tolerance import is_out_of_reach
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 from leconvert.testing.dataset import RandomLengths
 

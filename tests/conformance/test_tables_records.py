@@ -20,8 +20,8 @@ from lerobot.datasets.utils import DatasetInfo
 from lerobot.scripts import convert_dataset_v21_to_v30 as reference_script
 from tests.recordings import each
 
-from leconvert.formats import Totals
-from leconvert.formats.v3 import converted_info, read_tasks, write_info, write_tasks
+from leconvert.dataset.formats import Totals
+from leconvert.dataset.formats.v3 import converted_info, read_tasks, write_info, write_tasks
 from leconvert.tables import RowRange, join_tables, output_schema, read_data_schema
 
 FEATURES: dict[str, dict[str, Any]] = {

@@ -12,8 +12,8 @@ from lerobot.datasets.io_utils import cast_stats_to_numpy, load_stats
 from lerobot.datasets.io_utils import write_stats as reference_write_stats
 from tests.recordings import each
 
-from leconvert.errors import SourceError
-from leconvert.formats.v3 import StatsAggregator, write_stats
+from leconvert.dataset.formats.v3 import StatsAggregator, write_stats
+from leconvert.support.errors import SourceError
 
 
 def random_stats(seed: int, episodes: int, *, quantiles: bool) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from tests.recordings import each
 
 import leconvert
 from leconvert import media
-from leconvert.compare import verify_pair
-from leconvert.packer import ProofOptions
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.proof import verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 Frames = dict[int, tuple[int, int]]

@@ -18,11 +18,11 @@ from reference import convert_with_reference, record_with_reference
 
 import leconvert
 from leconvert.api import ConversionReport
-from leconvert.check import check_dataset
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.repairs import RepairOptions
-from leconvert.selection import EpisodeSelection
+from leconvert.dataset.check import check_dataset
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 
 LENGTHS = [12, 7, 30, 9, 15, 20, 8]

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.pictures import DATA, IMAGE, move_rows
 
 import leconvert
-from leconvert.compare import Sampling, verify_pair
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.run.proof import Sampling, verify_pair
 
 
 def test_samples_load_in_lerobot_as_the_source_says(

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 
 from leconvert.cli.main import build_parser, with_hyphens
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 
 __all__ = ["Command", "commands_of", "parsed"]
 

@@ -10,7 +10,7 @@ __all__ = ["NAMES"]
 
 
 def _engines() -> dict[str, Any]:
-    from leconvert.engines.local import LocalEngine
+    from leconvert.run.engines.local import LocalEngine
 
     return {"DATASET": Path("DATASET"), "RESULT": Path("by-my-engine"), "MyEngine": LocalEngine}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from leconvert.api import convert
 from leconvert.cli import main
-from leconvert.hub.provenance import provenance_path
+from leconvert.remote.provenance import provenance_path
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import StandIn
 

@@ -8,7 +8,7 @@ from typing import Any
 import griffe
 import pytest
 
-from leconvert import errors
+from leconvert.support import errors
 from tests.docs.pages import ROOT
 from tests.scripts import loaded_script
 

@@ -45,10 +45,10 @@ from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 from tests.trees import digest_of
 
 from leconvert import api
-from leconvert.model import LayoutOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.upkeep import clean_kept_source, clean_work_dir
+from leconvert.run.worker_pool import WorkerOptions
 from leconvert.testing import edit_info
-from leconvert.upkeep import clean_kept_source, clean_work_dir
-from leconvert.worker_pool import WorkerOptions
 
 __all__ = [
     "AFTERWARDS",

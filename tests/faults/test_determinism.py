@@ -9,9 +9,9 @@ import pytest
 from tests.trees import digest_of
 
 import leconvert
-from leconvert.model import LayoutOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.worker_pool import WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.worker_pool import WorkerOptions
 
 LIMITS = LayoutOptions(data_file_size_in_mb=0.008, video_file_size_in_mb=0.012)
 

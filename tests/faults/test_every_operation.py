@@ -20,8 +20,8 @@ from tests.faults.watched_disk import Operation, WatchedDisk, names_and_sizes
 from tests.trees import digest_of
 
 from leconvert import api
-from leconvert.model import LayoutOptions
-from leconvert.worker_pool import WorkerOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.worker_pool import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 Campaign = Callable[..., list[dict[str, Any]]]

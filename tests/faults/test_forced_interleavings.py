@@ -1,6 +1,6 @@
 """The races that docstrings name, each made to happen with whole runs; none is left to chance.
 
-Claims, publishes and renames have theirs in ``tests/unit/leasing`` and ``tests/unit/workdir``.
+Claims, publishes and renames have theirs in ``tests/unit/run/leasing`` and ``tests/unit/workdir``.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from tests.faults.faulty_files import CrashError
 from tests.trees import digest_of, snapshot
 
 import leconvert
-from leconvert import api, planner, worker_pool
+from leconvert import api
 from leconvert.api import run_worker
-from leconvert.errors import (
+from leconvert.model.values import LayoutOptions
+from leconvert.run import planner, worker_pool
+from leconvert.run.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
+from leconvert.run.packer import ProofOptions, WorkerMonitor, pack_run
+from leconvert.run.packer import run as packing
+from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.worker import ShardWriter, Worker
+from leconvert.support.errors import (
     BusyError,
     LeconvertError,
     PlanMismatchError,
     SourceChangedError,
     TargetError,
 )
-from leconvert.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions, WorkerMonitor, pack_run
-from leconvert.packer import run as packing
-from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.workdir import locks
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.records import WorkDir, default_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import TREE_RECORD
-from leconvert.worker import ShardWriter, Worker
 
 PATIENCE_SECONDS = 60
 
@@ -128,7 +129,7 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
     looks: bool,
 ) -> None:
     out, work = tmp_path / "out", tmp_path / "work"
-    monkeypatch.setattr("leconvert.worker._SECONDS_BETWEEN_CHECKS", 0.0 if looks else 1e9)
+    monkeypatch.setattr("leconvert.run.worker._SECONDS_BETWEEN_CHECKS", 0.0 if looks else 1e9)
     old = plan(small_source, out, work)
     with frozen_in_a_batch(monkeypatch, work) as worker:
         new = plan(small_source, out, work, restart=True)
@@ -238,10 +239,10 @@ def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_succes
 @pytest.mark.parametrize(
     ("module", "step"),
     [
-        ("leconvert.packer.assembly", "write_meta"),
-        ("leconvert.formats.v3", "write_tasks"),
+        ("leconvert.run.packer.assembly", "write_meta"),
+        ("leconvert.dataset.formats.v3", "write_tasks"),
         ("leconvert.media", "join_clips"),
-        ("leconvert.packer.run", "prove_tree"),
+        ("leconvert.run.packer.run", "prove_tree"),
     ],
 )
 def test_a_thawed_packer_makes_its_tree_no_second_time(

@@ -21,10 +21,15 @@ from tests.flat_options import as_objects
 from tests.trees import digest_of, snapshot
 
 import leconvert
-from leconvert import worker
 from leconvert.api import run_worker
 from leconvert.cli.main import main
-from leconvert.errors import (
+from leconvert.model.values import LayoutOptions
+from leconvert.run import worker
+from leconvert.run.leasing import read_done
+from leconvert.run.packer import pack_run
+from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.worker_pool import LeaseOptions
+from leconvert.support.errors import (
     IncompleteError,
     InterruptedRunError,
     SourceChangedError,
@@ -32,15 +37,10 @@ from leconvert.errors import (
     TargetError,
     VerificationError,
 )
-from leconvert.leasing import read_done
-from leconvert.model import LayoutOptions
-from leconvert.packer import pack_run
-from leconvert.planner import PlanOptions, open_or_plan
-from leconvert.progress import SilentProgress, Stage
+from leconvert.support.progress import SilentProgress, Stage
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.records import default_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
-from leconvert.worker_pool import LeaseOptions
 
 KILLS = 12
 
@@ -150,7 +150,7 @@ def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> No
     """A signal that comes while the program starts is the shell's affair; this one comes later."""
     code = (
         "import os, signal, sys, time\n"
-        "from leconvert.worker import ShardWriter\n"
+        "from leconvert.run.worker import ShardWriter\n"
         "from leconvert.cli import main\n"
         "original = ShardWriter.write\n"
         "def interrupted(self, *arguments, should_stop, **options):\n"
@@ -389,7 +389,7 @@ def test_after_a_failed_exchange_a_run_can_be_given_up(
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(one))
 
     with monkeypatch.context() as patched:
-        patched.setattr("leconvert.planner.try_renames", lambda _: None)
+        patched.setattr("leconvert.run.planner.try_renames", lambda _: None)
         patched.setattr(FileSystem, "exchange", fail)
         with pytest.raises(TargetError, match="cannot be renamed"):
             leconvert.convert(source_copy)
@@ -408,7 +408,7 @@ def test_a_crash_after_the_swap_only_leaves_tidying_up(
 
     before = snapshot(source_copy)
     with monkeypatch.context() as patch:
-        patch.setattr("leconvert.packer.run._finish", die)
+        patch.setattr("leconvert.run.packer.run._finish", die)
         with pytest.raises(KeyboardInterrupt):
             leconvert.convert(source_copy)
     info = json.loads((source_copy / "meta/info.json").read_bytes())
@@ -423,7 +423,7 @@ def test_sigterm_makes_a_worker_process_hand_back(planned: OpenedRun) -> None:
     """The worker is frozen inside a batch, asked to end, and thawed."""
     code = (
         "import os, signal, sys\n"
-        "from leconvert.worker import ShardWriter\n"
+        "from leconvert.run.worker import ShardWriter\n"
         "from leconvert.cli import main\n"
         "original = ShardWriter.write\n"
         "def frozen(self, *arguments, **options):\n"
@@ -451,7 +451,7 @@ def test_a_batch_that_keeps_failing_is_set_aside_and_the_others_are_done(
     planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leconvert import media
-    from leconvert.errors import BatchesFailedError, UnreadableSourceError
+    from leconvert.support.errors import BatchesFailedError, UnreadableSourceError
 
     real_join = media.join_clips
 
@@ -469,7 +469,7 @@ def test_a_batch_that_keeps_failing_is_set_aside_and_the_others_are_done(
 
 
 def test_two_packers_of_one_run_do_not_meet(planned: OpenedRun) -> None:
-    from leconvert.errors import BusyError
+    from leconvert.support.errors import BusyError
     from leconvert.workdir.locks import packer_lock
 
     run_worker(planned.work_dir.root)
@@ -485,7 +485,7 @@ def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
 ) -> None:
     code = (
         "import shutil, sys\n"
-        "from leconvert.worker import ShardWriter\n"
+        "from leconvert.run.worker import ShardWriter\n"
         "from leconvert.cli import main\n"
         "original = ShardWriter.write\n"
         "def removed(self, *arguments, **options):\n"
@@ -508,11 +508,11 @@ def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
 def test_a_bug_says_that_it_is_one(small_source: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "import leconvert.packer.run\n"
+        "import leconvert.run.packer.run\n"
         "from leconvert.cli import main\n"
         "def broken(*arguments):\n"
         "    raise ZeroDivisionError('surprise')\n"
-        "leconvert.packer.run._assemble = broken\n"
+        "leconvert.run.packer.run._assemble = broken\n"
         "sys.exit(main())"
     )
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]

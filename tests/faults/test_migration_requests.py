@@ -79,7 +79,7 @@ def migrated(
     """Migrate, cut off after a request if one is named, then again; return the requests of all."""
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("leconvert.hub.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
+    monkeypatch.setattr("leconvert.remote.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
 
     def run(layout: str, number: int | None) -> int:
         name = f"tester/arm{number or 0}"

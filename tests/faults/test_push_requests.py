@@ -20,10 +20,10 @@ from tests.hub.committed import contents
 from tests.hub.fixtures import CutOff, api_of, cut_after, hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.errors import HubConflictError, HubUnavailableError
-from leconvert.hub.provenance import read_provenance
-from leconvert.hub.push import PushOptions, push
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.remote.provenance import read_provenance
+from leconvert.remote.push import PushOptions, push
+from leconvert.support.errors import HubConflictError, HubUnavailableError
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 

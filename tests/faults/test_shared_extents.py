@@ -145,9 +145,9 @@ def test_what_cannot_be_cloned_is_said_so(tmp_path: Path) -> None:
 
 
 def test_alignment_is_decided_by_the_source(bulky_source: Path, small_source: Path) -> None:
-    from leconvert.errors import UsageError
-    from leconvert.layout import choose_block_align
-    from leconvert.source import scan_source
+    from leconvert.dataset.scan import scan_source
+    from leconvert.run.layout import choose_block_align
+    from leconvert.support.errors import UsageError
 
     bulky, small = scan_source(bulky_source).streams, scan_source(small_source).streams
     assert choose_block_align(bulky, None) == 4096

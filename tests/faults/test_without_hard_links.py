@@ -130,7 +130,7 @@ def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
     holding = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from leconvert.leasing import LeaseStore, WorkerIdentity\n"
+        "from leconvert.run.leasing import LeaseStore, WorkerIdentity\n"
         "from leconvert.workdir.run import open_run\n"
         "run = open_run(Path(sys.argv[1]))\n"
         "store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process(),\n"

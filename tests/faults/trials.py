@@ -38,11 +38,13 @@ from tests.faults.watched_disk import Fault, FaultKind, Operation, WatchedDisk
 from tests.flat_options import as_objects
 from tests.trees import digest_of, snapshot
 
-from leconvert import api, parallel, upkeep, worker_pool
-from leconvert.errors import LeconvertError
-from leconvert.model import LayoutOptions
-from leconvert.packer import run as packing
-from leconvert.repairing import apply as repairing
+from leconvert import api
+from leconvert.model.values import LayoutOptions
+from leconvert.run import upkeep, worker_pool
+from leconvert.run.packer import run as packing
+from leconvert.run.repairing import apply as repairing
+from leconvert.support import parallel
+from leconvert.support.errors import LeconvertError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir import fs, identity
 from leconvert.workdir import identity as host

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from leconvert.fleet import DatasetState, HubName, Policy, PolicyRule, fleet_status, open_fleet
 from leconvert.fleet.results import read_made
-from leconvert.hub.pace import read_pause
-from leconvert.hub.push import PushOptions
-from leconvert.model import LayoutOptions
-from leconvert.repairs import RepairOptions
-from leconvert.text import GET_AGAIN
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.remote.pace import read_pause
+from leconvert.remote.push import PushOptions
+from leconvert.support.text import GET_AGAIN
 from leconvert.workdir.records import WorkDir
 
 GOLDEN = Path(__file__).parent / "v1_fleet"

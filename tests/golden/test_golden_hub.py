@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import WorkDirError
-from leconvert.hub.fetch import HubRepo, RemoteFile
-from leconvert.hub.provenance import (
+from leconvert.remote.fetch import HubRepo, RemoteFile
+from leconvert.remote.provenance import (
     Origin,
     Provenance,
     origin_path,
@@ -18,8 +17,9 @@ from leconvert.hub.provenance import (
     read_origin,
     read_provenance,
 )
-from leconvert.hub.sparse_snapshot import open_sparse_snapshot
-from leconvert.stores import StoredFile, read_notes
+from leconvert.remote.sparse_snapshot import open_sparse_snapshot
+from leconvert.remote.stores import StoredFile, read_notes
+from leconvert.support.errors import WorkDirError
 
 GOLDEN = Path(__file__).parent / "v1_hub"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

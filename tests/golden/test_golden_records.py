@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import WorkDirError
-from leconvert.leasing import WorkerIdentity, list_batches, read_done, read_failed, read_workers
-from leconvert.leasing.leases import LeaseLogFiles, LeaseStore
-from leconvert.leasing.state import BatchState, Generation, Outcome
-from leconvert.model import Batch, Shard
+from leconvert.model.values import Batch, Shard
+from leconvert.run.leasing import WorkerIdentity, list_batches, read_done, read_failed, read_workers
+from leconvert.run.leasing.leases import LeaseLogFiles, LeaseStore
+from leconvert.run.leasing.state import BatchState, Generation, Outcome
+from leconvert.support.errors import WorkDirError
 from leconvert.workdir.activity import JobRecord, read_invocations, read_jobs, read_probe
 from leconvert.workdir.exclusion import Exclusion, read_one_host
 from leconvert.workdir.identity import HostIdentity

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import UnreadableSourceError
-from leconvert.formats import v3
-from leconvert.repairing import Changes, read_changes
-from leconvert.repairs import DroppedEpisode, LocatedFile, Repairs
-from leconvert.selection import EpisodeRanges
+from leconvert.dataset.formats import v3
+from leconvert.model.repairs import DroppedEpisode, LocatedFile, Repairs
+from leconvert.model.selection import EpisodeRanges
+from leconvert.run.repairing import Changes, read_changes
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.workdir.former import FormerState, TreeFacts, former_states
 
 GOLDEN = Path(__file__).parent / "v1_result"

@@ -19,7 +19,7 @@ from slurm_lab.requirements import missing_packages
 
 from leconvert.api import convert
 from leconvert.cli import main
-from leconvert.status import run_status
+from leconvert.report.status import run_status
 from leconvert.workdir.run import open_run
 from tests.trees import digest_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from leconvert import LayoutOptions, convert
-from leconvert.errors import LeconvertError
 from leconvert.media.pyav import open_container
+from leconvert.support.errors import LeconvertError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 # So many that their indices are read together.

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leconvert.errors import LeconvertError
-from leconvert.model import SourceScan
-from leconvert.repairs import RepairOptions
-from leconvert.source import scan_source
+from leconvert.dataset.scan import scan_source
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import SourceScan
+from leconvert.support.errors import LeconvertError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_lines, make_dataset
 
 CAMERA = "observation.images.top"

@@ -11,18 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from leconvert.errors import UsageError
-from leconvert.float32_tolerance import frames_out_of_reach
-from leconvert.formats.v3 import output_path
-from leconvert.layout import (
-    check_layout_options,
-    count_out_of_reach,
-    cut_batches,
-    layout_streams,
-    roll_over,
-    together,
-)
-from leconvert.model import (
+from leconvert.dataset.formats.v3 import output_path
+from leconvert.model.float32_tolerance import frames_out_of_reach
+from leconvert.model.values import (
     MEBIBYTE,
     FileTable,
     IntArray,
@@ -32,6 +23,15 @@ from leconvert.model import (
     StreamLayout,
     StreamScan,
 )
+from leconvert.run.layout import (
+    check_layout_options,
+    count_out_of_reach,
+    cut_batches,
+    layout_streams,
+    roll_over,
+    together,
+)
+from leconvert.support.errors import UsageError
 
 SIZES = st.lists(st.integers(0, 3 * MEBIBYTE), min_size=1, max_size=60)
 STREAMING = LayoutOptions(layout="streaming", loader_workers=1)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.faults.faulty_files import FaultyFileSystem
 
-from leconvert.errors import LeconvertError
-from leconvert.leasing import (
+from leconvert.run.leasing import (
     Board,
     Lease,
     LeaseLostError,
@@ -26,7 +25,7 @@ from leconvert.leasing import (
     read_done,
     void_done,
 )
-from leconvert.leasing.state import (
+from leconvert.run.leasing.state import (
     Claim,
     Generation,
     GiveUp,
@@ -37,6 +36,7 @@ from leconvert.leasing.state import (
     decide,
     observe,
 )
+from leconvert.support.errors import LeconvertError
 from leconvert.workdir.records import WorkDir
 
 WORKERS, BATCHES = 3, 3

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import read_clip_index, samples_sha256
 from leconvert.media.encode import encode_clip
+from leconvert.support.errors import UnreadableSourceError
 
 FUZZ = settings(
     max_examples=400,

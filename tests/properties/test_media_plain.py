@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import ClipIndex, StoredIndex, read_stored_index
 from leconvert.media.boxes import read_moov
 from leconvert.media.encode import encode_clip
 from leconvert.media.index import _shape_of, read_plainly
 from leconvert.media.parse import parse_moov
 from leconvert.media.shapes import FEWEST_CLIPS, IndexShape
+from leconvert.support.errors import UnreadableSourceError
 
 INTERESTING = [0, 1, 2, 7, 8, 12, 20, 0xFF, 0xFFFF, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 FUZZ = settings(

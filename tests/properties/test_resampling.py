@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation, Slerp
-from tests.unit.resampling.trajectories import methods_of, padded
+from tests.unit.bench.resampling.trajectories import methods_of, padded
 
-from leconvert.resampling import resample
-from leconvert.resampling.pipelines import grid, resample_one
-from leconvert.resampling.trajectories import Trajectory
+from leconvert.bench.resampling import resample
+from leconvert.bench.resampling.pipelines import grid, resample_one
+from leconvert.bench.resampling.trajectories import Trajectory
 
 # Times in whole milliseconds repeat now and then, and fall on targets now and then.
 gaps = st.lists(st.integers(0, 60), min_size=0, max_size=40)

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.episode_records import EpisodeRecord, write_episodes
 
-from leconvert.errors import SourceError
-from leconvert.findings import ObservationLog
-from leconvert.formats import StatsBlock, joined, rows_of, v2
-from leconvert.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
-from leconvert.source.file_checks import StatsCheck
+from leconvert.dataset.findings import ObservationLog
+from leconvert.dataset.formats import StatsBlock, joined, rows_of, v2
+from leconvert.dataset.formats.v3 import EpisodesReader, StatsAggregator, stats_of_rows
+from leconvert.dataset.scan.file_checks import StatsCheck
+from leconvert.support.errors import SourceError
 
 NUMBERS = st.one_of(
     st.floats(),

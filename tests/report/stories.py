@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime
 
-from leconvert.model import Finding
-from leconvert.repairs import DroppedEpisode, Repairs
+from leconvert.model.repairs import DroppedEpisode, Repairs
+from leconvert.model.values import Finding
 from leconvert.report.values import (
     Attempt,
     AttemptEnd,

@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 
 from leconvert.api import convert
-from leconvert.errors import (
+from leconvert.model.values import LayoutOptions
+from leconvert.report import gather, gather_run, page
+from leconvert.report.values import AttemptEnd, StoryState, moment
+from leconvert.run.leasing import LeaseStore, WorkerIdentity, WorkerReporter, void_done
+from leconvert.run.packer import ProofOptions, pack_run
+from leconvert.run.upkeep import clean_work_dir
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.errors import (
     BatchesFailedError,
     StorageError,
     UnreadableSourceError,
     UsageError,
     VerificationError,
 )
-from leconvert.leasing import LeaseStore, WorkerIdentity, WorkerReporter, void_done
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions, pack_run
-from leconvert.report import gather, gather_run, page
-from leconvert.report.values import AttemptEnd, StoryState, moment
-from leconvert.upkeep import clean_work_dir
 from leconvert.workdir.activity import record_invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
 from leconvert.workdir.run import OpenedRun, open_run
-from leconvert.worker_pool import WorkerOptions
 from tests.trees import digest_of, snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -293,8 +293,8 @@ def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
 def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Path) -> None:
     clip = next(source_copy.rglob("*.mp4"))
     run_files = {"output": tmp_path / "out", "work_dir": tmp_path / "work"}
-    from leconvert.model import LayoutOptions
-    from leconvert.planner import open_or_plan
+    from leconvert.model.values import LayoutOptions
+    from leconvert.run.planner import open_or_plan
 
     run = open_or_plan(source_copy, run_files["output"], run_files["work_dir"], LayoutOptions())
     lease = store_of(run, "a", Clock(), max_attempts=1).claim(0)
@@ -319,7 +319,7 @@ def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Pa
 def test_a_result_that_differs_is_told_with_the_first_differences(
     source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.packer import assembly
+    from leconvert.run.packer import assembly
 
     kept = assembly.v3.write_tasks
     monkeypatch.setattr(
@@ -399,7 +399,7 @@ def test_a_result_that_was_moved_away_is_told_by_its_workers_sizes(
 
 
 def test_repairs_are_read_from_the_result(source_copy: Path, tmp_path: Path) -> None:
-    from leconvert.repairs import RepairOptions
+    from leconvert.model.repairs import RepairOptions
 
     repairs = RepairOptions(drop_features=("observation.images.wrist",))
     convert(source_copy, output=tmp_path / "out", repairs=repairs)
@@ -410,7 +410,7 @@ def test_repairs_are_read_from_the_result(source_copy: Path, tmp_path: Path) -> 
 def test_the_page_says_where_lerobot_cannot_resume_recording(
     source_copy: Path, finished: Path, tmp_path: Path
 ) -> None:
-    from leconvert.repairs import RepairOptions
+    from leconvert.model.repairs import RepairOptions
 
     said = "its statistics have no quantiles, which convert --quantiles computes"
     assert said in page(gather(finished))

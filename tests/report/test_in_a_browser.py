@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.model import Finding
+from leconvert.model.values import Finding
 from leconvert.report.values import AttemptEnd, RunReport, StoryState, Verification
 from tests.report.conftest import Browser
 from tests.report.stories import HOSTILE, TOKEN, run_story

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from leconvert.errors import UsageError
 from leconvert.report import check_report_place, page, write_report
 from leconvert.report.charts import TimeAxis, durations, element, lanes_by_host, rates, ticks
 from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StoryState
+from leconvert.support.errors import UsageError
 from leconvert.workdir.activity import Invocation
 from tests.report.stories import BEGIN, HOSTILE, TOKEN, run_story
 

@@ -13,13 +13,13 @@ import torch
 
 import leconvert
 from leconvert.api import ConversionReport, Submission, run_worker, submit_run
-from leconvert.engines import Engine, LocalEngine, SlurmEngine, SlurmOptions
-from leconvert.errors import FindingsError, LeconvertError
+from leconvert.bench.resampling import Resampled, resample
 from leconvert.loading import EpisodeStream, MixedStream, StreamLoader
-from leconvert.resampling import Resampled, resample
-from leconvert.status import RunStatus, run_status
-from leconvert.worker import WorkerSummary
-from leconvert.worker_pool import LeaseOptions, WorkerOptions
+from leconvert.report.status import RunStatus, run_status
+from leconvert.run.engines import Engine, LocalEngine, SlurmEngine, SlurmOptions
+from leconvert.run.worker import WorkerSummary
+from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
+from leconvert.support.errors import FindingsError, LeconvertError
 
 
 def converting() -> None:

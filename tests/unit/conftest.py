@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from leconvert.leasing import LeaseStore, WorkerIdentity
+from leconvert.run.leasing import LeaseStore, WorkerIdentity
 from leconvert.workdir.run import OpenedRun
 
 
@@ -46,7 +46,7 @@ def holder_here(planned: OpenedRun) -> Iterator[subprocess.Popen[str]]:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from leconvert.leasing import LeaseStore, WorkerIdentity\n"
+        "from leconvert.run.leasing import LeaseStore, WorkerIdentity\n"
         "from leconvert.workdir.run import open_run\n"
         "run = open_run(Path(sys.argv[1]))\n"
         "identity = WorkerIdentity.of_this_process()\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.main import main
-from leconvert.errors import UsageError
-from leconvert.machine import home_folder, lerobot_home
+from leconvert.support.errors import UsageError
+from leconvert.support.machine import home_folder, lerobot_home
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from nfs_lab.lab import MOUNT, NfsLab
 __all__ = ["Conversion", "Observed", "quiet_digest"]
 
 _EVENT_SECONDS = 120.0
-_FIRST_SHARD = "leconvert.worker:ShardWriter.write#1"
+_FIRST_SHARD = "leconvert.run.worker:ShardWriter.write#1"
 BUSY = 12
 """Exit code: another process plans or packs this run."""
 

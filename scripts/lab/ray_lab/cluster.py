@@ -48,9 +48,9 @@ _SETTINGS = {
 # there must be a middle in which nodes die. Nothing is awaited.
 _SLOWER = """
 import sys
-if "leconvert.engines.ray" in sys.orig_argv and "work" in sys.orig_argv:
+if "leconvert.run.engines.ray" in sys.orig_argv and "work" in sys.orig_argv:
     import pathlib, time
-    from leconvert.worker import ShardWriter
+    from leconvert.run.worker import ShardWriter
     write = ShardWriter.write
     def slowly(self, *arguments, **options):
         time.sleep(float(pathlib.Path({slowness!r}).read_text()))

@@ -31,7 +31,7 @@ _JOB_SECONDS = 240.0
 _SLOWLY = """
 import sys, time
 from leconvert.cli import main
-from leconvert.worker import ShardWriter
+from leconvert.run.worker import ShardWriter
 write = ShardWriter.write
 def slowly(self, *arguments, **options):
     time.sleep({seconds})

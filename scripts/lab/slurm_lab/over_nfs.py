@@ -27,7 +27,7 @@ MEMORY_MB = 768
 """Of each host, in MiB: two workers and a daemon."""
 
 _WORKER = Path(__file__).resolve().parent / "inside" / "node_worker.py"
-_PLACE = "leconvert.worker:ShardWriter.write#1"
+_PLACE = "leconvert.run.worker:ShardWriter.write#1"
 _SECONDS = 300.0
 _WORKERS_A_NODE = 2
 _WITHOUT_CONTROLLER = 3

@@ -6,8 +6,8 @@ import sys
 # Linux the imports below fail one after the other.
 try:
     from leconvert.cli.main import fail, prepare_output
-    from leconvert.errors import InstallationError
-    from leconvert.machine import check_linux
+    from leconvert.support.errors import InstallationError
+    from leconvert.support.machine import check_linux
 
     try:
         check_linux()

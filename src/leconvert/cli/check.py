@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import add_json, dataset_root
 from leconvert.cli.output import print_planned_repairs
 from leconvert.cli.progress import progress_for
-from leconvert.errors import SourceError, UsageError
-from leconvert.text import count
+from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.text import count
 
 if TYPE_CHECKING:
-    from leconvert.check.dataset import DatasetReport
+    from leconvert.dataset.check.dataset import DatasetReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check one dataset, and list what is wrong with it."""
-    from leconvert.check import check_dataset
+    from leconvert.dataset.check import check_dataset
 
     if options.root is not None and options.repo_id is not None:
         raise UsageError("Give either DATASET or --repo-id, not both.")
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _plan_repairs(root: Path, *, as_json: bool) -> int:
     """Print the command that makes a dataset right, and what it would leave out and change."""
-    from leconvert.repairing import choose_repairs
+    from leconvert.run.repairing import choose_repairs
 
     plan = choose_repairs(root, progress=progress_for(quiet=as_json))
     print_planned_repairs(plan, as_json=as_json)

@@ -15,8 +15,8 @@ from typing import Any
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
 from leconvert.cli.parser import seconds
-from leconvert.errors import OneHostOnlyError, StorageError
-from leconvert.text import amount, shorten
+from leconvert.support.errors import OneHostOnlyError, StorageError
+from leconvert.support.text import amount, shorten
 
 __all__ = ["check_lines"]
 
@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _follow(folder: Path, wait: float | None) -> Mapping[str, Any]:
-    from leconvert.fscheck import follow
+    from leconvert.workdir.fscheck import follow
 
     def tell() -> None:
         print(
@@ -140,8 +140,8 @@ def _follow(folder: Path, wait: float | None) -> Mapping[str, Any]:
 
 
 def _lead(folder: Path, wait: float | None) -> Mapping[str, Any]:
-    from leconvert.fscheck import CheckReport, lead, probe_folder
     from leconvert.workdir.fs import mount_of
+    from leconvert.workdir.fscheck import CheckReport, lead, probe_folder
 
     findings = probe_folder(folder)
     met = lead(folder, wait_seconds=wait or 0.0)

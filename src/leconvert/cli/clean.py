@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 
 __all__ = ["add_arguments", "run"]
 
@@ -60,7 +60,7 @@ def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
 
 def run(options: argparse.Namespace) -> int:
     """Remove leftovers, and name what stays and why."""
-    from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
+    from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
     from leconvert.workdir.records import WorkDir
 
     if (options.work_dir is None) == (options.of is None):

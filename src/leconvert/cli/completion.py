@@ -6,7 +6,7 @@ import argparse
 import os
 
 from leconvert.cli.main import build_parser
-from leconvert.extras import missing_package
+from leconvert.support.extras import missing_package
 
 __all__ = ["add_arguments", "completion_script", "run"]
 

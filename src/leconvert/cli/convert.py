@@ -41,14 +41,14 @@ from leconvert.cli.parser import some_seconds
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush, ResultPush
 from leconvert.cli.sources import Places, places
-from leconvert.errors import UsageError
-from leconvert.progress import Progress
-from leconvert.text import amount, count
+from leconvert.support.errors import UsageError
+from leconvert.support.progress import Progress
+from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
-    from leconvert.planner import MovedBytes
-    from leconvert.worker_pool import WorkerOptions
+    from leconvert.run.planner import MovedBytes
+    from leconvert.run.worker_pool import WorkerOptions
 
 __all__ = ["print_report", "show_finished", "show_outcome"]
 
@@ -146,7 +146,7 @@ def show_if_finished(
 
 def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
     """Tell whether a run goes on; who only looks takes one whose swap began for finished."""
-    from leconvert.packer import swap_has_begun
+    from leconvert.run.packer import swap_has_begun
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.run import open_run
 
@@ -201,7 +201,7 @@ def show_outcome(
 
 def print_report(report: ConversionReport) -> None:
     """Print findings, sizes and places."""
-    from leconvert.repairs import Repairs
+    from leconvert.model.repairs import Repairs
 
     print_findings(report.findings)
     rate = report.source_bytes / report.seconds if report.seconds else 0.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
-from leconvert.errors import VerificationError
-from leconvert.text import amount
+from leconvert.support.errors import VerificationError
+from leconvert.support.text import amount
 
 __all__ = ["add_arguments", "run"]
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo, and say what happened and where."""
-    from leconvert.demo import run_demo
+    from leconvert.cli.demonstration import run_demo
 
     report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
     proof = report.verification

@@ -11,8 +11,8 @@ from typing import Any
 
 from leconvert.cli.options import add_json
 from leconvert.cli.output import folded
-from leconvert.errors import InstallationError, StorageError
-from leconvert.text import aligned, amount
+from leconvert.support.errors import InstallationError, StorageError
+from leconvert.support.text import aligned, amount
 
 __all__ = ["doctor_lines"]
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
-    from leconvert.doctor import examine
+    from leconvert.cli.examination import examine
 
     folder = None if options.folder is None else options.folder.resolve()
     if folder is not None and not folder.is_dir():

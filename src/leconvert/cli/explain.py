@@ -9,13 +9,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from leconvert import errors
 from leconvert.cli.options import add_json
 from leconvert.cli.parser import nearest
-from leconvert.errors import EXIT_CODES, UsageError
+from leconvert.support import errors
+from leconvert.support.errors import EXIT_CODES, UsageError
 
 if TYPE_CHECKING:
-    from leconvert.findings import Kind
+    from leconvert.dataset.findings import Kind
 
 __all__ = ["add_arguments", "run"]
 
@@ -82,7 +82,7 @@ def _errors_by_code() -> dict[int, list[str]]:
 
 def _findings() -> dict[str, list[dict[str, Any]]]:
     """Return what both catalogues say of each code."""
-    from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
+    from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE
 
     does = _option_helps()
     found: dict[str, list[dict[str, Any]]] = {}

@@ -38,8 +38,8 @@ from leconvert.cli.output import former_line, print_sentence, table
 from leconvert.cli.parser import Parser
 from leconvert.cli.progress import progress_for
 from leconvert.cli.status import set_aside_lines
-from leconvert.errors import BatchesFailedError, IncompleteError
-from leconvert.text import amount, count, guessed_duration
+from leconvert.support.errors import BatchesFailedError, IncompleteError
+from leconvert.support.text import amount, count, guessed_duration
 
 if TYPE_CHECKING:
     from leconvert.fleet import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         FleetStatus,
         Line,
     )
-    from leconvert.repairs import RepairOptions
+    from leconvert.model.repairs import RepairOptions
 
 __all__ = ["add_arguments", "run"]
 
@@ -218,7 +218,7 @@ class _LineReader:
 
 
 def _dataset_options(options: argparse.Namespace) -> DatasetOptions:
-    from leconvert.findings import check_accepted
+    from leconvert.dataset.findings import check_accepted
     from leconvert.fleet import DatasetOptions
 
     repairs = repair_options(options)
@@ -232,7 +232,7 @@ def _dataset_options(options: argparse.Namespace) -> DatasetOptions:
 
 
 def _read_flags(words: Sequence[str]) -> RepairOptions:
-    from leconvert.findings import check_accepted
+    from leconvert.dataset.findings import check_accepted
 
     parser = Parser(prog="leconvert fleet convert")
     add_repair_options(parser)
@@ -261,7 +261,7 @@ def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
 
 
 def _price_lines(price: FleetPrice) -> list[str]:
-    from leconvert.findings import all_remedies
+    from leconvert.dataset.findings import all_remedies
 
     wrong = [one for one in price.datasets if one.stops_at]
     ready = [one for one in price.datasets if not one.stops_at and not one.is_finished]

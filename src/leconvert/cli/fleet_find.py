@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import add_json, path_or_url
-from leconvert.errors import UsageError
-from leconvert.text import amount, count
-from leconvert.versions import V3_VERSION
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import UsageError
+from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.fleet import FoundDataset
-    from leconvert.hub.search import HubGroup
+    from leconvert.remote.search import HubGroup
 
 __all__ = ["add_arguments", "run"]
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _group(url: str) -> HubGroup:
-    from leconvert.hub.search import parse_group
+    from leconvert.remote.search import parse_group
 
     group = parse_group(url)
     if group is None:
@@ -79,7 +79,7 @@ def _lines(found: FoundDataset) -> list[str]:
 
     The name in the fleet is the path below the folder, which is that of no other dataset.
     """
-    from leconvert.findings import lossless_remedy
+    from leconvert.dataset.findings import lossless_remedy
 
     words = [found.name]
     if isinstance(found.source, Path):

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from leconvert.cli.options import add_json
-from leconvert.errors import UsageError
-from leconvert.text import count
+from leconvert.support.errors import UsageError
+from leconvert.support.text import count
 
 __all__ = ["add_arguments", "run"]
 

@@ -23,7 +23,7 @@ from typing import NoReturn
 from leconvert._version import __version__
 from leconvert.cli.output import print_findings, print_sentence
 from leconvert.cli.parser import Parser, examples_text
-from leconvert.errors import (
+from leconvert.support.errors import (
     EXIT_CODES,
     FindingsError,
     InstallationError,
@@ -31,9 +31,9 @@ from leconvert.errors import (
     LeconvertError,
     UsageError,
 )
-from leconvert.forkserver import end_server, serve_forks
+from leconvert.support.forkserver import end_server, serve_forks
+from leconvert.support.storage_errors import storage_error
 from leconvert.workdir.secrets import without_credentials
-from leconvert.workdir.storage_errors import storage_error
 
 __all__ = [
     "build_parser",
@@ -219,7 +219,7 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
         print(json.dumps(_public(error.as_record()), indent=2))
     print_sentence(f"leconvert: {without_credentials(error.message)}", margin="  ")
     if isinstance(error, FindingsError):
-        from leconvert.model import Finding
+        from leconvert.model.values import Finding
 
         print_findings([Finding.from_record(finding) for finding in error.findings])
     for line in error.details:

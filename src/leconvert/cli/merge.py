@@ -27,7 +27,7 @@ from leconvert.cli.plan import show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
-from leconvert.progress import Progress
+from leconvert.support.progress import Progress
 
 __all__ = ["add_arguments", "run"]
 
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Merge, and say what was done."""
     from leconvert.api import check_several, find_finished, merge
-    from leconvert.planner import check_all_places
+    from leconvert.run.planner import check_all_places
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import work_dir_beside
 
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show_plan(options: argparse.Namespace, sources: Sequence[Path], progress: Progress) -> int:
-    from leconvert.planner import check_all_places, check_asked, preview_plan
+    from leconvert.run.planner import check_all_places, check_asked, preview_plan
     from leconvert.workdir.swap import work_dir_beside
 
     target = options.output.resolve()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
-from leconvert.text import amount
+from leconvert.support.text import amount
 
 if TYPE_CHECKING:
-    from leconvert.stores import UploadReport
+    from leconvert.remote.stores import UploadReport
 
 __all__ = ["add_arguments", "run", "show_upload"]
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Send a dataset to a store, and say what was sent."""
-    from leconvert.stores import upload_tree
+    from leconvert.remote.stores import upload_tree
 
     with stop_on_signals() as stop:
         report = upload_tree(

@@ -30,27 +30,27 @@ from leconvert.cli.parser import (
     whole,
     worker_count,
 )
-from leconvert.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
-from leconvert.errors import UsageError
-from leconvert.machine import lerobot_home
-from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
+from leconvert.support.errors import UsageError
+from leconvert.support.machine import lerobot_home
+from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_same_folder, source_as_output
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.engines import Engine, RayOptions, SlurmOptions
-    from leconvert.engines.slurm import Site
-    from leconvert.hub.provenance import Origin
-    from leconvert.hub.push import PushOptions
-    from leconvert.hub.scratch import ScratchOptions
-    from leconvert.model import LayoutOptions
-    from leconvert.packer import ProofOptions
-    from leconvert.planner import PlanOptions
-    from leconvert.probe import ResourceChanges
-    from leconvert.repairs import RepairOptions
-    from leconvert.selection import EpisodeSelection
-    from leconvert.worker_pool import LeaseOptions, WorkerOptions
+    from leconvert.bench.probe import ResourceChanges
+    from leconvert.model.repairs import RepairOptions
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.model.values import LayoutOptions
+    from leconvert.remote.provenance import Origin
+    from leconvert.remote.push import PushOptions
+    from leconvert.remote.scratch import ScratchOptions
+    from leconvert.run.engines import Engine, RayOptions, SlurmOptions
+    from leconvert.run.engines.slurm import Site
+    from leconvert.run.packer import ProofOptions
+    from leconvert.run.planner import PlanOptions
+    from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
     "add_added_options",
@@ -185,7 +185,7 @@ def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = Tr
 
 def layout_options(options: argparse.Namespace) -> LayoutOptions:
     """Return what decides the layout."""
-    from leconvert.model import LayoutOptions
+    from leconvert.model.values import LayoutOptions
 
     if hasattr(options, "loader_workers") and options.layout != "streaming":
         raise UsageError(
@@ -213,7 +213,7 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
 
 def selection_options(options: argparse.Namespace) -> EpisodeSelection:
     """Return which episodes are converted."""
-    from leconvert.selection import EpisodeSelection
+    from leconvert.model.selection import EpisodeSelection
 
     return filled(EpisodeSelection, options)
 
@@ -307,7 +307,7 @@ def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) 
 
 def repair_options(options: argparse.Namespace) -> RepairOptions:
     """Return what the user allows a conversion to change."""
-    from leconvert.repairs import RepairOptions
+    from leconvert.model.repairs import RepairOptions
 
     return filled(RepairOptions, options)
 
@@ -379,7 +379,7 @@ def add_scratch_options(parser: argparse.ArgumentParser) -> None:
 
 def scratch_options(options: argparse.Namespace) -> ScratchOptions:
     """Return what `add_scratch_options` declared."""
-    from leconvert.hub.scratch import ScratchOptions
+    from leconvert.remote.scratch import ScratchOptions
 
     return filled(ScratchOptions, options)
 
@@ -449,7 +449,7 @@ def lease_options(
     options: argparse.Namespace, *, trouble_seconds: float = UNWATCHED_SECONDS
 ) -> LeaseOptions:
     """Return what governs leases."""
-    from leconvert.worker_pool import LeaseOptions
+    from leconvert.run.worker_pool import LeaseOptions
 
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
@@ -512,7 +512,7 @@ def source_at(
         return
     with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
         if place.startswith("hf://"):
-            from leconvert.hub.source import download
+            from leconvert.remote.source import download
 
             repo_id, revision = _on_the_hub(place)
             target = Path(folder) / "source"
@@ -520,7 +520,7 @@ def source_at(
                 repo_id, revision, target, also_v3=True, stop=stop, progress=progress
             ).source
         else:
-            from leconvert.stores import download_tree
+            from leconvert.remote.stores import download_tree
 
             yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
 
@@ -659,7 +659,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def plan_options(options: argparse.Namespace) -> PlanOptions:
     """Return which run is planned or joined."""
-    from leconvert.planner import PlanOptions
+    from leconvert.run.planner import PlanOptions
 
     return filled(PlanOptions, options)
 
@@ -694,7 +694,7 @@ def add_proof_options(parser: argparse.ArgumentParser, *, may_delete: bool = Tru
 
 def proof_options(options: argparse.Namespace) -> ProofOptions:
     """Return what is proven before the swap, and what it may replace and remove."""
-    from leconvert.packer import ProofOptions
+    from leconvert.run.packer import ProofOptions
 
     return filled(ProofOptions, options)
 
@@ -797,8 +797,8 @@ def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "S
 
 def slurm_options(options: argparse.Namespace) -> SlurmOptions:
     """Return what workers ask SLURM for, as given or from the environment."""
-    from leconvert.engines import SlurmOptions
-    from leconvert.engines.slurm import site_from
+    from leconvert.run.engines import SlurmOptions
+    from leconvert.run.engines.slurm import site_from
 
     of_site = {name: getattr(options, name) for name in _OF_SITE if getattr(options, name)}
     given = {
@@ -856,7 +856,7 @@ def add_ray_options(parser: argparse.ArgumentParser) -> None:
 
 def ray_options(options: argparse.Namespace) -> RayOptions:
     """Return what workers ask Ray for."""
-    from leconvert.engines import RayOptions
+    from leconvert.run.engines import RayOptions
 
     return RayOptions(
         address=options.ray_address or "auto",
@@ -958,7 +958,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 def worker_options(options: argparse.Namespace) -> WorkerOptions:
     """Return who works on a conversion."""
-    from leconvert.worker_pool import WorkerOptions
+    from leconvert.run.worker_pool import WorkerOptions
 
     check_whose_options(options)
     refuse_ray_options(options)
@@ -974,11 +974,11 @@ def _engine(options: argparse.Namespace) -> Engine | None:
     if options.engine in (None, "inline", "local"):
         return None
     if options.engine == "slurm":
-        from leconvert.engines import SlurmEngine
+        from leconvert.run.engines import SlurmEngine
 
         return SlurmEngine(slurm_options(options))
     if options.engine == "ray":
-        from leconvert.engines import RayEngine
+        from leconvert.run.engines import RayEngine
 
         return RayEngine(ray_options(options))
     return make_engine(options.engine, parse_engine_options(options.engine_option))
@@ -1044,7 +1044,7 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
 
 def site(options: argparse.Namespace) -> Site:
     """Return account, partition and program, as given or from the environment."""
-    from leconvert.engines.slurm import site_from
+    from leconvert.run.engines.slurm import site_from
 
     return site_from(
         os.environ,
@@ -1058,7 +1058,7 @@ def site(options: argparse.Namespace) -> Site:
 
 def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> ResourceChanges:
     """Return what the options change in the jobs of these names."""
-    from leconvert.probe import parse_resource_changes
+    from leconvert.bench.probe import parse_resource_changes
 
     return parse_resource_changes({name: getattr(options, name) for name, *_ in _RESOURCES}, names)
 
@@ -1222,7 +1222,7 @@ def _refuse_push_options(options: argparse.Namespace) -> None:
 
 def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOptions:
     """Return where and how to push."""
-    from leconvert.hub.push import PushOptions
+    from leconvert.remote.push import PushOptions
 
     # Where a source came from there is a repo, or a mistake: only one that is named is made.
     named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from leconvert.text import amount, count
+from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
-    from leconvert.model import Extent, Finding
-    from leconvert.planner import PlannedRepairs
+    from leconvert.model.values import Extent, Finding
+    from leconvert.run.planner import PlannedRepairs
 
 __all__ = [
     "findings_lines",
@@ -146,7 +146,7 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
 
 def _helping(finding: Finding) -> list[str]:
     """Return what helps and loses nothing, then a line for each flag, with what it keeps."""
-    from leconvert.findings import lossless_remedy
+    from leconvert.dataset.findings import lossless_remedy
 
     is_error = finding.severity == "error"
     first = lossless_remedy(finding.code, finding.remedy) if is_error else None

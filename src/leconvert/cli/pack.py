@@ -23,7 +23,7 @@ from leconvert.cli.parser import seconds
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
-    from leconvert.progress import Progress
+    from leconvert.support.progress import Progress
     from leconvert.workdir.run import OpenedRun
 
 __all__ = ["add_arguments", "run"]
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
     """Tell how many batches have no result yet: without workers none ever will."""
-    from leconvert.worker_pool import LeaseOptions, WorkerPool
+    from leconvert.run.worker_pool import LeaseOptions, WorkerPool
 
     board = WorkerPool(run, LeaseOptions(), threading.Event()).look()
     if board.all_settled():
@@ -63,9 +63,9 @@ def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
-    from leconvert.hub.provenance import note_result
-    from leconvert.packer import pack_run
+    from leconvert.remote.provenance import note_result
     from leconvert.report import report_on_exit
+    from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
 

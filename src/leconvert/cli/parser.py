@@ -15,7 +15,7 @@ from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 
 __all__ = [
     "EXAMPLES",

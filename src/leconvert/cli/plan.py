@@ -26,12 +26,12 @@ from leconvert.cli.options import (
 from leconvert.cli.output import former_line, print_findings, table
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import Places, places
-from leconvert.text import amount, count, guessed_duration
+from leconvert.support.text import amount, count, guessed_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from leconvert.planner import MovedBytes, PlanSummary
+    from leconvert.run.planner import MovedBytes, PlanSummary
 
 __all__ = ["plan_record", "print_plan", "show_preview"]
 
@@ -51,7 +51,7 @@ def replaced_target(
         Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion`` or the
         plan appends; else None.
     """
-    from leconvert.planner import check_asked
+    from leconvert.run.planner import check_asked
     from leconvert.workdir.former import former_dir
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import old_dir
@@ -121,7 +121,7 @@ def _estimated_seconds(plan: PlanSummary) -> float | None:
 
 
 def _lines(plan: PlanSummary) -> list[str]:
-    from leconvert.model import OVERLAY
+    from leconvert.model.values import OVERLAY
 
     is_overlay = plan.layout == OVERLAY
     seconds = _estimated_seconds(plan)
@@ -224,7 +224,7 @@ def show_plan(
         finished: Called with the places of a dry run: says that the result is in place already, and
             returns the exit code; None where it is not.
     """
-    from leconvert.planner import is_outline, open_or_plan, preview_plan, summarize
+    from leconvert.run.planner import is_outline, open_or_plan, preview_plan, summarize
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.records import default_work_dir
     from leconvert.workdir.swap import check_places

@@ -9,8 +9,8 @@ from typing import Any
 
 from leconvert.cli.options import add_json
 from leconvert.cli.probe_options import add_dataset_options
-from leconvert.errors import ProbeError
-from leconvert.text import amount
+from leconvert.support.errors import ProbeError
+from leconvert.support.text import amount
 
 __all__ = ["add_arguments", "run"]
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
-    from leconvert.probe import dataset_place, diagnose_decoding
+    from leconvert.bench.probe import dataset_place, diagnose_decoding
 
     named = options.root is not None or options.repo_id is not None
     document = diagnose_decoding(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import add_slurm_options, passed_on, resource_changes, site
 from leconvert.cli.output import table
 from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_options
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 
 if TYPE_CHECKING:
-    from leconvert.probe import Job
+    from leconvert.bench.probe import Job
 
 __all__ = ["add_arguments", "run"]
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit the chain, or print the script that would."""
-    from leconvert.probe import chain_script, submit_chain
+    from leconvert.bench.probe import chain_script, submit_chain
 
     out_dir = str(options.out_dir or DEFAULT_OUT_DIR)
     jobs = _jobs(options, out_dir)
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
-    from leconvert.probe import (
+    from leconvert.bench.probe import (
         SCENARIOS,
         parse_matrix,
         parse_places,

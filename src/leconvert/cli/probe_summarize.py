@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
-from leconvert.errors import UsageError
-from leconvert.extras import command_for_extra
+from leconvert.support.errors import UsageError
+from leconvert.support.extras import command_for_extra
 
 if TYPE_CHECKING:
-    from leconvert.probe import SummaryLine
+    from leconvert.bench.probe import SummaryLine
 
 __all__ = ["add_arguments", "run"]
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Write ``summary.csv`` and the plots into the folder, and show the table."""
     import importlib.util
 
-    from leconvert.probe import draw_plots, results_below, summarize, write_table
+    from leconvert.bench.probe import draw_plots, results_below, summarize, write_table
 
     documents = [document for _, document in results_below(options.folder)]
     lines = summarize(documents)

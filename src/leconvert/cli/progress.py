@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Self, TextIO
 
-from leconvert.progress import NO_PROGRESS, Progress, Stage
-from leconvert.text import amount
+from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+from leconvert.support.text import amount
 
 __all__ = ["BarProgress", "LineProgress", "progress_for"]
 

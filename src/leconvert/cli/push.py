@@ -19,13 +19,13 @@ from leconvert.cli.options import (
     selection_options,
 )
 from leconvert.cli.progress import progress_for
-from leconvert.errors import LeconvertError, TargetError
-from leconvert.text import amount
+from leconvert.support.errors import LeconvertError, TargetError
+from leconvert.support.text import amount
 
 if TYPE_CHECKING:
     from leconvert.cli.sources import Places
-    from leconvert.hub.provenance import Origin, Provenance
-    from leconvert.hub.push import PushReport
+    from leconvert.remote.provenance import Origin, Provenance
+    from leconvert.remote.push import PushReport
 
 __all__ = ["ConvertPush", "ResultPush", "waits_for_push"]
 
@@ -39,7 +39,7 @@ _KEPT_SHOWN = 5
 
 def show_push(report: PushReport) -> None:
     """Print what a push did, or would do."""
-    from leconvert.hub.push import MAIN
+    from leconvert.remote.push import MAIN
 
     if report.dry_run:
         print(f"Nothing was written. A push to {report.url} would:")
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Push, and say what was done."""
-    from leconvert.hub.push import push
+    from leconvert.remote.push import push
 
     how = push_options(options, options.push_repo_id)
     report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
@@ -129,7 +129,7 @@ class ResultPush:
     def check(self) -> None:
         """Refuse, before any work, a push that the token does not allow."""
         if self.repo_id is not None:
-            from leconvert.hub.client import check_can_push
+            from leconvert.remote.client import check_can_push
 
             check_can_push(self.repo_id)
 
@@ -137,7 +137,7 @@ class ResultPush:
         """Push, if that is wanted and was no part of the conversion."""
         if self.repo_id is None or self.done is not None:
             return self.done
-        from leconvert.hub.push import push_converted
+        from leconvert.remote.push import push_converted
 
         how = push_options(self._options, self.repo_id)
         return push_converted(self._target, how, progress=progress_for(quiet=self._options.json))
@@ -166,7 +166,7 @@ class ConvertPush(ResultPush):
 
     def is_alone_left(self) -> bool:
         """Tell whether an earlier call of this command has put the result in its place."""
-        from leconvert.hub.provenance import read_provenance
+        from leconvert.remote.provenance import read_provenance
         from leconvert.workdir.records import WorkDir
         from leconvert.workdir.swap import is_converted, old_dir
 
@@ -202,7 +202,7 @@ class ConvertPush(ResultPush):
 
     def _other_source(self, known: Provenance) -> list[str]:
         """Say how this command's source differs from the one that the result was made of."""
-        from leconvert.hub.provenance import facts_of
+        from leconvert.remote.provenance import facts_of
 
         if self._is_in_place:
             asked = self._options.repo_id
@@ -228,7 +228,7 @@ class ConvertPush(ResultPush):
 
 def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
     """Tell whether an earlier call left a result there that it was to push, and did not."""
-    from leconvert.hub.provenance import noted_origin, read_provenance
+    from leconvert.remote.provenance import noted_origin, read_provenance
 
     known = read_provenance(target)
     if known is None or known.pushed or known.repo_id != options.repo_id:
@@ -240,7 +240,7 @@ def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
 
 def _origin(places: Places) -> Origin | None:
     """Return where on the Hub the source came from; None for a local one."""
-    from leconvert.hub.provenance import noted_origin, read_origin
+    from leconvert.remote.provenance import noted_origin, read_origin
     from leconvert.workdir.records import WorkDir
 
     if places.arrival is not None:
@@ -262,8 +262,8 @@ def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
 
 def _other_options(options: argparse.Namespace, known: Provenance) -> list[str]:
     """Say how options that decide the result's bytes differ from those that it was made with."""
-    from leconvert.hub.provenance import decisive_options
-    from leconvert.planner import options_record
+    from leconvert.remote.provenance import decisive_options
+    from leconvert.run.planner import options_record
 
     planned = options_record(
         layout_options(options), repair_options(options), selection_options(options)

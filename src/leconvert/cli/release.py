@@ -11,8 +11,8 @@ from pathlib import Path
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
 from leconvert.cli.parser import some_seconds, whole
-from leconvert.errors import BusyError
-from leconvert.text import shorten
+from leconvert.support.errors import BusyError
+from leconvert.support.text import shorten
 
 __all__ = ["add_arguments", "run"]
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Give batches back, and say why or why not."""
-    from leconvert.upkeep import release_batches
+    from leconvert.run.upkeep import release_batches
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import find_work_dir, open_run
 

@@ -12,12 +12,12 @@ from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json, add_repair_options, local_path, repair_options
 from leconvert.cli.output import print_findings, print_planned_repairs
 from leconvert.cli.progress import progress_for
-from leconvert.errors import SourceError
-from leconvert.text import amount, count
+from leconvert.support.errors import SourceError
+from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
-    from leconvert.repairing import RepairReport
-    from leconvert.repairs import RepairOptions
+    from leconvert.model.repairs import RepairOptions
+    from leconvert.run.repairing import RepairReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Repair a dataset, and say what was changed and what is left."""
-    from leconvert.repairing import follows_from_files, repair_dataset
+    from leconvert.run.repairing import follows_from_files, repair_dataset
 
     dataset: Path = options.dataset.resolve()
     output: Path | None = None if options.output is None else options.output.resolve()
@@ -77,10 +77,10 @@ def _write_anew(
     """Convert the dataset from v3.0 to v3.0, having said what it loses."""
     from leconvert.api import convert
     from leconvert.cli.convert import print_report
-    from leconvert.model import LayoutOptions
-    from leconvert.packer import ProofOptions
-    from leconvert.planner import check_asked, preview_plan
-    from leconvert.repairing import plan_anew
+    from leconvert.model.values import LayoutOptions
+    from leconvert.run.packer import ProofOptions
+    from leconvert.run.planner import check_asked, preview_plan
+    from leconvert.run.repairing import plan_anew
     from leconvert.workdir.swap import work_dir_beside
 
     progress = progress_for(quiet=options.json)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from leconvert.cli.options import add_json
-from leconvert.text import amount
+from leconvert.support.text import amount
 
 __all__ = ["add_arguments", "run"]
 

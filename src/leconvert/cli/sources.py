@@ -25,16 +25,16 @@ from leconvert.cli.options import (
     selection_options,
 )
 from leconvert.cli.push import waits_for_push
-from leconvert.errors import HubAccessError, UsageError
-from leconvert.machine import lerobot_home
-from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.support.errors import HubAccessError, UsageError
+from leconvert.support.machine import lerobot_home
+from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.fs import is_folder
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta
 
 if TYPE_CHECKING:
-    from leconvert.hub.provenance import HubOrigin
+    from leconvert.remote.provenance import HubOrigin
 
 __all__ = ["NamedDataset", "Places", "named_datasets", "places"]
 
@@ -51,7 +51,7 @@ def bring_from_store(
     progress: Progress = NO_PROGRESS,
 ) -> Path:
     """Fetch a dataset that ``--root`` names by a URL, to beside the target; return its folder."""
-    from leconvert.stores import download_tree
+    from leconvert.remote.stores import download_tree
     from leconvert.workdir.incoming import source_dir
 
     url = str(options.root)
@@ -157,7 +157,7 @@ def _migrates(options: argparse.Namespace, local: Path) -> bool:
     """
     if options.repo_id is None or (local.is_dir() and any(local.iterdir())):
         return False
-    from leconvert.hub.provenance import Origin
+    from leconvert.remote.provenance import Origin
 
     if not layout_options(options).can_migrate:
         return False
@@ -171,14 +171,14 @@ def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
     """Refuse a push that the token does not allow before any work."""
     if not hasattr(options, "push_repo_id"):
         return
-    from leconvert.hub.provenance import Origin
+    from leconvert.remote.provenance import Origin
 
     origin = arrival.origin if arrival else None
     if origin is None and options.repo_id is not None:
         origin = Origin(options.repo_id, "", "")
     repo_id = push_target(options, origin)
     if repo_id is not None:
-        from leconvert.hub.client import check_can_push
+        from leconvert.remote.client import check_can_push
 
         try:
             check_can_push(repo_id)
@@ -189,7 +189,7 @@ def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
 
 def _known(local: Path) -> HubOrigin | None:
     """Return how a dataset of this machine came here, if it came from the Hub."""
-    from leconvert.hub.provenance import HubOrigin, known_origin
+    from leconvert.remote.provenance import HubOrigin, known_origin
 
     origin = known_origin(local)
     return None if origin is None else HubOrigin(origin)
@@ -208,7 +208,7 @@ def bring_from_hub(
     progress: Progress,
 ) -> Places | str:
     """Return the places of a dataset that ``--repo-id`` names, after it was brought here."""
-    from leconvert.hub import source as hub_source  # local datasets need no client of the Hub
+    from leconvert.remote import source as hub_source  # local datasets need no client of the Hub
 
     local = here.source
     force, restart = proof_options(options).force_conversion, plan_options(options).restart
@@ -300,7 +300,7 @@ class NamedDataset(NamedTuple):
         """Return its folder, after it was downloaded if need be."""
         if self.repo_id is None:
             return self.folder
-        from leconvert.hub.source import download
+        from leconvert.remote.source import download
 
         found = download(
             self.repo_id, self.revision, self.folder, also_v3=True, stop=stop, progress=progress

@@ -21,11 +21,11 @@ from leconvert.cli.output import print_findings
 from leconvert.cli.plan import print_plan
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import named_datasets
-from leconvert.text import amount, count
+from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.api import SplitPart
-    from leconvert.planner import PlanSummary
+    from leconvert.run.planner import PlanSummary
 
 __all__ = ["add_arguments", "run"]
 
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Split, and say what was done."""
     from leconvert.api import split
-    from leconvert.selection import parse_parts
+    from leconvert.model.selection import parse_parts
 
     how = conversion_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")

@@ -15,10 +15,10 @@ from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
 from leconvert.cli.parser import OptionalValue, is_number
-from leconvert.engines.slurm import ENDED
-from leconvert.errors import InterruptedRunError, UsageError
-from leconvert.status import Liveness, RunStatus, WorkerStatus
-from leconvert.text import amount, count, duration, shorten
+from leconvert.report.status import Liveness, RunStatus, WorkerStatus
+from leconvert.run.engines.slurm import ENDED
+from leconvert.support.errors import InterruptedRunError, UsageError
+from leconvert.support.text import amount, count, duration, shorten
 from leconvert.workdir.records import WorkDir
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show batches by state, who holds what, how fast it goes, and what failed."""
-    from leconvert.status import run_status, watch_run
+    from leconvert.report.status import run_status, watch_run
     from leconvert.workdir.run import find_work_dir
 
     if options.watch is not None and not options.watch >= _SHORTEST_SECONDS:
@@ -160,7 +160,7 @@ _NAME_WIDTH = 48
 
 def set_aside_lines(status: FleetStatus, most: int | None = None) -> list[str]:
     """Return what set datasets aside, how many, and what helps; then why each was."""
-    from leconvert.findings import all_remedies
+    from leconvert.dataset.findings import all_remedies
 
     rows: list[list[object]] = [["set aside by", "datasets", "what helps"]]
     rows += [

@@ -22,12 +22,12 @@ from leconvert.cli.options import (
     scratch_options,
     slurm_options,
 )
-from leconvert.engines import EngineNames, make_submitter, parse_engine_options
-from leconvert.errors import UsageError
+from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
+from leconvert.support.errors import UsageError
 
 if TYPE_CHECKING:
     from leconvert.api import Submission
-    from leconvert.engines import Submitter
+    from leconvert.run.engines import Submitter
 
 __all__ = ["add_arguments", "run"]
 
@@ -116,7 +116,7 @@ def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
 def _engine(options: argparse.Namespace, *, is_fleet: bool) -> Submitter:
     check_whose_options(options)
     if options.engine == "slurm":
-        from leconvert.engines import SlurmEngine
+        from leconvert.run.engines import SlurmEngine
 
         return SlurmEngine(slurm_options(options))
     if options.engine == "ray":

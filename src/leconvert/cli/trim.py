@@ -28,8 +28,8 @@ from leconvert.cli.sources import named_datasets
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leconvert.progress import Progress
-    from leconvert.selection import EpisodeSelection
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.support.progress import Progress
 
 __all__ = ["add_arguments", "run"]
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Trim, and say what was done."""
     from leconvert.api import find_finished, trim
-    from leconvert.selection import EpisodeSelection, parse_frames
+    from leconvert.model.selection import EpisodeSelection, parse_frames
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import work_dir_beside
 
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 def _show_plan(
     options: argparse.Namespace, source: Path, selection: EpisodeSelection, progress: Progress
 ) -> int:
-    from leconvert.planner import check_asked, preview_plan
+    from leconvert.run.planner import check_asked, preview_plan
     from leconvert.workdir.swap import work_dir_beside
 
     target = source if options.output is None else options.output.resolve()

@@ -9,7 +9,7 @@ from pathlib import Path
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
-from leconvert.text import count
+from leconvert.support.text import count
 
 __all__ = ["add_arguments", "run"]
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Put the kept source back, and say where the result is."""
-    from leconvert.upkeep import newest_kept, undo_conversion
+    from leconvert.run.upkeep import newest_kept, undo_conversion
     from leconvert.workdir.swap import overlaid_meta
 
     dataset = options.dataset.resolve()

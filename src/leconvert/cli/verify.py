@@ -14,8 +14,8 @@ from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import add_json, path_or_url, source_at
 from leconvert.cli.parser import whole
 from leconvert.cli.progress import progress_for
-from leconvert.errors import SourceError, StorageError, UsageError, VerificationError
-from leconvert.text import count
+from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
+from leconvert.support.text import count
 from leconvert.workdir.fs import is_folder
 from leconvert.workdir.secrets import without_credentials
 from leconvert.workdir.swap import (
@@ -27,9 +27,9 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
-    from leconvert.compare import VerificationReport
-    from leconvert.hub.provenance import Provenance
-    from leconvert.progress import Progress
+    from leconvert.remote.provenance import Provenance
+    from leconvert.run.proof import VerificationReport
+    from leconvert.support.progress import Progress
 
 __all__ = []
 
@@ -171,7 +171,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify, and list what differs."""
-    from leconvert.compare import Sampling, other_sources, verify_pair
+    from leconvert.run.proof import Sampling, other_sources, verify_pair
 
     result = options.result.resolve()
     given: list[Path | str] = options.source
@@ -217,7 +217,7 @@ def _record(
     options: argparse.Namespace, result: Path, sources: Sequence[Path], progress: Progress
 ) -> Provenance | None:
     """Return what a push may go by if nothing differs; None where not all is compared."""
-    from leconvert.hub.provenance import known_origin, proven_anew
+    from leconvert.remote.provenance import known_origin, proven_anew
 
     if options.depth != "bytes" or options.sample != 1.0:
         return None
@@ -228,7 +228,7 @@ def _record(
 
 
 def _note(result: Path, record: Provenance, progress: Progress) -> None:
-    from leconvert.hub.provenance import write_provenance
+    from leconvert.remote.provenance import write_provenance
 
     try:
         write_provenance(result, record)

@@ -19,8 +19,8 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.parser import seconds, whole
 from leconvert.cli.progress import progress_for
-from leconvert.errors import UsageError
-from leconvert.text import amount, count
+from leconvert.support.errors import UsageError
+from leconvert.support.text import amount, count
 from leconvert.workdir.records import WorkDir
 
 __all__ = ["add_arguments", "run"]

@@ -54,11 +54,11 @@ from leconvert.fleet.work import (
     submit,
     work_on_fleet,
 )
-from leconvert.hub.push import PushOptions
-from leconvert.hub.scratch import ScratchOptions
-from leconvert.planner import PlanOptions
-from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.worker_pool import LeaseOptions, WorkerOptions
+from leconvert.remote.push import PushOptions
+from leconvert.remote.scratch import ScratchOptions
+from leconvert.run.planner import PlanOptions
+from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
+from leconvert.support.progress import NO_PROGRESS, Progress
 
 __all__ = [
     "DatasetOptions",

@@ -32,20 +32,20 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from leconvert.check import check_dataset
-from leconvert.errors import LeconvertError, UsageError
-from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
-from leconvert.formats import open_dataset
-from leconvert.hub.push import MAIN, PushOptions
-from leconvert.hub.search import HubGroup, datasets_of, glance_at
-from leconvert.model import OVERLAY, Finding, LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.parallel import parallel_map
-from leconvert.repairs import RepairOptions
-from leconvert.selection import EpisodeSelection
-from leconvert.text import count
+from leconvert.dataset.check import check_dataset
+from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
+from leconvert.dataset.formats import open_dataset
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import OVERLAY, Finding, LayoutOptions
+from leconvert.remote.push import MAIN, PushOptions
+from leconvert.remote.search import HubGroup, datasets_of, glance_at
+from leconvert.run.packer import ProofOptions
+from leconvert.support.errors import LeconvertError, UsageError
+from leconvert.support.parallel import parallel_map
+from leconvert.support.storage_errors import storage_errors
+from leconvert.support.text import count
 from leconvert.workdir.former import is_former
-from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import codebase_version, info_path
 
 __all__ = [

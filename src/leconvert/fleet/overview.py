@@ -20,16 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from leconvert.errors import (
-    FindingsError,
-    HubUnavailableError,
-    LeconvertError,
-    StorageError,
-    TargetError,
-    VerificationError,
-    WorkDirError,
-)
-from leconvert.findings import all_remedies
+from leconvert.dataset.findings import all_remedies
 from leconvert.fleet.lists import FleetDataset, HubName, Policy
 from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
 from leconvert.fleet.work import (
@@ -42,25 +33,34 @@ from leconvert.fleet.work import (
     policy_repairs,
     weighed,
 )
-from leconvert.hub.fetch import HubRepo
-from leconvert.hub.pace import read_pause
-from leconvert.hub.scratch import ScratchOptions
-from leconvert.hub.search import glance_at
-from leconvert.hub.source import Resolved
-from leconvert.leasing import list_batches, read_done, read_failed, read_workers
-from leconvert.parallel import parallel_map
-from leconvert.planner import MovedBytes, PlanSummary, free_bytes_of
-from leconvert.repairs import RepairOptions
-from leconvert.status import Progressed, RateWindow
-from leconvert.text import amount, count
-from leconvert.versions import SOURCE_VERSIONS, V3_VERSION
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
+from leconvert.remote.fetch import HubRepo
+from leconvert.remote.pace import read_pause
+from leconvert.remote.scratch import ScratchOptions
+from leconvert.remote.search import glance_at
+from leconvert.remote.source import Resolved
+from leconvert.report.status import Progressed, RateWindow
+from leconvert.run.leasing import list_batches, read_done, read_failed, read_workers
+from leconvert.run.planner import MovedBytes, PlanSummary, free_bytes_of
+from leconvert.run.worker_pool import LeaseOptions
+from leconvert.support.errors import (
+    FindingsError,
+    HubUnavailableError,
+    LeconvertError,
+    StorageError,
+    TargetError,
+    VerificationError,
+    WorkDirError,
+)
+from leconvert.support.parallel import parallel_map
+from leconvert.support.storage_errors import storage_errors
+from leconvert.support.text import amount, count
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import is_there, make_durably, replace_record
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
-from leconvert.workdir.storage_errors import storage_errors
-from leconvert.worker_pool import LeaseOptions
 
 __all__ = [
     "DatasetState",

@@ -31,15 +31,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leconvert.dataset_files import files_below
-from leconvert.errors import LeconvertError, SourceError
+from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, HubName
-from leconvert.hub.fetch import Fetcher, RemoteFile, download_dataset, files_of, read_all
-from leconvert.hub.pace import Pace, wait_for_hub
-from leconvert.hub.provenance import HubOrigin, facts_of
-from leconvert.hub.push import PushOptions, PushReport, push, push_stands
-from leconvert.hub.scratch import ScratchOptions, folder_of, hold_folder, usual_limit
-from leconvert.hub.source import (
+from leconvert.remote.fetch import Fetcher, RemoteFile, download_dataset, files_of, read_all
+from leconvert.remote.pace import Pace, wait_for_hub
+from leconvert.remote.provenance import HubOrigin, facts_of
+from leconvert.remote.push import PushOptions, PushReport, push, push_stands
+from leconvert.remote.scratch import ScratchOptions, folder_of, hold_folder, usual_limit
+from leconvert.remote.source import (
     Resolved,
     check_convertible,
     fetch_sparse,
@@ -47,8 +46,9 @@ from leconvert.hub.source import (
     resolve_revision,
     under_way,
 )
-from leconvert.hub.sparse_snapshot import copies_bytes
-from leconvert.planner import MovedBytes
+from leconvert.remote.sparse_snapshot import copies_bytes
+from leconvert.run.planner import MovedBytes
+from leconvert.support.errors import LeconvertError, SourceError
 from leconvert.workdir.fs import make_durably, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, find_record
 

@@ -21,7 +21,7 @@ Nothing is remembered of it but why: when the fleet runs again it is tried again
 A dataset on the Hub is fetched by who holds it, to the scratch folder of its host, and other
 workers of that host alone can join (`leconvert.fleet.results`). One that becomes v3.0 in the repo
 that it is in is not fetched: its conversion is a migration, by who holds it. While the Hub asks to
-wait, or fails, every worker waits (`leconvert.hub.pace`), and no dataset is set aside for it,
+wait, or fails, every worker waits (`leconvert.remote.pace`), and no dataset is set aside for it,
 unless the Hub answers otherwise and fails for this dataset again and again.
 """
 
@@ -52,22 +52,6 @@ from leconvert.api import (
     hand_over,
     run_worker,
 )
-from leconvert.engines import Engine, JobRequest, Submitter
-from leconvert.engines.local import LocalEngine
-from leconvert.errors import (
-    BusyError,
-    FindingsError,
-    HubUnavailableError,
-    InterruptedRunError,
-    LeconvertError,
-    PlanMismatchError,
-    SourceChangedError,
-    StorageError,
-    TargetError,
-    UnfitFilesError,
-    UsageError,
-    WorkDirError,
-)
 from leconvert.fleet.lists import DatasetOptions, FleetDataset, HubName, Policy
 from leconvert.fleet.results import (
     AtHand,
@@ -81,14 +65,17 @@ from leconvert.fleet.results import (
     source_state,
     write_made,
 )
-from leconvert.hub.client import check_can_push
-from leconvert.hub.fetch import HubRepo
-from leconvert.hub.pace import Pace
-from leconvert.hub.provenance import facts_of
-from leconvert.hub.push import PushOptions, PushReport
-from leconvert.hub.scratch import ScratchOptions
-from leconvert.hub.search import read_info
-from leconvert.leasing import (
+from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.remote.client import check_can_push
+from leconvert.remote.fetch import HubRepo
+from leconvert.remote.pace import Pace
+from leconvert.remote.provenance import facts_of
+from leconvert.remote.push import PushOptions, PushReport
+from leconvert.remote.scratch import ScratchOptions
+from leconvert.remote.search import read_info
+from leconvert.run.engines import Engine, JobRequest, Submitter
+from leconvert.run.engines.local import LocalEngine
+from leconvert.run.leasing import (
     Board,
     HeartbeatKeeper,
     Lease,
@@ -99,13 +86,28 @@ from leconvert.leasing import (
     list_batches,
     read_workers,
 )
-from leconvert.machine import Machine
-from leconvert.packer import swap_has_begun
-from leconvert.parallel import run_threads
-from leconvert.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
-from leconvert.progress import NO_PROGRESS, Progress, Stage
-from leconvert.repairs import RepairOptions, Repairs
-from leconvert.upkeep import CleanReport, Leftover, clean_former_states
+from leconvert.run.packer import swap_has_begun
+from leconvert.run.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
+from leconvert.run.upkeep import CleanReport, Leftover, clean_former_states
+from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
+from leconvert.support.errors import (
+    BusyError,
+    FindingsError,
+    HubUnavailableError,
+    InterruptedRunError,
+    LeconvertError,
+    PlanMismatchError,
+    SourceChangedError,
+    StorageError,
+    TargetError,
+    UnfitFilesError,
+    UsageError,
+    WorkDirError,
+)
+from leconvert.support.machine import Machine
+from leconvert.support.parallel import run_threads
+from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.former import former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
@@ -113,9 +115,7 @@ from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.locks import Backoff, planner_lock
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
-from leconvert.workdir.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.workdir.swap import info_path, old_dir
-from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
     "Fleet",
@@ -1338,7 +1338,7 @@ def submit(
         WorkDirError: There is no fleet, or its records cannot be used.
     """
     if engine is None:
-        from leconvert.engines import SlurmEngine
+        from leconvert.run.engines import SlurmEngine
 
         engine = SlurmEngine()
     root = Path(work_dir).resolve()

@@ -14,7 +14,7 @@ everybody, the other names for the probe, resampling and stores.
 
 from typing import TYPE_CHECKING
 
-from leconvert.lazy import lazy_names
+from leconvert.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.loading.decoders import (

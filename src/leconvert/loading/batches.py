@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leconvert.errors import LeconvertError, UnreadableSourceError
 from leconvert.loading.frames import EpisodePool, FrameReader, FrameRequest, Trouble, Writer
 from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, Window
 from leconvert.loading.rows import EpisodeRows
 from leconvert.loading.tensors import Memory, TensorPlan, UnreadablePlace, WorkerCounters, allocate
 from leconvert.media import decode_image
-from leconvert.model import IntArray
+from leconvert.model.values import IntArray
+from leconvert.support.errors import LeconvertError, UnreadableSourceError
 
 __all__ = ["BatchMaker", "DepthScale", "SampleFormat"]
 

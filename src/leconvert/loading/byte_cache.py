@@ -45,7 +45,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from leconvert.machine import Machine
+from leconvert.support.machine import Machine
 from leconvert.workdir.fs import mount_of
 from leconvert.workdir.identity import boot_id
 

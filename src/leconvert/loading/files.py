@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from leconvert.errors import UnreadableSourceError, UsageError
 from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
+from leconvert.support.errors import UnreadableSourceError, UsageError
 
 __all__ = ["Files", "OpenFile", "content_mark", "files_at"]
 

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.loading.decoders import Backend, Clip, ClipDecoder, Codecs, open_clip, open_decoder
 from leconvert.loading.files import Files
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.loading.rows import EpisodeRows, RowReader
 from leconvert.loading.tensors import WorkerCounters
-from leconvert.model import IntArray
-from leconvert.text import GET_AGAIN
+from leconvert.model.values import IntArray
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
 
 __all__ = ["EpisodePool", "FrameReader", "FrameRequest"]
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from leconvert.errors import LeconvertError, PlanMismatchError, UsageError
 from leconvert.loading.order import Share
 from leconvert.loading.stream import Sample, SampleStream, split
 from leconvert.loading.tensors import (
@@ -27,6 +26,7 @@ from leconvert.loading.tensors import (
     private_memory,
     shared_numbers,
 )
+from leconvert.support.errors import LeconvertError, PlanMismatchError, UsageError
 
 __all__ = ["StreamLoader"]
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import SourceError, UnreadableSourceError, UsageError
-from leconvert.formats import Slices, v3
+from leconvert.dataset.formats import Slices, v3
 from leconvert.loading.files import Files
-from leconvert.model import DATA_STREAM, IntArray, camera_of
-from leconvert.versions import V3_VERSION, unreadable
+from leconvert.model.values import DATA_STREAM, IntArray, camera_of
+from leconvert.model.versions import V3_VERSION, unreadable
+from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 
 __all__ = ["PAD_SUFFIX", "DatasetMeta", "FeatureMeta", "Window", "load_meta", "make_windows"]
 

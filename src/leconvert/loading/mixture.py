@@ -13,14 +13,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from leconvert.errors import LeconvertError, SourceError, UsageError
-from leconvert.formats import differences_table, differing_features, v3
+from leconvert.dataset.formats import differences_table, differing_features, v3
 from leconvert.loading.metadata import PAD_SUFFIX, FeatureMeta
 from leconvert.loading.order import MixedOrder, OrderBlock
 from leconvert.loading.stream import EpisodeStream, Sample, SampleStream, UnreadableFrame, Workplace
 from leconvert.loading.tensors import Memory, StreamFacts, TensorPlan, allocate, private_memory
-from leconvert.model import IntArray
-from leconvert.text import count, shown
+from leconvert.model.values import IntArray
+from leconvert.support.errors import LeconvertError, SourceError, UsageError
+from leconvert.support.text import count, shown
 
 __all__ = ["MixedStream", "MixtureMeta"]
 

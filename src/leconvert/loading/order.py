@@ -32,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import UsageError
-from leconvert.model import IntArray
+from leconvert.model.values import IntArray
+from leconvert.support.errors import UsageError
 
 __all__ = [
     "EpisodeOrder",

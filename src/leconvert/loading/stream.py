@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from leconvert.errors import UsageError
 from leconvert.loading.batches import BatchMaker, SampleFormat
 from leconvert.loading.byte_cache import ByteCache
 from leconvert.loading.decoders import choose_backend
@@ -37,7 +36,8 @@ from leconvert.loading.order import (
 )
 from leconvert.loading.rows import RowReader
 from leconvert.loading.tensors import Counters, Memory, PassLog, StreamFacts, private_memory
-from leconvert.model import IntArray
+from leconvert.model.values import IntArray
+from leconvert.support.errors import UsageError
 
 __all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workplace", "split"]
 

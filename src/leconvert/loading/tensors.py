@@ -28,7 +28,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.data import get_worker_info
 
-from leconvert.errors import LeconvertError
+from leconvert.support.errors import LeconvertError
 
 __all__ = [
     "MOST_WORKERS",

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from leconvert.lazy import lazy_names
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
@@ -16,6 +15,7 @@ from leconvert.media.index import (
     read_stored_index,
 )
 from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
+from leconvert.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.media.pyav import (

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from leconvert.errors import UnreadableSourceError
-from leconvert.text import GET_AGAIN
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
 
 # ------------------------------------------------------------------------------------------------
 # The one error of its own that reading clips needs.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.media.boxes import broken, unreadable
-from leconvert.model import Misfit
+from leconvert.model.values import Misfit
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 
 ENCODERS = ("libsvtav1", "libvpx-vp9", "libx264", "libx265", "mpeg4")
 """Encoders that are known to work here."""

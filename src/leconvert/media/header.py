@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import SourceError, UsageError
-from leconvert.float32_tolerance import placed_rate
 from leconvert.media.parse import entry_for_output
+from leconvert.model.float32_tolerance import placed_rate
+from leconvert.support.errors import SourceError, UsageError
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -162,7 +162,7 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
     duration 23 (so that 32 reordered frames fit the offsets that FFmpeg believes), a smaller power
     of two takes the place of 512. A rate whose own fraction is too large, such as a long decimal,
     is replaced by the nearest that is not: the only case in which times are not exactly i / fps.
-    See `leconvert.float32_tolerance.placed_rate` for how near it is.
+    See `leconvert.model.float32_tolerance.placed_rate` for how near it is.
     """
     if not Fraction(1, 2**20) <= fps <= 2**20:
         raise UsageError(

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, read_moov, unreadable
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray
 from leconvert.media.parse import (
@@ -34,8 +33,9 @@ from leconvert.media.parse import (
     sample_offsets,
 )
 from leconvert.media.shapes import FEWEST_CLIPS, IndexShape, learn_shape
-from leconvert.parallel import queued_seconds
-from leconvert.text import GET_AGAIN
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.parallel import queued_seconds
+from leconvert.support.text import GET_AGAIN
 
 # ------------------------------------------------------------------------------------------------
 # Read the index of a clip of the usual shape: one pass over its boxes, few arrays.

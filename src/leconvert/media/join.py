@@ -17,7 +17,11 @@ from struct import Struct
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
 
-from leconvert.errors import (
+from leconvert.media.boxes import UnsupportedClipError, broken, unreadable
+from leconvert.media.clip import ClipIndex, order_digest
+from leconvert.media.header import FileSamples, build_header
+from leconvert.media.index import read_clip_index, read_clip_indexes
+from leconvert.support.errors import (
     InterruptedRunError,
     SourceError,
     StorageError,
@@ -25,10 +29,6 @@ from leconvert.errors import (
     UnreadableSourceError,
     UsageError,
 )
-from leconvert.media.boxes import UnsupportedClipError, broken, unreadable
-from leconvert.media.clip import ClipIndex, order_digest
-from leconvert.media.header import FileSamples, build_header
-from leconvert.media.index import read_clip_index, read_clip_indexes
 
 # ------------------------------------------------------------------------------------------------
 # Move byte ranges between files with as little work as the file systems allow.

@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.arrow import FloatArray
-from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import UnsupportedClipError, broken
 from leconvert.media.clip import ClipIndex, IntArray, presentation_ranks
 from leconvert.media.header import frame_ticks
 from leconvert.media.index import read_clip_index
 from leconvert.media.parse import CHANGES_MIDWAY
-from leconvert.text import GET_AGAIN
+from leconvert.model.values import FloatArray
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import SourceChangedError
 from leconvert.media.boxes import Span, children, read_moov, unreadable
 from leconvert.media.clip import ClipIndex
 from leconvert.media.join import RangeMover, create_file
 from leconvert.media.parse import parse_moov
+from leconvert.support.errors import SourceChangedError
 
 IntArray = npt.NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from typing import Union
 from markupsafe import Markup, escape
 
 from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StreamFigures
-from leconvert.text import amount, count, duration, shorten
+from leconvert.support.text import amount, count, duration, shorten
 
 # ------------------------------------------------------------------------------------------------
 # SVG that is safe by construction: whatever is not `Markup` is escaped.

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from leconvert._version import __version__
-from leconvert.errors import LeconvertError, StorageError, UsageError
-from leconvert.model import Finding
+from leconvert.model.values import Finding
 from leconvert.report.charts import (
     LEGEND,
     TimeAxis,
@@ -41,12 +40,13 @@ from leconvert.report.charts import (
     working_axis,
 )
 from leconvert.report.values import Attempt, AttemptEnd, RunReport, StoryState, gather_run, moment
-from leconvert.text import amount, count, duration
+from leconvert.support.errors import LeconvertError, StorageError, UsageError
+from leconvert.support.storage_errors import any_storage_errors, storage_errors
+from leconvert.support.text import amount, count, duration
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.secrets import without_secrets
-from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -744,7 +744,7 @@ def write_resampling_report(
     document: Mapping[str, Any], path: Path, *, command: str, pictures: Sequence[Path]
 ) -> None:
     """Write what ``leconvert probe resample`` measured, with the PNG files of its plots."""
-    from leconvert.resampling import result_tables  # nobody else pays for its imports
+    from leconvert.bench.resampling import result_tables  # nobody else pays for its imports
 
     write_tables(
         path,

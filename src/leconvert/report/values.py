@@ -18,19 +18,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import LeconvertError, UnreadableSourceError, UsageError
-from leconvert.formats import Dataset, open_dataset, v3
-from leconvert.leasing import WorkerRecord, list_batches, read_done, read_workers
-from leconvert.leasing.leases import DONE_VERSION, LeaseLogFiles
-from leconvert.leasing.state import Generation, LeaseLog, Outcome
-from leconvert.model import TARGET_VERSIONS, Batch, Finding
-from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.dataset.formats import Dataset, open_dataset, v3
+from leconvert.model.repairs import NO_REPAIRS, Repairs
+from leconvert.model.values import TARGET_VERSIONS, Batch, Finding
+from leconvert.run.leasing import WorkerRecord, list_batches, read_done, read_workers
+from leconvert.run.leasing.leases import DONE_VERSION, LeaseLogFiles
+from leconvert.run.leasing.state import Generation, LeaseLog, Outcome
+from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
+from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.activity import Invocation, read_invocations, read_probe
 from leconvert.workdir.journal import JOURNAL_VERSION, Journal, JournalState, PackStep
 from leconvert.workdir.records import WorkDir, decode_record, read_record
 from leconvert.workdir.run import Manifest, OpenedRun, find_work_dir, open_run, work_dirs_of
 from leconvert.workdir.secrets import without_secrets_in
-from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.swap import codebase_version, is_converted
 
 

@@ -12,7 +12,8 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.errors import UnreadableSourceError
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
 from leconvert.tables.raw_footer import (
     FileFooter,
     FileSchema,
@@ -20,7 +21,6 @@ from leconvert.tables.raw_footer import (
     uncompressed_sizes,
 )
 from leconvert.tables.thrift import STRUCT, ContradictionError, ThriftError, list_header
-from leconvert.text import GET_AGAIN
 
 __all__ = [
     "LARGE_FOOTER_BYTES",

@@ -20,10 +20,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import int64_array, int64_values, is_binary, is_list, list_length, list_values
-from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
-from leconvert.model import IntArray
-from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.model.values import IntArray
+from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
+from leconvert.support.storage_errors import storage_errors
+from leconvert.tables.arrow import (
+    int64_array,
+    int64_values,
+    is_binary,
+    is_list,
+    list_length,
+    list_values,
+)
 from leconvert.tables.footers import (
     MAGIC,
     TRAILER_BYTES,
@@ -35,7 +43,6 @@ from leconvert.tables.footers import (
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 from leconvert.tables.raw_footer import FileFooter
 from leconvert.tables.schemas import align_table
-from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "JoinedTable",

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from leconvert.arrow import innermost_type, is_list
+from leconvert.tables.arrow import innermost_type, is_list
 
 __all__ = [
     "LANGUAGE_COLUMNS",

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert._version import __version__
-from leconvert.arrow import innermost_type, is_list, list_length, list_values
-from leconvert.errors import UnreadableSourceError
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.tables.arrow import innermost_type, is_list, list_length, list_values
 from leconvert.tables.footers import (
     LARGE_FOOTER_BYTES,
     MAGIC,

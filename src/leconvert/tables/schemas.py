@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from leconvert.arrow import is_binary, is_list, is_text
-from leconvert.errors import UnreadableSourceError
-from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.tables.arrow import is_binary, is_list, is_text
 from leconvert.tables.lerobot_reader import list_sizes
 
 __all__ = [

@@ -23,9 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.errors import TargetError, UsageError
 from leconvert.media import codec_of
 from leconvert.media.encode import encode_clip
+from leconvert.support.errors import TargetError, UsageError
 
 # ------------------------------------------------------------------------------------------------
 # Stats of generated episodes, in the shapes that LeRobot v2.1 stores.

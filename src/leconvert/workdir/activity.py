@@ -26,13 +26,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import RunPaths, encode_record, read_record
 from leconvert.workdir.run import tool_versions
 from leconvert.workdir.secrets import without_secrets, without_secrets_in
-from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "Invocation",

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from leconvert.errors import OneHostOnlyError, StorageError, WorkDirError
+from leconvert.support.errors import OneHostOnlyError, StorageError, WorkDirError
+from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import CANNOT_FLAG, CANNOT_LINK, LOCAL, FileSystem, write_durably
 from leconvert.workdir.identity import HostIdentity
 from leconvert.workdir.records import RunPaths, encode_record, find_record
-from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "Exclusion",

@@ -4,7 +4,7 @@ A conversion in place keeps the dataset as ``<target>_old``, a name that users k
 themselves. Appends and fleets come again and again, and nobody watches each time. So what they put
 aside gets a name that cannot be anybody else's, ``<target>.former-<run id>``, and a record of ours
 beside it, ``.<target>.former-<run id>``, that says what was put there. **No run removes a former
-state.** `leconvert.upkeep` does, when it is asked to and after comparing.
+state.** `leconvert.run.upkeep` does, when it is asked to and after comparing.
 
 **Order of writes.** The packer holds the target's lock. It writes the record, forced to the disk,
 then the journal names the place, then the swap moves the tree there. A kill leaves:
@@ -37,10 +37,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from leconvert.errors import LeconvertError, WorkDirError
+from leconvert.support.errors import LeconvertError, WorkDirError
+from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there
 from leconvert.workdir.records import encode_record, read_record
-from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.workdir.swap import TREE_RECORD, old_dir
 
 __all__ = [
@@ -65,7 +65,8 @@ class TreeFacts:
     """What tells a tree that was put aside from any other, also after it was moved or copied.
 
     Attributes:
-        meta_digest: `leconvert.source.meta_digest`: the content of the tables below ``meta/``.
+        meta_digest: `leconvert.dataset.scan.meta_digest`: the content of the tables below
+            ``meta/``.
         files_digest: SHA-256 over path, size and modification time of every file.
         num_files: How many files there are.
         size_bytes: Their bytes; files that have another name in the result count too.

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from leconvert.errors import LeconvertError, StorageError, WorkDirError
-from leconvert.workdir.storage_errors import CHECK_DISK, storage_errors
+from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 
 __all__ = [
     "CANNOT_FLAG",

@@ -15,10 +15,10 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from leconvert.errors import BusyError, TargetError
+from leconvert.support.errors import BusyError, TargetError
+from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import sync_dir, sync_tree
 from leconvert.workdir.locks import hold_lock
-from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = ["Incoming", "download_dir", "incoming", "not_fetched_from", "part_in", "source_dir"]
 

@@ -19,7 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import BusyError, WorkDirError
+from leconvert.support.errors import BusyError, WorkDirError
+from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
@@ -28,7 +29,6 @@ from leconvert.workdir.fs import (
     write_durably,
 )
 from leconvert.workdir.records import RunPaths, encode_record, read_record
-from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = ["Journal", "JournalState", "PackStep"]
 

@@ -32,7 +32,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from leconvert.errors import BusyError, InterruptedRunError, StorageError, WorkDirError
+from leconvert.support.errors import BusyError, InterruptedRunError, StorageError, WorkDirError
+from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, make_durably, replace_record
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import (
@@ -42,7 +43,6 @@ from leconvert.workdir.records import (
     read_record,
     target_lock_path,
 )
-from leconvert.workdir.storage_errors import storage_errors
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

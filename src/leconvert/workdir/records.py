@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import UsageError, WorkDirError
+from leconvert.support.errors import UsageError, WorkDirError
+from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, write_durably
-from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "DamagedRecordError",

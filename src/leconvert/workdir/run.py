@@ -25,9 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert._version import __version__
-from leconvert.arrow import int64_array, int64_values
-from leconvert.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
-from leconvert.model import (
+from leconvert.model.repairs import Repairs
+from leconvert.model.values import (
     OVERLAY,
     TARGET_VERSIONS,
     Batch,
@@ -41,7 +40,9 @@ from leconvert.model import (
     StreamLayout,
     StreamScan,
 )
-from leconvert.repairs import Repairs
+from leconvert.support.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
+from leconvert.support.storage_errors import storage_errors
+from leconvert.tables.arrow import int64_array, int64_values
 from leconvert.workdir.exclusion import (
     OneHost,
     admit_host,
@@ -58,7 +59,6 @@ from leconvert.workdir.records import (
     read_record,
     targets_beside,
 )
-from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
 
 __all__ = [

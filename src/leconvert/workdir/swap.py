@@ -37,7 +37,8 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leconvert.errors import (
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import (
     BusyError,
     LeconvertError,
     StorageError,
@@ -45,7 +46,7 @@ from leconvert.errors import (
     UsageError,
     WorkDirError,
 )
-from leconvert.versions import V3_VERSION
+from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import (
     CANNOT_FLAG,
     LOCAL,
@@ -63,7 +64,6 @@ from leconvert.workdir.records import (
     read_record,
     removed_folder,
 )
-from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
 
 __all__ = [
     "META",

@@ -13,13 +13,13 @@ from tests.trees import digest_of
 from leconvert import fleet
 from leconvert.api import convert
 from leconvert.cli import main
-from leconvert.errors import BusyError, TargetError, UsageError
 from leconvert.fleet import FleetStatus, clean_fleet, work
-from leconvert.packer import run as packing
+from leconvert.run.packer import run as packing
+from leconvert.run.upkeep import clean_kept_source, undo_conversion
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.errors import BusyError, TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
-from leconvert.upkeep import clean_kept_source, undo_conversion
 from leconvert.workdir.former import former_states
-from leconvert.worker_pool import WorkerOptions
 
 
 @pytest.fixture(scope="module")

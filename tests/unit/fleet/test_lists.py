@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import UsageError
 from leconvert.fleet import (
     DatasetOptions,
     FleetDataset,
@@ -21,11 +20,12 @@ from leconvert.fleet import (
     read_list,
     read_policy,
 )
-from leconvert.hub.push import PushOptions
-from leconvert.model import LayoutOptions
-from leconvert.packer import ProofOptions
-from leconvert.repairs import RepairOptions
-from leconvert.selection import EpisodeSelection
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.remote.push import PushOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.support.errors import UsageError
 
 
 def dataset(folder: Path, version: str = "v2.1") -> Path:

@@ -23,13 +23,13 @@ from leconvert import fleet
 from leconvert.api import convert
 from leconvert.cli import main
 from leconvert.fleet import FleetStatus, Line, Policy, PolicyRule
-from leconvert.hub.push import PushOptions
-from leconvert.hub.scratch import ScratchOptions
-from leconvert.model import LayoutOptions
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.remote.push import PushOptions
+from leconvert.remote.scratch import ScratchOptions
+from leconvert.run.worker_pool import WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset
 from leconvert.testing import with_column as column
-from leconvert.worker_pool import WorkerOptions
 
 LAYOUTS = ("episode-files", "overlay")
 NAMES = ("tester/pick", "tester/place")
@@ -59,7 +59,7 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def repos(hub: StandIn, source: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """Two repositories, of which one has its tag; clips are read by their headers alone."""
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    monkeypatch.setattr("leconvert.hub.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
+    monkeypatch.setattr("leconvert.remote.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
     hub.add_repo(NAMES[0], source, tags=("v2.1",))
     hub.add_repo(NAMES[1], source)
     return hub

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.watched_disk import WatchedDisk
 
 from leconvert import LayoutOptions, WorkerOptions, fleet
-from leconvert.planner import draft_plan
+from leconvert.run.planner import draft_plan
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 FEW = 12

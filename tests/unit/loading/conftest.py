@@ -13,7 +13,7 @@ import pytest
 
 from leconvert.api import convert
 from leconvert.loading import byte_cache
-from leconvert.model import LayoutOptions
+from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 if TYPE_CHECKING:

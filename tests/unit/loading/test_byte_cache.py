@@ -30,7 +30,7 @@ __all__ = ["hub", "lone_client", "pauses"]
 from leconvert.loading import EpisodeStream, StreamLoader, byte_cache
 from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.loading.files import RemoteFile
-from leconvert.machine import Machine
+from leconvert.support.machine import Machine
 from leconvert.workdir.fs import Mount
 
 BLOCK = bytes(range(256)) * (BLOCK_BYTES // 256)

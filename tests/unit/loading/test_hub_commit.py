@@ -13,9 +13,9 @@ from tests.hub import StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.errors import PlanMismatchError
+from leconvert.bench.probe.lerobot_training import _Run
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
-from leconvert.probe.lerobot_training import _Run
+from leconvert.support.errors import PlanMismatchError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
 __all__ = ["hub", "lone_client", "pauses"]

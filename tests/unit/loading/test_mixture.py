@@ -21,10 +21,10 @@ from tests.unit.loading.conftest import (
 )
 
 from leconvert.api import convert
-from leconvert.errors import PlanMismatchError, SourceError, UsageError
 from leconvert.loading import EpisodeStream, MixedStream, StreamLoader
 from leconvert.loading.order import EpisodeOrder, MixedOrder
-from leconvert.repairs import RepairOptions
+from leconvert.model.repairs import RepairOptions
+from leconvert.support.errors import PlanMismatchError, SourceError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 TOP, WRIST = CAMERAS

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leconvert.errors import UsageError
 from leconvert.loading.order import EpisodeOrder, Share, spread_order, turn_of
+from leconvert.support.errors import UsageError
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 POOLS = st.integers(1, 40)

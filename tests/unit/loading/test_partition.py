@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leconvert.errors import UsageError
 from leconvert.loading.order import chosen_episodes, group_episodes_by_files, partition_episodes
+from leconvert.support.errors import UsageError
 
 FILES = st.integers(1, 20).flatmap(
     lambda episodes: st.lists(

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from leconvert.errors import UsageError
 from leconvert.loading.order import find_rank
+from leconvert.support.errors import UsageError
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8"}
 SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}

@@ -23,13 +23,6 @@ import torch
 from tests.unit.loading.conftest import CAMERAS, LENGTHS, Topology, global_batches, uploaded
 
 from leconvert.api import convert
-from leconvert.errors import (
-    PlanMismatchError,
-    SourceError,
-    UnreadableSourceError,
-    UsageError,
-)
-from leconvert.extras import command_for_extra
 from leconvert.loading import EpisodeStream, StreamLoader, decoders, frames
 from leconvert.loading import decoders as clips
 from leconvert.loading import decoders as pyav_decoder
@@ -40,6 +33,13 @@ from leconvert.loading.files import OpenFile
 from leconvert.loading.frames import FrameReader
 from leconvert.loading.stream import default_pool_size
 from leconvert.media import UnsupportedClipError, read_clip_index
+from leconvert.support.errors import (
+    PlanMismatchError,
+    SourceError,
+    UnreadableSourceError,
+    UsageError,
+)
+from leconvert.support.extras import command_for_extra
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
 TOP, WRIST = CAMERAS
@@ -908,7 +908,7 @@ def test_without_torch_the_extra_is_named() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "import leconvert.loading as probe\n"
-        "from leconvert.errors import InstallationError\n"
+        "from leconvert.support.errors import InstallationError\n"
         "try:\n    probe.EpisodeStream\n"
         "except InstallationError as error:\n    print(error.next_step)\n"
     )

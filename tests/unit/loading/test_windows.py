@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leconvert.errors import UsageError
 from leconvert.loading.metadata import make_windows
+from leconvert.support.errors import UsageError
 
 FEATURES = {"action": {}, "state": {}}
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import UnsupportedClipError, boxes
 from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, children, read_moov, table_span
-from leconvert.text import GET_AGAIN
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
 
 HEAD_BYTES, TAIL_BYTES = 4096, 65536
 DESCRIPTOR = 7

@@ -19,7 +19,6 @@ from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
 from tests.recordings import each
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
     ClipIndex,
     UnsupportedClipError,
@@ -30,6 +29,7 @@ from leconvert.media import (
 )
 from leconvert.media import clip as clip_module
 from leconvert.media import index as index_module
+from leconvert.support.errors import UnreadableSourceError
 
 MakeClip = Callable[[Recipe], Path]
 

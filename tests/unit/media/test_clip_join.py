@@ -18,14 +18,6 @@ from tests.mp4_boxes import Box, changed, parsed, stbl_of
 from tests.pictures import decoded_pictures
 from tests.recordings import each
 
-from leconvert.errors import (
-    InterruptedRunError,
-    SourceError,
-    StorageError,
-    TargetError,
-    UnreadableSourceError,
-    UsageError,
-)
 from leconvert.media import (
     ClipRange,
     JoinedFile,
@@ -37,6 +29,14 @@ from leconvert.media import (
     samples_sha256,
 )
 from leconvert.media import header as header_module
+from leconvert.support.errors import (
+    InterruptedRunError,
+    SourceError,
+    StorageError,
+    TargetError,
+    UnreadableSourceError,
+    UsageError,
+)
 
 MakeClip = Callable[[Recipe], Path]
 THIRTY = Fraction(30)

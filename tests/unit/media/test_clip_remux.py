@@ -14,7 +14,6 @@ from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, edit_list, media_start, parsed, stbl_of, top_bytes
 from tests.pictures import decoded_pictures
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
     ClipRange,
     UnsupportedClipError,
@@ -24,6 +23,7 @@ from leconvert.media import (
     read_clip_index,
     remux_clip,
 )
+from leconvert.support.errors import UnreadableSourceError
 
 MakeClip = Callable[[Recipe], Path]
 B_FRAMES = RECIPES["x264-b-frames"].options

@@ -12,9 +12,9 @@ import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, stbl_of
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import ClipRange, LastIndex, join_clips, read_clip_index
 from leconvert.media import join as joining
+from leconvert.support.errors import UnreadableSourceError
 
 MakeClip = Callable[[Recipe], Path]
 THIRTY = Fraction(30)

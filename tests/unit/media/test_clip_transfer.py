@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import InterruptedRunError, StorageError, UnreadableSourceError
 from leconvert.media import join
 from leconvert.media.join import RangeMover
+from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
 
 CONTENT = bytes(range(256)) * 400
 START, LENGTH, TARGET_START = 5000, 90_000, 12_345

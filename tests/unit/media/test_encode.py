@@ -10,9 +10,9 @@ import av
 import numpy as np
 import pytest
 
-from leconvert.errors import UsageError
 from leconvert.media import codec_of
 from leconvert.media.encode import ENCODERS, encode_clip, own_scheduling
+from leconvert.support.errors import UsageError
 from leconvert.testing import FrameLabel, draw_frame, read_label
 
 

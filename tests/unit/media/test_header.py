@@ -10,9 +10,9 @@ import pytest
 from table_bytes import counted, stsd, stsz, visual_entry
 from tests.mp4_boxes import Box, parsed
 
-from leconvert.errors import SourceError, UsageError
 from leconvert.media import FileHeader, FileSamples, build_header, frame_ticks, header
 from leconvert.media.parse import IDENTITY_MATRIX
+from leconvert.support.errors import SourceError, UsageError
 
 GEOMETRY = IDENTITY_MATRIX + struct.pack(">II", 64 << 16, 48 << 16)
 THIRTY = Fraction(30)

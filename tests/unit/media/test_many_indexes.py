@@ -12,7 +12,6 @@ import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
     ClipIndex,
     UnsupportedClipError,
@@ -21,6 +20,7 @@ from leconvert.media import (
     read_clips,
 )
 from leconvert.media import index as index_module
+from leconvert.support.errors import UnreadableSourceError
 
 
 @pytest.fixture

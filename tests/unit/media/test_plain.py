@@ -10,10 +10,10 @@ import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, stbl_of
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import Moov, read_moov
 from leconvert.media.index import read_plainly
 from leconvert.media.parse import parse_moov
+from leconvert.support.errors import UnreadableSourceError
 
 MakeClip = Callable[[Recipe], Path]
 

@@ -14,7 +14,7 @@ from tests.drift import drifted
 from tests.mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
 
 from leconvert import media
-from leconvert.errors import SourceChangedError, TargetError
+from leconvert.support.errors import SourceChangedError, TargetError
 
 MakeClip = Callable[[Recipe], Path]
 FPS = Fraction(30)

@@ -7,9 +7,9 @@ import struct
 import pytest
 from table_bytes import laid_out, stsd, visual_entry
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import UnsupportedClipError
 from leconvert.media.parse import check_one_configuration, chosen_entry
+from leconvert.support.errors import UnreadableSourceError
 
 SELF_CONTAINED = 1
 

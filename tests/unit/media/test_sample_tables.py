@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from table_bytes import counted, laid_out, stsd, stsz, visual_entry
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import UnsupportedClipError, parse
 from leconvert.media.parse import (
     SampleTables,
@@ -16,6 +15,7 @@ from leconvert.media.parse import (
     read_sample_tables,
     sample_offsets,
 )
+from leconvert.support.errors import UnreadableSourceError
 
 ENTRY = visual_entry()
 FILE_BYTES = 10_000

@@ -17,7 +17,6 @@ from tests.mp4_boxes import Box, changed, stbl_of
 from tests.pictures import decoded_pictures
 from tests.recordings import each
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
     ClipIndex,
     ClipRange,
@@ -27,6 +26,7 @@ from leconvert.media import (
     pyav,
     read_clip_index,
 )
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing.dataset import encode_png
 
 MakeClip = Callable[[Recipe], Path]

@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from leconvert.errors import UnreadableSourceError
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import align_table
 from leconvert.tables.schemas import IMAGE_TYPE
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from leconvert.arrow import (
+from leconvert.tables.arrow import (
     MixedKindsError,
     array_of,
     array_of_numbers,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
+from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.tables import (
     DataFooter,
     RowRange,

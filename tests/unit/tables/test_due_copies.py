@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.errors import UnreadableSourceError
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import ExpectedCopies, RowRange, join_tables
 
 ROWS = pa.table({"x": [1.0, 2.0, 3.0], "n": [1, 2, 3]})

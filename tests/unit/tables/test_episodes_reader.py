@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.episode_records import EpisodeRecord, write_episodes
 
-from leconvert.errors import UnreadableSourceError
-from leconvert.formats.v3 import EpisodesReader
+from leconvert.dataset.formats.v3 import EpisodesReader
+from leconvert.support.errors import UnreadableSourceError
 
 EPISODES = 2300
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.errors import UnreadableSourceError
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import RowRange, join_tables
 from leconvert.tables import join as join_module
 

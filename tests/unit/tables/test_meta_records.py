@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leconvert.errors import SourceError
-from leconvert.formats import Totals
-from leconvert.formats.v3 import (
+from leconvert.dataset.formats import Totals
+from leconvert.dataset.formats.v3 import (
     StatsAggregator,
     converted_info,
     fps_number,
@@ -22,6 +21,7 @@ from leconvert.formats.v3 import (
     write_info,
     write_stats,
 )
+from leconvert.support.errors import SourceError
 
 
 def feature(**changes: Any) -> dict[str, Any]:
@@ -333,9 +333,9 @@ def test_no_edit_and_no_proof_of_it_imports_pandas(small_source: Path, tmp_path:
 import sys
 from pathlib import Path
 import leconvert
-from leconvert.compare import verify_pair
-from leconvert.selection import EpisodeSelection
-from leconvert.worker_pool import WorkerOptions
+from leconvert.run.proof import verify_pair
+from leconvert.model.selection import EpisodeSelection
+from leconvert.run.worker_pool import WorkerOptions
 source, out = map(Path, sys.argv[1:])
 one = WorkerOptions(max_workers=1)
 leconvert.convert(source, output=out / "v30", workers=one)
@@ -362,7 +362,7 @@ from fractions import Fraction
 from pathlib import Path
 import numpy as np
 from leconvert import tables as t
-from leconvert.formats import StatsBlock, v3
+from leconvert.dataset.formats import StatsBlock, v3
 root = Path(sys.argv[1])
 zero, three = np.array([0]), np.array([3])
 spans = v3.VideoSpans("cam", zero, zero, three)
@@ -391,7 +391,7 @@ def test_a_conversion_imports_no_compute_functions(small_source: Path, tmp_path:
     code = """
 import sys, leconvert
 from pathlib import Path
-from leconvert.check import check_dataset
+from leconvert.dataset.check import check_dataset
 source, result, back = sys.argv[1:]
 leconvert.convert(source, output=result)
 check_dataset(Path(result))

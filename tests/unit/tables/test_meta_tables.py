@@ -15,8 +15,7 @@ import pytest
 from tests.episode_records import EpisodeRecord, VideoSpan, write_episodes
 from tests.trees import read_episodes
 
-from leconvert.errors import SourceError, UnreadableSourceError
-from leconvert.formats.v3 import (
+from leconvert.dataset.formats.v3 import (
     DATA_PATH_TEMPLATE,
     Dataset,
     EpisodesReader,
@@ -24,6 +23,7 @@ from leconvert.formats.v3 import (
     read_tasks,
     write_tasks,
 )
+from leconvert.support.errors import SourceError, UnreadableSourceError
 
 FPS = Fraction(30)
 

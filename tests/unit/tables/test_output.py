@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import UnreadableSourceError
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.footers import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput
 

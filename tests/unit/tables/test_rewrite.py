@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leconvert import tables
-from leconvert.errors import UnreadableSourceError
-from leconvert.formats import v3
-from leconvert.repairs import DroppedEpisode, RepairOptions, Repairs
+from leconvert.dataset.formats import v3
+from leconvert.model.repairs import DroppedEpisode, RepairOptions, Repairs
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.join import frame_times
 
 THIRTY = Fraction(30)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.errors import UnreadableSourceError
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import OpenedTable, StoredGroups, join_tables
 from leconvert.tables.join import RowRange
 

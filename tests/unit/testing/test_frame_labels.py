@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from leconvert.errors import UsageError
+from leconvert.support.errors import UsageError
 from leconvert.testing import FrameLabel, draw_frame, encode_png, read_label
 from leconvert.testing.dataset import NoiseField
 

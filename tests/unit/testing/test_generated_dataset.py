@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.errors import TargetError, UsageError
+from leconvert.support.errors import TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 from leconvert.testing.dataset import PROFILES, RandomLengths
 

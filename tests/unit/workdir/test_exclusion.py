@@ -17,7 +17,7 @@ import pytest
 from one_host_fakes import FaultyOneHost, without_links
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
-from leconvert.errors import StorageError
+from leconvert.support.errors import StorageError
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem, probe_exclusion
 from leconvert.workdir.fs import AlreadyPublishedError, FileSystem, publish_exclusively
 

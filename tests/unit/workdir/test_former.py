@@ -10,9 +10,9 @@ from tests.trees import snapshot
 
 import leconvert
 from leconvert import LayoutOptions
-from leconvert.errors import StorageError
+from leconvert.run.upkeep import clean_kept_source
+from leconvert.support.errors import StorageError
 from leconvert.testing import DatasetSpec, make_dataset
-from leconvert.upkeep import clean_kept_source
 from leconvert.workdir.former import (
     TreeFacts,
     count_former,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
-from leconvert.errors import StorageError
+from leconvert.support.errors import StorageError
 from leconvert.workdir.activity import JobRecord, read_jobs, write_job
 from leconvert.workdir.records import RunPaths
 

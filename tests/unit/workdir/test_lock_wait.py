@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from leconvert.errors import BusyError, InterruptedRunError
+from leconvert.support.errors import BusyError, InterruptedRunError
 from leconvert.workdir import locks
 from leconvert.workdir.locks import BEAT_SECONDS, LockWait, PeriodicTask, packer_lock, read_packer
 from leconvert.workdir.records import RunPaths

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import BusyError, StorageError
+from leconvert.support.errors import BusyError, StorageError
 from leconvert.workdir.locks import packer_lock, planner_lock, read_packer
 from leconvert.workdir.records import WorkDir
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from leconvert.errors import WorkDirError
+from leconvert.support.errors import WorkDirError
 from leconvert.workdir.run import BatchFile, OpenedRun, open_run, read_manifest
 
 

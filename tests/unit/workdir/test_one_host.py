@@ -10,9 +10,9 @@ import pytest
 from one_host_fakes import ELSEWHERE, HERE, without_links
 from tests.faults.watched_disk import WatchedDisk
 
-from leconvert.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
-from leconvert.model import LayoutOptions
-from leconvert.planner import PlanOptions, open_or_plan
+from leconvert.model.values import LayoutOptions
+from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.support.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.workdir import exclusion as one_host_module
 from leconvert.workdir import identity as host_module
 from leconvert.workdir.exclusion import (

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
-from leconvert.errors import StorageError
+from leconvert.support.errors import StorageError
+from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.workdir.fs import (
     CANNOT_FLAG,
     LOCAL,
@@ -23,7 +24,6 @@ from leconvert.workdir.fs import (
     sync_tree,
     write_durably,
 )
-from leconvert.workdir.storage_errors import CHECK_DISK, storage_errors
 
 LIES = [errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
 

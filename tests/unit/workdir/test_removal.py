@@ -10,7 +10,8 @@ import pytest
 from tests.faults.faulty_files import CrashError
 from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 
-from leconvert.errors import StorageError, TargetError, WorkDirError
+from leconvert.support.errors import StorageError, TargetError, WorkDirError
+from leconvert.support.storage_errors import any_storage_errors
 from leconvert.workdir import removal
 from leconvert.workdir.fs import remove_tree, sync_tree
 from leconvert.workdir.journal import Journal
@@ -22,7 +23,6 @@ from leconvert.workdir.removal import (
     remove_new_tree,
     remove_work_dir,
 )
-from leconvert.workdir.storage_errors import any_storage_errors
 from leconvert.workdir.swap import TREE_RECORD, staging_dir, staging_generations
 
 

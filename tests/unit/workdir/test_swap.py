@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
-from leconvert.errors import BusyError, StorageError, TargetError, WorkDirError
+from leconvert.support.errors import BusyError, StorageError, TargetError, WorkDirError
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep

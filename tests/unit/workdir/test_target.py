@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
-from leconvert.errors import StorageError, TargetError
+from leconvert.support.errors import StorageError, TargetError
 from leconvert.workdir import fs as mounts
 from leconvert.workdir import swap as targets
 from leconvert.workdir.fs import FileSystem

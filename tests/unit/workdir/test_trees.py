@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
-from leconvert.errors import StorageError, WorkDirError
+from leconvert.support.errors import StorageError, WorkDirError
 from leconvert.workdir.fs import link_into_tree, make_folders_below, remove_tree
 
 

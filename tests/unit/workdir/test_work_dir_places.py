@@ -12,7 +12,7 @@ from tests.trees import snapshot
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.errors import TargetError, UsageError, WorkDirError
+from leconvert.support.errors import TargetError, UsageError, WorkDirError
 from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir, encode_record
 from leconvert.workdir.swap import check_places, work_dir_beside
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import BusyError, UsageError, WorkDirError
+from leconvert.support.errors import BusyError, UsageError, WorkDirError
 from leconvert.workdir.identity import (
     WorkerIdentity,
     new_token,

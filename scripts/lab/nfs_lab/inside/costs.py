@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from leconvert.leasing import Board, LeaseStore, WorkerIdentity
+from leconvert.run.leasing import Board, LeaseStore, WorkerIdentity
 from leconvert.workdir.records import WorkDir
 
 RUN_ID = "costs"

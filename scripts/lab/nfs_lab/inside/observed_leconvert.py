@@ -47,7 +47,7 @@ def around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[
 
 def report_leases(tell: Journal) -> None:
     """Tell of every claim and every publication."""
-    from leconvert.leasing.leases import Lease, LeaseStore
+    from leconvert.run.leasing.leases import Lease, LeaseStore
 
     def claiming(original: Callable[..., Any]) -> Callable[..., Any]:
         def claim(self: LeaseStore, batch_id: int, generation: int) -> Lease | None:

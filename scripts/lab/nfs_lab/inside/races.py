@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leconvert.leasing import Board, Lease, LeaseStore, WorkerIdentity
+from leconvert.run.leasing import Board, Lease, LeaseStore, WorkerIdentity
 from leconvert.workdir.records import RunPaths, WorkDir
 
 RUN_ID = "races"

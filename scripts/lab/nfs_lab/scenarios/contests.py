@@ -100,7 +100,7 @@ def changed_source(ground: Ground) -> Iterator[Row]:
         conversion.plan(first, in_place=True)
         conversion.work(second).finish()
         packer = conversion.pack(
-            first, "--delete-source", halt="leconvert.packer.run:swap_into_place#1"
+            first, "--delete-source", halt="leconvert.run.packer.run:swap_into_place#1"
         )
         packer.wait_for("halted")
         clips = second.shell(f"find {conversion.source}/videos -name episode_000003.mp4").split()

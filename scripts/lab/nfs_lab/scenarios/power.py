@@ -14,10 +14,10 @@ from nfs_lab.scenarios.ground import Ground
 
 __all__ = ["check_same", "lose_a_worker", "packer_power_loss", "take_over", "worker_power_loss"]
 
-MID_BATCH = "leconvert.worker:ShardWriter.write#2"
+MID_BATCH = "leconvert.run.worker:ShardWriter.write#2"
 """A worker's second shard: its first is written, the batch is not done."""
 
-_MID_PACK = "leconvert.packer.assembly:Assembly.add_file#2"
+_MID_PACK = "leconvert.run.packer.assembly:Assembly.add_file#2"
 _BETWEEN_RENAMES = "leconvert.workdir.swap:_rename#2"
 
 

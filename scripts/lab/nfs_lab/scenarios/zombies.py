@@ -14,7 +14,7 @@ from nfs_lab.scenarios.power import MID_BATCH, check_same
 
 __all__ = ["frozen_hosts"]
 
-_BEFORE_PUBLISHING = "leconvert.leasing.leases:Lease.publish_done#1"
+_BEFORE_PUBLISHING = "leconvert.run.leasing.leases:Lease.publish_done#1"
 _BEFORE_RENAME = "leconvert.workdir.swap:_rename#1"
 
 
@@ -81,7 +81,7 @@ def _back_while_the_successor_works(ground: Ground) -> Row:
     zombie.wait_for("halted")
     first.freeze()
     shards = 3 * (conversion.batches - 1)
-    successor = conversion.work(second, halt=f"leconvert.worker:ShardWriter.write#{shards + 2}")
+    successor = conversion.work(second, halt=f"leconvert.run.worker:ShardWriter.write#{shards + 2}")
     successor.wait_for("halted")
     zombie.go_on()
     first.thaw()

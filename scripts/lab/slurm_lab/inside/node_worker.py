@@ -3,7 +3,8 @@
     node_worker.py work WORK_DIR …
 
 While the host's mailbox holds the file ``events/halt``, whose text is a place such as
-``leconvert.worker:ShardWriter.write#1``, each new process halts there; see ``observed_leconvert``.
+``leconvert.run.worker:ShardWriter.write#1``, each new process halts there; see
+``observed_leconvert``.
 """
 
 from __future__ import annotations

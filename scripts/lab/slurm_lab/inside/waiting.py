@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.cli import main
-from leconvert.worker import ShardWriter
+from leconvert.run.worker import ShardWriter
 
 _LOOK_SECONDS = 0.05
 

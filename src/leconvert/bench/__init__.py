@@ -1,0 +1,1 @@
+"""Benchmarks, beside the library that they measure: loaders, and resampling."""

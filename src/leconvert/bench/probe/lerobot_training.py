@@ -1,0 +1,188 @@
+"""LeRobot's own training program, with an `EpisodeStream` where it takes its streaming dataset.
+
+``lerobot-train`` knows two classes of datasets and makes torch's `DataLoader` of either, which
+accelerate then shares out. Two names are replaced while it runs: the streaming class, by a stream
+of the same dataset, and the method of accelerate that takes a `DataLoader`, which makes a
+`StreamLoader` of one whose dataset is a stream: ranks share that out themselves. Everything else
+is LeRobot's: options, policies, processors, checkpoints.
+
+With ``also`` the stream is a `MixedStream` of LeRobot's dataset and others.
+
+Its checkpoints say the step, the batch size and the number of processes; where all ranks stood in
+the order follows from these, so ``--resume=true`` goes on with the sample that would have come
+next, with any number of ranks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from leconvert.dataset.formats.v3 import INFO_PATH
+from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
+from leconvert.support.errors import InstallationError, UsageError
+from leconvert.support.extras import install_command
+
+__all__ = ["train_with_lerobot"]
+
+
+_NEEDED = "lerobot[training]>=0.6.1"
+
+
+def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, float]] = ()) -> None:
+    """Run ``lerobot-train`` with its own arguments on an `EpisodeStream`.
+
+    Args:
+        arguments: LeRobot's.
+        also: Datasets to mix with LeRobot's, each with its share of the samples, between 0 and 1;
+            LeRobot's has the rest.
+    """
+    if any(share <= 0 for _, share in also) or sum(share for _, share in also) >= 1:
+        raise UsageError(
+            "The shares of --also must be above 0, and below 1 together: the dataset of "
+            "--dataset.root has the rest."
+        )
+    try:
+        program = importlib.import_module("lerobot.scripts.lerobot_train")
+        factory = importlib.import_module("lerobot.datasets.factory")
+        accelerate = importlib.import_module("accelerate")
+    except ImportError as error:
+        raise InstallationError(
+            f"LeRobot's training does not load: {error}.",
+            next_step=f"Run `{install_command(_NEEDED)}`.",
+        ) from error
+    run = _Run(program, also)
+    given, sys.argv = sys.argv, ["lerobot-train", *arguments, "--dataset.streaming=true"]
+    try:
+        with (
+            _replaced(program, "make_train_eval_datasets", run.make_datasets),
+            _replaced(factory, "StreamingLeRobotDataset", run.open_stream),
+            _replaced(
+                accelerate.Accelerator,
+                "prepare_data_loader",
+                _preparing(run, accelerate.Accelerator.prepare_data_loader),
+            ),
+        ):
+            program.main()
+    finally:
+        sys.argv = given
+
+
+class _Run:
+    """One training: what LeRobot asks for on the way."""
+
+    def __init__(self, program: Any, also: Sequence[tuple[str, float]]) -> None:
+        self._program = program
+        self._also = also
+        self._make_datasets = program.make_train_eval_datasets
+        self._config: Any = None
+
+    def make_datasets(self, config: Any) -> Any:
+        """Make the datasets of a configuration, as LeRobot does."""
+        root = config.dataset.root
+        if root is not None and not (Path(root) / INFO_PATH).is_file():
+            # LeRobot would fetch --dataset.repo_id into it, its tables first and the rest later.
+            raise UsageError(
+                f"--dataset.root: {root} holds no dataset; it has no {INFO_PATH}.",
+                path=str(root),
+                next_step="Give the folder of a v3.0 dataset; without --dataset.root the dataset "
+                "of --dataset.repo_id is streamed.",
+            )
+        if config.dataset.eval_split:
+            raise UsageError(
+                "A stream is not split for an evaluation (--dataset.eval_split).",
+                next_step="Split the dataset first: leconvert split DATASET --output-dir DIR "
+                "--into train=0.9,val=0.1.",
+            )
+        self._config = config
+        return self._make_datasets(config)
+
+    def open_stream(
+        self,
+        repo_id: str,
+        *,
+        root: str | Path | None = None,
+        episodes: list[int] | None = None,
+        delta_timestamps: dict[str, list[float]] | None = None,
+        image_transforms: Any = None,
+        revision: str | None = None,
+        tolerance_s: float = 1e-4,
+        return_uint8: bool = False,
+        repo_type: str = "dataset",
+        **_: Any,
+    ) -> SampleStream:
+        """Open what LeRobot would open with its streaming class, and what is mixed with it."""
+        from lerobot.utils.constants import HF_LEROBOT_HOME
+
+        place = Path(root) if root is not None else Path(HF_LEROBOT_HOME) / repo_id
+        is_local = root is not None or place.is_dir()
+        seed = self._config.seed or 0
+        options: dict[str, Any] = {
+            "delta_timestamps": delta_timestamps,
+            "image_transforms": image_transforms,
+            "tolerance_s": tolerance_s,
+            "return_uint8": return_uint8,
+        }
+        stream = EpisodeStream(
+            place if is_local else f"hf://{repo_type}s/{repo_id}",
+            revision=None if is_local or repo_type == "bucket" else revision,
+            episodes=episodes,
+            seed=seed,
+            repeat=True,
+            **options,
+        )
+        if stream.commit is not None:
+            # Checkpoints hold the options, so that --resume=true reads the same commit.
+            self._config.dataset.revision = stream.commit
+        if not self._also:
+            return stream
+        rest = 1 - sum(share for _, share in self._also)
+        return MixedStream([(stream, rest), *self._also], seed=seed, repeat=True, **options)
+
+    def make_loader(self, loader: Any) -> StreamLoader:
+        """Make the loader of a stream of what LeRobot would have torch's do."""
+        from torch.utils.data import default_collate
+
+        made = StreamLoader(
+            loader.dataset,
+            batch_size=loader.batch_size,
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            pin_memory=loader.pin_memory,
+            collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
+        )
+        if self._config.resume:
+            made.start_at(self._samples_taken(self._config.checkpoint_path))
+        return made
+
+    def _samples_taken(self, checkpoint: Path) -> int:
+        from lerobot.common.train_utils import load_training_step
+        from lerobot.utils.constants import TRAINING_STATE_DIR
+
+        step = load_training_step(checkpoint / TRAINING_STATE_DIR)
+        ranks = self._program.load_training_num_processes(checkpoint)
+        batch_size = self._program.load_training_batch_size(checkpoint)
+        return int(step * ranks * batch_size)
+
+
+def _preparing(run: _Run, prepare: Any) -> Any:
+    def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(loader.dataset, SampleStream):
+            return run.make_loader(loader)
+        return prepare(accelerator, loader, *args, **kwargs)
+
+    return prepare_data_loader
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -1,0 +1,312 @@
+"""The loaders that a run can measure, behind one face.
+
+Each gives batches for the timing, samples in this process for the pass that tells reading from
+decoding, and the counters of its decoder caches. What a loader of LeRobot's cannot do (shares of
+several processes, decoding on a GPU) is refused or noted, never quietly left out.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, override
+
+import numpy as np
+
+from leconvert.bench.probe.environment import cores, require_packages
+from leconvert.bench.probe.measure import BatchFacts, Watch
+from leconvert.bench.probe.options import Deltas, RunOptions, mode_deltas, read_deltas
+from leconvert.loading import (
+    DatasetMeta,
+    EpisodeStream,
+    StreamLoader,
+    files_at,
+    find_rank,
+    load_meta,
+    local_rank,
+    make_windows,
+)
+from leconvert.model.values import IntArray
+from leconvert.support.errors import UsageError
+
+__all__ = [
+    "WORKER_KEY",
+    "LoaderUnderTest",
+    "SampleToCheck",
+    "Subject",
+    "loader_settings",
+    "open_loader",
+    "open_stream_loader",
+    "windows_of",
+]
+
+
+Sample = Mapping[str, Any]
+
+WORKER_KEY = "_worker"
+"""Under this key a batch says which worker made it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """What a loader is opened on."""
+
+    options: RunOptions  # the run's, with every default filled in
+    meta: DatasetMeta  # the dataset's metadata
+    deltas: Deltas  # windows in seconds by feature; empty for none
+    episodes: Sequence[int] | None  # indices of the episodes of this node's share; None for all.
+
+    def windows(self) -> dict[str, list[float]] | None:
+        """Return the windows as LeRobot takes them."""
+        return {key: list(seconds) for key, seconds in self.deltas.items()} or None
+
+
+class SampleToCheck(NamedTuple):
+    """A sample of a loader that goes on where a frame cannot be decoded."""
+
+    sample: Sample  # the sample
+    # Cameras with a frame in it that could not be decoded, and which or why.
+    unreadable: Mapping[str, str]
+
+
+class LoaderUnderTest(ABC):
+    """A loader, opened.
+
+    Attributes:
+        num_shards: Pieces that its workers can take side by side.
+        loaded_episodes: Episodes that this process loads.
+        notes: What the reader of a result should know.
+    """
+
+    num_shards: int
+    loaded_episodes: int
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        # Whether times suit the frame rate is for the loader to say.
+        self._windows = make_windows(
+            subject.deltas,
+            fps=subject.meta.fps,
+            tolerance_s=math.inf,
+            features=subject.meta.features,
+        )
+        self._by_index = np.argsort(subject.meta.episodes.index)
+
+    @property
+    @abstractmethod
+    def unreadable_frames(self) -> int:
+        """Frames that could not be decoded so far; loaders that stop at the first say 0."""
+
+    @abstractmethod
+    def open_epoch(self, epoch: int) -> Iterable[Sample]:
+        """Return the batches of an epoch; workers stay between epochs."""
+
+    @abstractmethod
+    def cache_counts(self) -> dict[str, float | int | None] | None:
+        """Return the counters of all workers' decoder caches; None where nothing is decoded."""
+
+    @abstractmethod
+    def close_workers(self) -> None:
+        """End the workers; samples can still be drawn in this process."""
+
+    @abstractmethod
+    def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Watch]]:
+        """Return samples made in this process, and what their decoding takes."""
+
+    @abstractmethod
+    def to_check(self) -> Iterator[SampleToCheck] | None:
+        """Return samples made in this process to be compared; None for the reference itself."""
+
+    def facts_of(self, batch: Sample) -> BatchFacts:
+        """Return what is kept of a batch.
+
+        Of each sample the distinct frames of its windows count, as they are decoded once. Steps
+        beyond an episode's end all show its last frame, which is one of them.
+        """
+        places = self._places_of(batch["episode_index"].numpy())
+        table = self.subject.meta.episodes
+        at, lengths = batch["frame_index"].numpy(), table.length[places]
+        frames = 0
+        for camera in self.subject.meta.camera_keys:
+            window = self._windows.get(camera)
+            frames += len(at) if window is None else window.distinct_frames(at, lengths)
+        return BatchFacts(len(at), len(np.unique(places)), int(batch.get(WORKER_KEY, 0)), frames)
+
+    def _places_of(self, episodes: IntArray) -> IntArray:
+        """Return where the table of episodes has those of these indices."""
+        order = self._by_index
+        return order[np.searchsorted(self.subject.meta.episodes.index, episodes, sorter=order)]
+
+
+def open_loader(subject: Subject) -> LoaderUnderTest:
+    """Open the loader that the options name; nothing is read yet by any worker."""
+    name = subject.options.loader
+    require_packages("torch", *(("lerobot", "datasets") if name != "stream" else ()))
+    if name == "stream":
+        return StreamUnderTest(subject)
+    if subject.options.decode_device != "cpu":
+        raise UsageError(
+            f"The loader {name} decodes on the CPU only.",
+            next_step="Choose --loader stream for --decode-device cuda.",
+        )
+    from leconvert.bench.probe.lerobot_loaders import MapUnderTest, StreamingUnderTest
+
+    return MapUnderTest(subject) if name == "map" else StreamingUnderTest(subject)
+
+
+def loader_settings(options: RunOptions) -> dict[str, Any]:
+    """Return the arguments of a torch ``DataLoader`` that all loaders share.
+
+    Pinned memory speeds up copies to a GPU, but frames that are decoded there are there already,
+    and CUDA must not be used in a process that was forked.
+    """
+    decodes_on_gpu = options.decode_device != "cpu"
+    settings: dict[str, Any] = {
+        "batch_size": options.batch_size,
+        "num_workers": options.num_workers,
+        "pin_memory": options.device != "cpu" and not decodes_on_gpu,
+    }
+    if options.num_workers:
+        settings["prefetch_factor"] = options.prefetch_factor
+        settings["persistent_workers"] = True
+        if decodes_on_gpu:
+            settings["multiprocessing_context"] = "spawn"
+    return settings
+
+
+# ------------------------------------------------------------------------------------------------
+# Our own stream under test.
+
+
+class _DecodingTime:
+    """What the stream itself says that it spent on decoding."""
+
+    def __init__(self, stream: EpisodeStream) -> None:
+        self._stream = stream
+
+    @property
+    def seconds(self) -> float:
+        return self._stream.facts().decode_ns / 1e9
+
+
+def _unreadable_in(stream: EpisodeStream, sample: Sample) -> dict[str, str]:
+    """Return which cameras' frames of the sample that was drawn last could not be decoded."""
+    seen = f"in the window of episode {int(sample['episode_index'])}"
+    unreadable = {
+        camera: f"{camera} {seen}, frame {int(sample['frame_index'])}"
+        for camera, count in stream.unreadable_by_camera().items()
+        if count
+    }
+    for frame in stream.unreadable():  # not all of them are named
+        place = f"of episode {frame.episode_index}, frame {frame.frame_index}"
+        unreadable[frame.camera] = f"{frame.camera} {place}: {frame.path}"
+    return unreadable
+
+
+class StreamUnderTest(LoaderUnderTest):
+    """`EpisodeStream` through `StreamLoader`; frames that cannot be decoded are counted."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._stream = self._opened(subject)
+        settings = loader_settings(subject.options)
+        self._loader: StreamLoader | None = StreamLoader(self._stream, **settings)
+        self.loaded_episodes = len(self._stream.rank_episodes())
+        self.num_shards = self.loaded_episodes
+
+    @property
+    @override
+    def unreadable_frames(self) -> int:
+        return self._stream.facts().unreadable
+
+    @override
+    def open_epoch(self, epoch: int) -> Iterable[Sample]:
+        assert self._loader is not None
+        self._loader.set_epoch(epoch)
+        for worker, batch in zip(self._loader.batch_workers(), self._loader, strict=True):
+            batch[WORKER_KEY] = worker
+            yield batch
+
+    @override
+    def cache_counts(self) -> dict[str, float | int | None] | None:
+        if not self.subject.meta.video_keys:
+            return None
+        return self._stream.facts().video_decoder_cache
+
+    @override
+    def close_workers(self) -> None:
+        self._loader = None
+
+    @override
+    @contextmanager
+    def single(self) -> Iterator[tuple[Iterator[Sample], Watch]]:
+        stream = self._opened(self.subject)
+        yield iter(stream), _DecodingTime(stream)
+
+    @override
+    def to_check(self) -> Iterator[SampleToCheck]:
+        stream = self._opened(self.subject)
+        for sample in stream:
+            yield SampleToCheck(sample, _unreadable_in(stream, sample))
+            stream.reset_facts()  # what is counted from here on is the next sample's
+
+    @staticmethod
+    def _opened(subject: Subject) -> EpisodeStream:
+        return open_stream(
+            subject.options, subject.deltas, episodes=subject.episodes, on_unreadable="count"
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# What `StreamUnderTest` and a training open alike.
+
+
+def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStream:
+    """Open the stream that options ask for; what they leave open is the stream's to choose."""
+    chosen: dict[str, Any] = {
+        "episode_pool_size": options.episode_pool_size,
+        "video_decoder_cache_size": options.video_decoder_cache_size,
+        "video_fetch_workers": options.video_fetch_workers,
+    }
+    return EpisodeStream(
+        str(options.root),
+        data_files_root=options.data_files_root,
+        revision=options.revision,
+        delta_timestamps={key: list(seconds) for key, seconds in deltas.items()} or None,
+        seed=options.seed,
+        tolerance_s=options.tolerance_s,
+        decode_device=options.decode_device,
+        rank=options.rank,
+        world_size=options.world_size,
+        return_uint8=True,  # as the other loaders are asked to, and as fast as it goes
+        **{name: value for name, value in chosen.items() if value is not None},
+        **more,
+    )
+
+
+def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
+    """Return the batches of this rank for a training, and the windows of their samples."""
+    rank, world_size = find_rank(options.rank, options.world_size)
+    if options.decode_device == "cuda" and world_size > 1:
+        options = replace(options, decode_device=f"cuda:{local_rank()}")
+    options = options.placed().resolved(cores=cores(), cameras=1, rank=rank, world_size=world_size)
+    deltas: Deltas = {}
+    if options.mode != "single" or options.deltas is not None:
+        deltas = windows_of(
+            options, load_meta(files_at(str(options.root), revision=options.revision))
+        )
+    stream = open_stream(options, deltas, max_episodes=options.max_episodes)
+    return StreamLoader(stream, **loader_settings(options)), deltas
+
+
+def windows_of(options: RunOptions, meta: DatasetMeta) -> Deltas:
+    """Return the windows that options ask for, in seconds by feature."""
+    features = tuple(meta.features)
+    if options.deltas is not None:
+        return read_deltas(Path(options.deltas), features)
+    return mode_deltas(options.mode, meta.camera_keys, features, float(meta.fps))

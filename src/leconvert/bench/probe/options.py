@@ -1,0 +1,432 @@
+"""What a run of the probe was asked for, checked and with every default filled in."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from leconvert.bench.probe.measure import TimingPlan
+from leconvert.run.engines.slurm import check_memory, check_time
+from leconvert.support.errors import UsageError
+from leconvert.support.machine import lerobot_home
+
+__all__ = [
+    "MODES",
+    "SCENARIOS",
+    "SOURCES",
+    "Deltas",
+    "ResourceChanges",
+    "Resources",
+    "RunOptions",
+    "Scenario",
+    "Source",
+    "dataset_place",
+    "frames_per_sample",
+    "mode_deltas",
+    "parse_resource_changes",
+    "parse_scenarios",
+    "read_deltas",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What a sample is made of: the named modes, and windows from a file.
+
+
+Mode = Literal["single", "sarm", "sarm-action"]
+Deltas = Mapping[str, tuple[float, ...]]
+
+MODES: tuple[Mode, ...] = ("single", "sarm", "sarm-action")
+"""The named modes; ``deltas`` is what a result says where a file gave the windows."""
+
+# SARM, a reward model for long tasks, looks at eight frames a second apart.
+_SARM_STEPS = 8
+_ACTION = "action"
+
+
+def mode_deltas(mode: Mode, cameras: Sequence[str], features: Sequence[str], fps: float) -> Deltas:
+    """Return the window of each feature in seconds from the sample's own frame."""
+    if mode == "single":
+        return {}
+    actions = [key for key in features if key == _ACTION or key.startswith(f"{_ACTION}.")]
+    keys = [*(cameras if mode == "sarm" else ()), *actions]
+    if not keys:
+        raise UsageError(
+            f"--mode {mode} needs a feature `action`, which this dataset does not have.",
+            next_step="Choose --mode single, or give windows with --deltas FILE.",
+        )
+    return dict.fromkeys(keys, tuple(round(step * fps) / fps for step in range(_SARM_STEPS)))
+
+
+def read_deltas(path: Path, features: Sequence[str]) -> Deltas:
+    """Read windows from a JSON file: features to lists of seconds, as ``delta_timestamps``."""
+
+    def bad(what: str) -> UsageError:
+        return UsageError(
+            f"{path}: {what}.",
+            path=str(path),
+            next_step='Write {"FEATURE": [SECONDS, …], …}, for example {"action": [0, 0.1]}.',
+        )
+
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise bad(error.strerror or str(error)) from error
+    except ValueError as error:
+        raise bad(f"it is not JSON ({error})") from error
+    if not isinstance(content, dict) or not content:
+        raise bad("it holds no features")
+    deltas: dict[str, tuple[float, ...]] = {}
+    for key, seconds in content.items():
+        if key not in features:
+            raise bad(f"the dataset has no feature {key}; it has {', '.join(features)}")
+        if not isinstance(seconds, list) or not seconds or not all(map(_is_time, seconds)):
+            raise bad(f"the window of {key} is not a list of seconds")
+        deltas[key] = tuple(float(second) for second in seconds)
+    return deltas
+
+
+def frames_per_sample(deltas: Deltas, cameras: Sequence[str]) -> int:
+    """Return how many camera frames a sample carries, repeated ones at an episode's ends too."""
+    return sum(len(deltas.get(camera, (0.0,))) for camera in cameras)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# ------------------------------------------------------------------------------------------------
+# What jobs ask a scheduler for, and how the command line changes it.
+
+
+_RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
+_ALL = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one job asks the scheduler for; everything but ``nodes`` is a node's share."""
+
+    nodes: int = 1  # nodes, each with one loading process
+    cpus: int = 16  # cores of a node
+    mem: str = "64G"  # memory of a node as the scheduler spells it, such as ``32G``
+    time: str = "00:30:00"  # the longest run time, ``HH:MM:SS``
+    gpus: int = 0  # GPUs of a node
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChanges:
+    """What the command line changes in the resources of one job, or of all."""
+
+    # Per scenario (or source) the changed fields; the empty name is for all.
+    by_job: Mapping[str, Mapping[str, int | str]]
+
+    def applied(self, name: str, resources: Resources) -> Resources:
+        """Return the resources of the job of that name: its own changes beat those for all."""
+        changes = {**self.by_job.get(_ALL, {}), **self.by_job.get(name, {})}
+        return replace(resources, **changes)  # type: ignore[arg-type]
+
+    def applied_to_all(self, resources: Resources) -> Resources:
+        """Return the resources of a job that has no name to be meant by."""
+        return self.applied(_ALL, resources)
+
+
+def parse_resource_changes(
+    given: Mapping[str, Sequence[str]], names: Sequence[str]
+) -> ResourceChanges:
+    """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say."""
+    by_job: dict[str, dict[str, int | str]] = {}
+    for resource in _RESOURCES:
+        for text in given.get(resource, ()):
+            name, _, value = text.rpartition("=")
+            name = name.replace("-", "_")
+            if name and name not in names:
+                raise UsageError(
+                    f"--{resource} {text}: {name} is not among what is submitted.",
+                    next_step=f"Choose among {', '.join(names)}."
+                    if names
+                    else "Leave the name out.",
+                )
+            by_job.setdefault(name, {})[resource] = _checked(resource, value)
+    return ResourceChanges(by_job)
+
+
+def _checked(resource: str, value: str) -> int | str:
+    if resource in {"mem", "time"}:
+        if (check_memory if resource == "mem" else check_time)(value):
+            return value
+    elif value.isdecimal() and int(value) >= (0 if resource == "gpus" else 1):
+        return int(value)
+    raise UsageError(
+        f"--{resource} {value} makes no sense.",
+        next_step="Write --nodes 2, --cpus 16, --mem 64G, --time 00:30:00 or --gpus 1, or "
+        "NAME=VALUE for one job.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The named set-ups of the loading benchmark: what is read from where, by how many nodes and
+# cores.
+#
+# A scenario only fills in what the command line leaves open. Its resources are what a scheduler
+# is asked for; `probe run --scenario` on a machine at hand takes loader, source and workers from
+# it.
+
+
+Source = Literal["local", "hub", "bucket", "warmed_bucket"]
+
+SOURCES: tuple[Source, ...] = ("local", "hub", "bucket", "warmed_bucket")
+"""The labels that a result carries for where its bytes came from."""
+
+_WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One set-up of the benchmark."""
+
+    name: str  # what ``--scenario`` takes, and what the result's file name carries
+    loader: Literal["map", "stream"]  # ``map`` or ``stream``
+    source: Source  # the label of where the files are
+    resources: Resources = field(default_factory=Resources)  # what its job asks for
+    # Loading workers of a process; None for as many as cores allow, see `num_workers`.
+    workers: int | None = _WORKERS
+
+    def num_workers(self, *, cores: int, cameras: int) -> int:
+        """Return the loading workers of one process.
+
+        Where the scenario leaves them open there is a core for every camera of every worker, since
+        a map-style sample decodes all cameras side by side.
+        """
+        if self.workers is not None:
+            return self.workers
+        return max(1, cores // max(1, cameras))
+
+
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
+    {
+        scenario.name: scenario
+        for scenario in (
+            Scenario("mmap_local", "map", "local"),
+            Scenario(
+                "mmap_local_maxworkers", "map", "local",
+                resources=Resources(cpus=48, mem="192G"), workers=None,
+            ),
+            Scenario("stream_hub", "stream", "hub", resources=Resources(time="01:00:00")),
+            Scenario("stream_bucket", "stream", "bucket", resources=Resources(time="01:00:00")),
+            Scenario(
+                "stream_bucket_2node", "stream", "bucket",
+                resources=Resources(nodes=2, time="01:00:00"),
+            ),
+        )
+    }
+)  # fmt: skip
+"""Every scenario by name, in the order in which `probe submit` sends them."""
+
+
+def parse_scenarios(text: str) -> tuple[Scenario, ...]:
+    """Return the scenarios of a list such as ``mmap_local,stream_hub``, in its order."""
+    # Hyphens are accepted, as everywhere on the command line.
+    names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown or not names:
+        said = f"There is no scenario {', '.join(unknown)}." if unknown else "No scenario is named."
+        raise UsageError(said, next_step=f"Choose among {', '.join(SCENARIOS)}.")
+    if len(set(names)) < len(names):
+        raise UsageError(f"A scenario is named twice in {text}.")
+    return tuple(SCENARIOS[name] for name in names)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a run of the probe was asked for, checked and with every default filled in.
+
+
+Loader = Literal["map", "stream", "stream-lerobot"]
+
+LOADERS: tuple[Loader, ...] = ("map", "stream", "stream-lerobot")
+"""LeRobot's map-style dataset, our stream, and LeRobot's own streaming dataset."""
+
+_MOST_DEFAULT_WORKERS = 4
+_AT_LEAST = {
+    "batch_size": 1,
+    "num_workers": 0,
+    "prefetch_factor": 1,
+    "episode_pool_size": 1,
+    "max_buffer_input_shards": 1,
+    "video_decoder_cache_size": 1,
+    "video_fetch_workers": 0,
+    "num_batches": 1,
+    "warmup_batches": 0,
+    "probe_samples": 0,
+    "probe_warmup": 0,
+    "rank": 0,
+    "world_size": 1,
+    "num_partitions": 1,
+    "partition_index": 0,
+    "max_episodes": 1,
+    "seed": 0,
+    "check": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of one run; what is None is left to the loader, or is filled by `resolved`."""
+
+    # The dataset: a folder, or a URL that fsspec opens, such as ``hf://datasets/ORG/NAME``.
+    root: str | None = None
+    repo_id: str | None = None  # the dataset's name on the Hub
+    data_files_root: str | None = None  # where ``data/`` and ``videos/`` are, if not below ``root``
+    revision: str | None = None  # branch, tag or commit on the Hub
+    source: str | None = None  # a label for where the bytes come from; it changes nothing
+    scenario: str | None = None  # a named set-up; fills in loader, source and workers
+    loader: Loader | None = None  # what is measured
+    mode: Mode = "single"  # what a sample is; see `leconvert.bench.probe.options`
+    deltas: str | None = None  # a JSON file of windows, instead of the mode's
+    batch_size: int = 16  # samples of a batch
+    num_workers: int | None = None  # worker processes of the loader; 0 loads in this process
+    prefetch_factor: int = 2  # batches that each worker prepares ahead
+    # Episodes that ``stream`` mixes; frames that ``stream-lerobot`` buffers.
+    episode_pool_size: int | None = None
+    # Files that ``stream-lerobot`` reads side by side, at most.
+    max_buffer_input_shards: int | None = None
+    video_decoder_cache_size: int | None = None  # open decoders of a worker, at most
+    # Threads of a worker that fetch and decode ahead (``stream``).
+    video_fetch_workers: int | None = None
+    num_batches: int | None = None  # batches that are timed, at most
+    warmup_batches: int = 10  # batches before the timing
+    duration_s: float = 60.0  # seconds that are timed, at least
+    # Samples of the pass in this process, after the timing; 0 for no such pass.
+    probe_samples: int = 100
+    probe_warmup: int = 10  # samples before those
+    device: str = "cpu"  # where batches go: ``cpu``, ``cuda`` or ``cuda:N``
+    decode_device: str = "cpu"  # what decodes: ``cpu``, ``cuda`` or ``cuda:N``
+    rank: int | None = None  # this process among those that share the dataset
+    world_size: int | None = None  # how many share it
+    num_partitions: int = 1  # nodes that share the dataset by whole files
+    partition_index: int = 0  # this node
+    max_episodes: int | None = None  # use the first so many episodes
+    tolerance_s: float = 1e-4  # how far windows may lie from multiples of 1 / fps
+    seed: int = 0  # of the order of samples
+    check: int = 0  # samples that are compared with the map-style loader's
+    with_limit: bool = False  # measure the decode limit as well
+    limit_duration_s: float = 5.0  # seconds of each stretch of that measurement
+
+    def __post_init__(self) -> None:
+        if self.root is None and self.repo_id is None:
+            raise UsageError(
+                "No dataset is given.", next_step="Pass --root DIR|URL, or --repo-id ORG/NAME."
+            )
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{_flag(name)} must be at least {least}, not {value}.")
+        for name in ("duration_s", "limit_duration_s", "tolerance_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{_flag(name)} must be more than 0.")
+        for name, known in (
+            ("loader", LOADERS), ("mode", MODES), ("source", SOURCES), ("scenario", SCENARIOS)
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise UsageError(
+                    f"There is no {name} {value}.", next_step=f"Choose among {', '.join(known)}."
+                )
+        for name in ("device", "decode_device"):
+            if getattr(self, name).partition(":")[0] not in {"cpu", "cuda"}:
+                raise UsageError(f"{_flag(name)} is cpu, cuda or cuda:N.")
+
+        # No scenario names this loader, and none is the default.
+        if self.max_buffer_input_shards is not None and self.loader != "stream-lerobot":
+            raise UsageError(
+                "Only the loader stream-lerobot knows --max-buffer-input-shards.",
+                next_step="Leave it out, or choose --loader stream-lerobot.",
+            )
+
+    @property
+    def read_from(self) -> str:
+        """Where data and videos are really read from, whatever the label says.
+
+        ``local``, ``hub`` or ``bucket``, else the scheme of the URL. Of options that are `placed`.
+        """
+        if self.loader == "map":  # LeRobot downloads what is on the Hub, and reads the copy
+            return "local"
+        place = str(self.data_files_root or self.root)
+        return _label_of(place) or place.partition("://")[0]
+
+    @property
+    def timing(self) -> TimingPlan:
+        """What is timed."""
+        return TimingPlan(self.warmup_batches, self.duration_s, self.num_batches)
+
+    @property
+    def mode_name(self) -> str:
+        """The mode as results name it: ``deltas`` where a file gave the windows."""
+        return self.mode if self.deltas is None else "deltas"
+
+    def placed(self) -> RunOptions:
+        """Return these options with loader, source and root filled in."""
+        scenario = SCENARIOS[self.scenario] if self.scenario else None
+        loader = self.loader or (scenario.loader if scenario else "stream")
+        wanted = self.source or (scenario.source if scenario else None)
+        root = dataset_place(self.root, self.repo_id, wanted if scenario else None)
+        return replace(self, loader=loader, source=wanted or _label_of(root), root=root)
+
+    def resolved(self, *, cores: int, cameras: int, rank: int, world_size: int) -> RunOptions:
+        """Return these options with workers and ranks filled in, once the dataset is known."""
+        workers = self.num_workers
+        if workers is None:
+            scenario = SCENARIOS[self.scenario] if self.scenario else None
+            workers = (
+                scenario.num_workers(cores=cores, cameras=cameras)
+                if scenario
+                else min(cores, _MOST_DEFAULT_WORKERS)
+            )
+        return replace(self, num_workers=workers, rank=rank, world_size=world_size)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return every option as a JSON-serialisable mapping."""
+        return {**asdict(self), "mode": self.mode_name}
+
+
+def dataset_place(
+    root: str | None,
+    repo_id: str | None,
+    source: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """Return the folder or URL of a dataset."""
+    if root is not None:
+        return root if "://" in root else str(Path(root).resolve())
+    if repo_id is None:
+        raise UsageError("No dataset is given.", next_step="Pass --root DIR, or --repo-id NAME.")
+    if source in {"bucket", "warmed_bucket"}:
+        return f"hf://buckets/{repo_id}"
+    folder = lerobot_home(environment) / repo_id
+    if source != "hub" and folder.is_dir():
+        return str(folder)
+    if source == "local":
+        raise UsageError(
+            f"{repo_id} is not on this machine: {folder} does not exist.",
+            path=str(folder),
+            next_step=f"Download it first: hf download --repo-type dataset {shlex.quote(repo_id)} "
+            f"--local-dir {shlex.quote(str(folder))}",
+        )
+    return f"hf://datasets/{repo_id}"
+
+
+def _label_of(root: str) -> str | None:
+    if root.startswith("hf://"):
+        return "bucket" if root.startswith("hf://buckets/") else "hub"
+    return None if "://" in root and not root.startswith("file://") else "local"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,485 @@
+"""Loaders of resampled batches, and a small policy trained on them.
+
+============  ==================================================================================
+``baseline``  workers resample a batch one trajectory after the other with NumPy, and collate it
+``batched``   workers pack the trajectories of a batch and resample them at once
+``table``     no workers: the set lies packed on the device, and a batch is resampled there
+============  ==================================================================================
+
+The set and the order are the same on all paths; on the first two also the workers and the way back
+to this process.
+
+Of a training, data time is what it stands still for: from asking for a batch until it is there.
+What workers do meanwhile is not, and what they have not done in time is. Model time is the step,
+from the batch to the new weights, the device having finished; moving the batch to the device
+belongs to it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from leconvert.bench.resampling.kernel import PackMemory, Resampled, pack
+from leconvert.bench.resampling.pipelines import (
+    GpuUse,
+    Task,
+    collate,
+    find_device,
+    gpu_reader,
+    tensors,
+    wait_for,
+)
+from leconvert.bench.resampling.trajectories import (
+    HDF5_ENDINGS,
+    DatasetSet,
+    Hdf5Set,
+    Method,
+    Trajectory,
+    TrajectorySource,
+    methods_for,
+    preload,
+)
+from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.progress import Stage
+
+__all__ = [
+    "CHUNK",
+    "LENGTHS",
+    "ResampledDataset",
+    "SmallDiffusionPolicy",
+    "batches_of",
+    "compare_loaders",
+    "open_loader",
+    "paths_of",
+    "set_epoch",
+    "train_on_paths",
+    "windows",
+]
+
+
+def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
+    """Yield the full batches of a pass, shuffled; a function of its arguments alone."""
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    for start in range(0, count - batch_size + 1, batch_size):
+        yield order[start : start + batch_size].tolist()
+
+
+LENGTHS = "_lengths"
+"""Under this key a batch says how many targets each trajectory has."""
+
+Batch = dict[str, Tensor]
+
+
+class _AtOnce(Dataset[Batch]):
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._memory = PackMemory()
+
+    def __len__(self) -> int:
+        return len(self._task.source)
+
+    def __getitem__(self, index: int) -> Batch:
+        """Return one trajectory, resampled."""
+        batch = self.__getitems__([range(len(self))[index]])
+        return {key: values[0] for key, values in batch.items() if key != LENGTHS}
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return a padded batch."""
+        return _as_batch(self._task.at_once(pack(self._task.load(indices), self._memory)))
+
+    @staticmethod
+    def collate(batch: Batch) -> Batch:
+        """Return the batch that `__getitems__` made: what ``DataLoader`` is to collate with."""
+        return batch
+
+
+class ResampledDataset(_AtOnce):
+    """Trajectories brought to one rate: a map-style dataset for torch's ``DataLoader``.
+
+    All trajectories of a batch are resampled at once, so ``DataLoader`` has nothing left to
+    collate: give it ``collate_fn=ResampledDataset.collate``. A batch holds every feature, of shape
+    (B, M, ...), zero where there is no target, and under ``"_lengths"`` the targets of each
+    trajectory, of shape (B,). One item is one trajectory, of shape (M, ...), without the lengths.
+
+    Args:
+        place: A v3.0 dataset (a folder, a URL), or a file of robomimic that ends in ``.hdf5`` or
+            ``.h5``.
+        hz: Targets a second.
+        columns: The features; None for all numeric ones.
+        methods: As for `leconvert.bench.resampling.resample`.
+        revision: Branch, tag or commit of a dataset on the Hub.
+        source_hz: Samples a second in a file of robomimic that does not say it.
+        in_memory: Whether all trajectories are read once, and checked, when this is made.
+
+    Raises:
+        SourceError: The set cannot be read, or its trajectories differ in their columns.
+        UsageError: A column or a method that cannot be.
+    """
+
+    def __init__(
+        self,
+        place: str | Path,
+        *,
+        hz: float,
+        columns: Sequence[str] | None = None,
+        methods: Mapping[str, Method] | None = None,
+        revision: str | None = None,
+        source_hz: float | None = None,
+        in_memory: bool = True,
+    ) -> None:
+        if not 0 < hz < math.inf:
+            raise UsageError(f"hz must be a number above 0, not {hz}.")
+        source: TrajectorySource
+        if str(place).endswith(HDF5_ENDINGS):
+            source = Hdf5Set(Path(place), columns=columns, source_hz=source_hz)
+        else:
+            source = DatasetSet(str(place), columns=columns, revision=revision)
+        if not len(source):
+            raise SourceError(f"{place} has no trajectories.", path=str(place))
+        source = preload(source) if in_memory else source
+        super().__init__(Task(source, methods_for(source, methods or {}), hz))
+
+
+def _as_batch(resampled: Resampled) -> Batch:
+    return resampled.values | {LENGTHS: resampled.lengths}
+
+
+class _Trajectories(Dataset[Trajectory]):
+    def __init__(self, source: TrajectorySource) -> None:
+        self._source = source
+
+    def __getitem__(self, index: int) -> Trajectory:
+        return self._source.load(index)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneByOne:
+    task: Task
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
+        batch = collate(self.task.one_by_one(trajectories))
+        return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
+
+
+@dataclass(slots=True)
+class _Order:
+    """The batches of the current epoch."""
+
+    count: int
+    batch_size: int
+    seed: int
+    epoch: int = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return batches_of(self.count, self.batch_size, self.seed, self.epoch)
+
+    def __len__(self) -> int:
+        return self.count // self.batch_size
+
+
+class _Table:
+    """Batches of a set that lies packed on a device, where they stay."""
+
+    def __init__(self, task: Task, device: torch.device, order: _Order) -> None:
+        self._task = task
+        self._packed = pack(task.load(range(len(task.source)))).to(device)
+        self.batch_sampler = order
+
+    def __iter__(self) -> Iterator[Batch]:
+        for indices in self.batch_sampler:
+            yield _as_batch(self._task.at_once(self._packed.select(indices)))
+
+
+Loader = DataLoader[Any] | _Table
+
+
+def paths_of(mode: str, task: Task, num_workers: int) -> list[str]:
+    """Return the paths that are measured; see the module."""
+    paths = [] if mode == "batched" else ["baseline"]
+    if mode != "baseline":
+        paths += ["batched", "table"] if task.preloaded and not num_workers else ["batched"]
+    return paths
+
+
+def open_loader(
+    path: str, task: Task, *, batch_size: int, num_workers: int, seed: int, device: str = "cpu"
+) -> Loader:
+    """Return a loader of resampled, padded batches: features and `LENGTHS`."""
+    order = _Order(len(task.source), batch_size, seed)
+    if path == "table":
+        return _Table(task, find_device(device), order)
+    dataset: Dataset[Any] = _Trajectories(task.source)
+    into_batch: Callable[[Any], Batch] = _OneByOne(task)
+    if path == "batched":
+        dataset, into_batch = _AtOnce(task), _AtOnce.collate
+    return DataLoader(
+        dataset,
+        batch_sampler=order,
+        collate_fn=into_batch,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        generator=torch.Generator(),  # so that it draws nothing from what the policy draws from
+    )
+
+
+def set_epoch(loader: Loader, epoch: int) -> None:
+    """Choose the order of the next pass."""
+    order: Any = loader.batch_sampler
+    order.epoch = epoch
+
+
+def compare_loaders(
+    task: Task,
+    *,
+    mode: str,
+    device: str,
+    batch_size: int,
+    num_workers: Sequence[int],
+    epochs: int,
+    seed: int,
+    stage: Stage,
+) -> list[dict[str, Any]]:
+    """Time the loaders, pass by pass in turn, after a pass that starts the workers."""
+    rows = []
+    for workers in num_workers:
+        loaders = {
+            path: open_loader(
+                path, task, batch_size=batch_size, num_workers=workers, seed=seed, device=device
+            )
+            for path in paths_of(mode, task, workers)
+        }
+        seconds: dict[str, list[float]] = {path: [] for path in loaders}
+        first: dict[str, float] = {}
+        for epoch in range(epochs + 1):
+            for path in loaders if epoch % 2 else reversed(loaders):
+                set_epoch(loaders[path], epoch)
+                began = time.perf_counter()
+                for number, _ in enumerate(loaders[path]):
+                    if number == 0 and epoch == 0:
+                        wait_for(device)
+                        first[path] = time.perf_counter() - began
+                wait_for(device)
+                if epoch:
+                    seconds[path].append(time.perf_counter() - began)
+            stage.advance(1)
+        batches = len(task.source) // batch_size
+        rows += [
+            {
+                "path": path,
+                "device": device if path == "table" else "cpu",
+                "num_workers": workers,
+                "batch_size": batch_size,
+                "trajectories": batches * batch_size,
+                "trajectories_per_s": batches * batch_size / median(times),
+                "first_batch_s": first[path],
+                "epoch_s": times,
+            }
+            for path, times in seconds.items()
+        ]
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# A diffusion policy that is small enough to train anywhere.
+#
+# The recipe is C. Chi et al., *Diffusion Policy* (RSS 2023), without pictures: from the present
+# state a chunk of actions is predicted by taking noise out of it; the network learns to tell
+# which noise was put in. Noise follows the squared-cosine schedule of A. Nichol and P. Dhariwal
+# (ICML 2021). The network sees state, noisy chunk and step as one row of numbers.
+
+
+ACTION = "action"
+_OBSERVATION = "observation"
+STATE = f"{_OBSERVATION}.state"
+
+CHUNK = 16
+"""Actions that are predicted at once."""
+
+_HIDDEN = 128
+_NOISE_STEPS = 50
+_STEP_FEATURES = 16
+_OFFSET = 0.008
+_MOST_NOISE = 0.999
+
+
+class SmallDiffusionPolicy(nn.Module):
+    """Learns the noise in a chunk of actions, given the state at its beginning."""
+
+    kept: Tensor
+
+    def __init__(self, state_dim: int, action_dim: int) -> None:
+        super().__init__()
+        chunk = CHUNK * action_dim
+        seen = state_dim + chunk + _STEP_FEATURES
+        self.denoiser = nn.Sequential(
+            nn.Linear(seen, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, chunk)
+        )
+        self.register_buffer("kept", _kept_share())
+
+    def forward(self, state: Tensor, actions: Tensor) -> Tensor:
+        """Return the loss: the mean squared error of the predicted noise."""
+        clean = actions.flatten(1)
+        steps = torch.randint(_NOISE_STEPS, (len(clean),), device=clean.device)
+        noise = torch.randn_like(clean)
+        kept = self.kept[steps].unsqueeze(1)
+        noisy = kept.sqrt() * clean + (1 - kept).sqrt() * noise
+        seen = torch.cat((state, noisy, _step_features(steps)), dim=1)
+        return functional.mse_loss(self.denoiser(seen), noise)
+
+
+def windows(
+    state: Tensor, action: Tensor, lengths: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return a random state of each trajectory and the chunk of actions that begins with it.
+
+    Where a trajectory ends before the chunk its last action is repeated. Which states are chosen
+    does not depend on where the batch is.
+    """
+    where = lengths.device
+    share = torch.rand(len(lengths), generator=generator).to(where)
+    start = (share * (lengths - CHUNK + 1).clamp(min=1)).long()
+    chunk = start.unsqueeze(1) + torch.arange(CHUNK, device=where)
+    samples = torch.minimum(chunk, lengths.unsqueeze(1) - 1)
+    rows = torch.arange(len(lengths), device=where)
+    return state[rows, start].float(), action[rows.unsqueeze(1), samples].float()
+
+
+def _kept_share() -> Tensor:
+    """Return how much of the clean variance is left after each step."""
+
+    def level(step: int) -> float:
+        share = (step / _NOISE_STEPS + _OFFSET) / (1 + _OFFSET)
+        return math.cos(share * math.pi / 2) ** 2
+
+    steps = [1 - level(step + 1) / level(step) for step in range(_NOISE_STEPS)]
+    return (1 - torch.tensor(steps).clamp(max=_MOST_NOISE)).cumprod(0)
+
+
+def _step_features(steps: Tensor) -> Tensor:
+    """Return sines and cosines of the step at several frequencies."""
+    half = _STEP_FEATURES // 2
+    frequencies = torch.exp(-math.log(1e4) * torch.arange(half, device=steps.device) / half)
+    angles = steps.unsqueeze(1) * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+_LEARNING_RATE = 1e-3
+
+
+def train_on_paths(
+    task: Task,
+    *,
+    mode: str,
+    batch_size: int,
+    num_workers: int,
+    epochs: int,
+    device: str,
+    seed: int,
+    stage: Stage,
+) -> list[dict[str, Any]]:
+    """Train the same policy on the same batches in the same order; return a row a path."""
+    first = task.source.load(0)
+    states = [STATE] if STATE in first.columns else _observations(first)
+    if ACTION not in first.columns or not states:
+        missing = STATE if ACTION in first.columns else ACTION
+        raise UsageError(
+            f"The training needs the feature {missing}, which the set lacks.",
+            next_step="Choose a set that has it, or leave --end-to-end out.",
+        )
+    rows: list[dict[str, Any]] = []
+    steps_of_epoch = len(task.source) // batch_size
+    for path in paths_of(mode, task, num_workers):
+        loader = open_loader(
+            path, task, batch_size=batch_size, num_workers=num_workers, seed=seed, device=device
+        )
+        learner = _Learner(first.widths(), states, device, seed)
+        data_s = model_s = first_wait = 0.0
+        losses: list[float] = []
+        with GpuUse(gpu_reader(device)) as gpu:
+            for epoch in range(epochs):
+                set_epoch(loader, epoch)
+                asked = time.perf_counter()
+                for batch in loader:
+                    wait_for(device)
+                    ready = time.perf_counter()
+                    losses.append(learner.learn(batch))
+                    done = time.perf_counter()
+                    # The first step is part of neither: workers start, memory is found only once.
+                    if losses[1:]:
+                        data_s += ready - asked
+                        model_s += done - ready
+                    else:
+                        first_wait = ready - asked
+                    asked = done
+                stage.advance(1)
+        steps, total_s = len(losses), data_s + model_s
+        is_timed = steps > 1
+        rows.append(
+            {
+                "path": path,
+                "device": device,
+                "batch_size": batch_size,
+                "num_workers": num_workers,
+                "epochs": epochs,
+                "steps": steps,
+                "first_batch_s": first_wait,
+                "data_s": data_s,
+                "model_s": model_s,
+                "total_s": total_s,
+                "data_pct": 100 * data_s / total_s if is_timed else None,
+                "steps_per_s": (steps - 1) / total_s if is_timed else None,
+                "speedup": rows[0]["total_s"] / total_s if is_timed and rows else None,
+                "gpu_use_pct": gpu.mean_pct,
+                "first_epoch_loss": sum(losses[:steps_of_epoch]) / steps_of_epoch,
+                "last_epoch_loss": sum(losses[-steps_of_epoch:]) / steps_of_epoch,
+            }
+        )
+    return rows
+
+
+def _observations(trajectory: Trajectory) -> list[str]:
+    """Return the features that are the state where none is called so."""
+    return [key for key in trajectory.columns if key.startswith(f"{_OBSERVATION}.")]
+
+
+class _Learner:
+    """The policy and its optimizer; equal seeds begin equal and choose equal windows."""
+
+    def __init__(
+        self, widths: Mapping[str, int], states: Sequence[str], device: str, seed: int
+    ) -> None:
+        self._device = find_device(device)
+        self._states = states
+        self._generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)
+        state_dim = sum(widths[key] for key in states)
+        self._policy = SmallDiffusionPolicy(state_dim, widths[ACTION]).to(self._device)
+        self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=_LEARNING_RATE)
+
+    def learn(self, batch: Mapping[str, Tensor]) -> float:
+        """Take one step and return the loss before it; the device has finished by then."""
+        state = torch.cat([_rows(batch[key]) for key in self._states], dim=2)
+        state, actions = windows(state, _rows(batch[ACTION]), batch[LENGTHS], self._generator)
+        self._optimizer.zero_grad()
+        loss = self._policy(state.to(self._device), actions.to(self._device))
+        loss.backward()
+        self._optimizer.step()
+        wait_for(str(self._device))
+        return float(loss.detach())
+
+
+def _rows(values: Tensor) -> Tensor:
+    """Return a padded batch with one row of numbers a sample, also where a sample is one number."""
+    return values.reshape(*values.shape[:2], -1)

@@ -1,0 +1,456 @@
+"""Looks at everything that leconvert needs or can use, one thing at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from leconvert._version import __version__
+from leconvert.bench.probe import host_record, package_version
+from leconvert.run.engines import BUILT_IN, EngineNames
+from leconvert.support.extras import command_for_extra, install_command
+from leconvert.support.machine import Machine
+from leconvert.workdir.fs import mount_of
+from leconvert.workdir.fscheck import CheckReport, Fitness, probe_folder
+
+__all__ = [
+    "Answer",
+    "Examination",
+    "Package",
+    "ask",
+    "examine",
+    "import_troubles",
+    "library_loads",
+    "packages_of",
+    "probe_diagnosis",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Asks another process, for a bounded time: what it loads may crash, or hang for ever.
+
+
+_LIMIT_SECONDS = 60.0
+_LAST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a process said."""
+
+    text: str  # its standard output; empty if it did not end well
+    trouble: str | None = None  # why there is no answer; None if there is one.
+
+
+def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Answer:
+    """Run a command and return what it says.
+
+    A process that a driver holds in the kernel survives being killed; it is not waited for.
+    """
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        return Answer("", f"it cannot be started: {error.strerror}")
+    try:
+        said, complained = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1.0)
+        return Answer("", f"no answer within {limit_seconds:g} s")
+    if process.returncode < 0:
+        return Answer("", f"it was ended by signal {-process.returncode}")
+    if process.returncode and not said:
+        words = complained.decode("utf-8", "replace").split()
+        return Answer("", " ".join(words)[-_LAST_WORDS:] or f"it ended with {process.returncode}")
+    return Answer(said.decode("utf-8", "replace"))
+
+
+def probe_diagnosis() -> tuple[dict[str, Any] | None, str | None]:
+    """Return what `leconvert probe diagnose` finds, or None and why it found nothing."""
+    answer = ask([sys.executable, "-P", "-m", "leconvert", "probe", "diagnose", "--json"])
+    if answer.trouble is not None:
+        return None, answer.trouble
+    try:
+        found = json.loads(answer.text)
+    except ValueError:
+        return None, f"it answered {answer.text[:_LAST_WORDS]!r}"
+    return (found, None) if "decoder" in found else (None, str(found.get("message")))
+
+
+def library_loads(name: str) -> bool:
+    """Tell whether the dynamic loader finds a shared library, such as a driver's."""
+    code = f"import ctypes; ctypes.CDLL({name!r}); print('loads')"
+    return ask([sys.executable, "-P", "-c", code], limit_seconds=20.0).trouble is None
+
+
+# What is imported of a package whose own module loads nothing, or has another name.
+_MODULES = {"huggingface-hub": "huggingface_hub.hf_api", "pyyaml": "yaml"}
+# Their loading is the diagnosis' part, which takes seconds.
+_DIAGNOSED = frozenset({"torch", "torchcodec"})
+_IMPORT_ALL = """
+import importlib, json, sys
+troubles = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # SystemExit and the panics of Rust are no Exception
+        said = str(error).strip().splitlines() or [""]
+        troubles[name] = f"{type(error).__name__}: {said[0]}".removesuffix(": ")
+print(json.dumps(troubles))
+"""
+
+
+def import_troubles(modules: Sequence[str]) -> dict[str, str]:
+    """Import modules in a process of their own; return why each that does not load does not."""
+    if not modules:
+        return {}
+    answer = ask([sys.executable, "-P", "-c", _IMPORT_ALL, *modules])
+    if answer.trouble is None:
+        found: dict[str, str] = json.loads(answer.text.splitlines()[-1])
+        return found
+    if len(modules) == 1:
+        return {modules[0]: answer.trouble}
+    # One of them ended the process: each in a process of its own.
+    return {name: said for one in modules for name, said in import_troubles([one]).items()}
+
+
+# ------------------------------------------------------------------------------------------------
+# Which packages leconvert wants, by what it says of itself, and which of them are here.
+
+
+_OURSELVES = "leconvert"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package that leconvert or an extra of it wants."""
+
+    name: str  # its name
+    wants: str  # which versions, such as ``>=14``; empty for any
+    extras: tuple[str, ...]  # the extras that want it; empty where every installation does
+    version: str | None  # the one that is installed; None if it is missing.
+    fits: bool  # whether that version is wanted
+    # Why it does not load, in one line; None where it does, or is missing.
+    trouble: str | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether nothing can be converted without it."""
+        return not self.extras
+
+    @property
+    def remedy(self) -> str | None:
+        """The command that installs it; None where it is there, fits and loads."""
+        if self.fits and self.trouble is None:
+            return None
+        if self.extras and not self.fits:
+            return command_for_extra(self.extras[0])
+        return install_command(f"{self.name}{self.wants}", again=self.fits)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "name": self.name,
+            "wants": self.wants,
+            "extras": list(self.extras),
+            "version": self.version,
+            "fits": self.fits,
+            "trouble": self.trouble,
+            "remedy": self.remedy,
+        }
+
+
+def declared_requirements() -> tuple[list[str], list[str]]:
+    """Return what the installed leconvert requires, and its extras; nothing if it is not installed.
+
+    It is not installed where it runs from its sources alone.
+    """
+    try:
+        about = metadata.metadata(_OURSELVES)
+    except metadata.PackageNotFoundError:
+        return [], []
+    return about.get_all("Requires-Dist") or [], about.get_all("Provides-Extra") or []
+
+
+def packages_of(
+    requirements: Iterable[str],
+    extras: Sequence[str],
+    version_of: Callable[[str], str | None],
+) -> tuple[Package, ...]:
+    """Return the packages that requirements name: needed ones first, else in their order."""
+    from packaging.requirements import Requirement
+
+    wants: dict[str, str] = {}
+    wanted_by: dict[str, list[str]] = {}
+    for text in requirements:
+        requirement = Requirement(text)
+        marker = requirement.marker
+        # The empty name stands for every installation.
+        by = [
+            extra for extra in ("", *extras) if marker is None or marker.evaluate({"extra": extra})
+        ]
+        if by:  # else it is for another platform or Python
+            wants.setdefault(requirement.name, str(requirement.specifier))
+            wanted_by.setdefault(requirement.name, []).extend(by)
+    found = [
+        _package(name, wants[name], () if "" in by else tuple(by), version_of(name))
+        for name, by in wanted_by.items()
+    ]
+    return tuple(sorted(found, key=lambda package: not package.is_needed))
+
+
+def _package(name: str, wants: str, extras: tuple[str, ...], version: str | None) -> Package:
+    from packaging.specifiers import SpecifierSet
+
+    fits = version is not None and SpecifierSet(wants).contains(version, prereleases=True)
+    return Package(name, wants, extras, version, fits)
+
+
+# ------------------------------------------------------------------------------------------------
+# Looks at everything that leconvert needs or can use, one thing at a time.
+
+
+# The driver's own library for decoding, which torchcodec and FFmpeg load.
+_NVDEC = "libnvcuvid.so.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found."""
+
+    # What leconvert wants; empty where it runs without being installed.
+    packages: tuple[Package, ...]
+    # ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``: that it does not load or decode, and why.
+    video: dict[str, Any]
+    # What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg`` (versions, or
+    # None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
+    loading: dict[str, Any]
+    # ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
+    # ``free_memory_bytes``; or ``trouble``.
+    machine: dict[str, Any]
+    hub: dict[str, Any]  # ``endpoint``, ``token`` (where one is), ``is_offline``; or ``trouble``
+    engines: dict[str, str | None]  # what can start workers, by name; None, or why it cannot.
+    file_system: CheckReport | None = None  # of the folder; None if none was given.
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What a conversion needs and does not find here, a sentence each."""
+        lacking = [
+            f"{package.name}{package.wants} is needed, {package.version or 'none'} is here: run "
+            f"`{package.remedy}`."
+            for package in self.packages
+            if package.is_needed and not package.fits
+        ]
+        lacking += [
+            said for package in self.packages if package.is_needed for said in _broken(package)
+        ]
+        pyav = next((package for package in self.packages if package.name == "av"), None)
+        if "trouble" in self.video and (pyav is None or pyav.remedy is None):
+            tested = None if pyav is None else install_command(pyav.wants.replace(">=", "av=="))
+            helps = f" Run `{tested}`: leconvert is tested with this version." if tested else ""
+            lacking.append(f"{self.video['trouble']}.{helps}")
+        if not self.can_use_folder and self.file_system is not None:
+            lacking.append(f"leconvert cannot work in {self.file_system.folder}.")
+        return tuple(lacking)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What is installed here and does not work, a sentence each, besides what is lacking."""
+        found = [
+            said for package in self.packages if not package.is_needed for said in _broken(package)
+        ]
+        found += [
+            f"{package.name}{package.wants} is wanted, {package.version} is here: run "
+            f"`{package.remedy}`."
+            for package in self.packages
+            if not package.is_needed and package.version is not None and not package.fits
+        ]
+        client = next(
+            (p for p in self.packages if p.name.replace("_", "-") == "huggingface-hub"), None
+        )
+        if "trouble" in self.hub and (client is None or (client.fits and client.trouble is None)):
+            found.append(f"The Hub's client does not load: {self.hub['trouble']}.")
+        if "trouble" in self.loading:
+            found.append(f"torch is installed, and could not be asked: {self.loading['trouble']}.")
+        elif self.loading["torchcodec"] is not None and not self.loading.get(
+            "torchcodec_loads", True
+        ):
+            found += self.loading["missing"][:1]
+        return tuple(found)
+
+    @property
+    def can_use_folder(self) -> bool:
+        """Whether a work dir may lie in the folder; true where none was given."""
+        return self.file_system is None or self.file_system.fitness is not Fitness.NONE
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "ok": not (self.lacks or self.broken),
+            "lacks": list(self.lacks),
+            "broken": list(self.broken),
+            "leconvert": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": [package.as_record() for package in self.packages],
+            "video": self.video,
+            "loading": self.loading,
+            "machine": self.machine,
+            "hub": self.hub,
+            "engines": self.engines,
+            "file_system": None if self.file_system is None else self.file_system.as_record(),
+        }
+
+
+def examine(
+    folder: Path | None = None,
+    *,
+    diagnose: Callable[[], tuple[dict[str, Any] | None, str | None]] = probe_diagnosis,
+    loads: Callable[[str], bool] = library_loads,
+    version_of: Callable[[str], str | None] = package_version,
+    imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
+) -> Examination:
+    """Look at this machine, and at a folder's file system."""
+    file_system = None
+    if folder is not None:
+        file_system = CheckReport(str(folder), mount_of(folder), tuple(probe_folder(folder)))
+    return Examination(
+        _packages(version_of, imports),
+        _video(),
+        _loading(diagnose, loads, version_of),
+        _machine(),
+        _hub(),
+        _engines(version_of),
+        file_system,
+    )
+
+
+def _packages(
+    version_of: Callable[[str], str | None],
+    imports: Callable[[Sequence[str]], Mapping[str, str]],
+) -> tuple[Package, ...]:
+    try:
+        packages = packages_of(*declared_requirements(), version_of)
+    except ImportError:  # what reads the requirements is one of them
+        return (Package("packaging", "", (), None, False),)
+    modules = {
+        package.name: _MODULES.get(package.name.replace("_", "-"), package.name.replace("-", "_"))
+        for package in packages
+        if package.version is not None and package.name not in _DIAGNOSED
+    }
+    troubles = imports(list(modules.values()))
+    return tuple(
+        replace(package, trouble=troubles.get(modules.get(package.name, "")))
+        for package in packages
+    )
+
+
+def _broken(package: Package) -> list[str]:
+    if package.trouble is None or not package.fits:
+        return []
+    return [
+        f"{package.name} {package.version} is installed and does not load ({package.trouble}): run "
+        f"`{package.remedy}`."
+    ]
+
+
+def _video() -> dict[str, Any]:
+    from leconvert.media.pyav import carried_ffmpeg
+
+    fails = "PyAV does not load"
+    try:
+        found = carried_ffmpeg()
+        fails = f"PyAV {package_version('av')} does not decode"
+        _decode_a_frame()
+    except Exception as error:  # noqa: BLE001 - whatever a broken or a newer package raises
+        return {"trouble": f"{fails}: {_first_line(error)}"}
+    return {"ffmpeg": found.version, "decodes": list(found.decodes)}
+
+
+def _decode_a_frame() -> None:
+    """Make a clip in memory and find a frame of it, as trimming and comparing do."""
+    from leconvert.media import decode_shown
+    from leconvert.media.encode import encode_clip
+    from leconvert.testing import FrameLabel, draw_frame, read_label
+
+    labels = [FrameLabel(1, 2, frame) for frame in range(3)]
+    with os.fdopen(os.memfd_create("leconvert-doctor"), "rb") as clip:
+        path = f"/proc/self/fd/{clip.fileno()}"
+        # Every FFmpeg has this encoder and its decoder.
+        frames = (draw_frame(label, 64, 64) for label in labels)
+        encode_clip(path, frames, fps=Fraction(30), codec="mpeg4")
+        ((_, picture),) = decode_shown(path, [1])
+    if read_label(picture) != labels[1]:
+        raise ValueError("it gave another frame than it was asked for")
+
+
+def _loading(
+    diagnose: Callable[[], tuple[dict[str, Any] | None, str | None]],
+    loads: Callable[[str], bool],
+    version_of: Callable[[str], str | None],
+) -> dict[str, Any]:
+    if version_of("torch") is None:
+        # Nothing to start a process for, and no GPU can be used.
+        return {"torch": None, "torchcodec": version_of("torchcodec"), "gpus": [], "missing": []}
+    found, trouble = diagnose()
+    if found is None:
+        return {"trouble": trouble}
+    ffmpeg = found["decoder"]["ffmpeg"]
+    return {
+        "torch": found["versions"]["torch"],
+        "torchcodec": found["versions"]["torchcodec"],
+        "torchcodec_loads": found["decoder"]["torchcodec_loads"],
+        "ffmpeg": None if ffmpeg is None else f"{ffmpeg['major']} ({ffmpeg['origin']})",
+        "gpus": found["gpus"],
+        "nvdec": bool(found["gpus"]) and loads(_NVDEC),
+        "missing": found["missing"],
+    }
+
+
+def _machine() -> dict[str, Any]:
+    try:
+        host, usable = host_record(), Machine()
+    except ImportError as error:
+        return {"trouble": _first_line(error)}
+    return {
+        "cpu": host["cpu"],
+        "cores": usable.cores(),
+        "memory_bytes": host["memory_bytes"],
+        "free_memory_bytes": usable.free_memory(),
+    }
+
+
+def _hub() -> dict[str, Any]:
+    try:
+        from leconvert.remote.client import hub_access
+
+        return asdict(hub_access())
+    except Exception as error:  # noqa: BLE001 - whatever a broken package raises when it is imported
+        return {"trouble": _first_line(error)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
+    troubles = {}
+    if shutil.which("sbatch") is None:
+        troubles["slurm"] = "there is no sbatch on the PATH"
+    if version_of("ray") is None:
+        troubles["ray"] = "Ray is not installed"
+    return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}

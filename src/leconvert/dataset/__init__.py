@@ -1,0 +1,1 @@
+"""A LeRobot dataset on disk: formats, scan, findings, check and statistics."""

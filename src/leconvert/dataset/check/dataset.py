@@ -1,0 +1,360 @@
+"""One dataset by itself: what is wrong with it, without a source and without decoding a frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leconvert.dataset.check.data_files import DataFileReport, check_data_file
+from leconvert.dataset.check.meta import (
+    EpisodeStats,
+    check_order,
+    check_stats,
+    has_stats,
+    left_over,
+    provenance_findings,
+    streaming_findings,
+)
+from leconvert.dataset.check.video_files import check_video_file
+from leconvert.dataset.files import special_files
+from leconvert.dataset.findings import found, shortened
+from leconvert.dataset.formats.v2 import (
+    INFO_PATH,
+    read_info,
+    refuse_pointers,
+    version_of_files,
+)
+from leconvert.dataset.formats.v3 import (
+    Declared,
+    EpisodesReader,
+    EpisodeTable,
+    OtherTasks,
+    Ranges,
+    RoutedFile,
+    check_ranges,
+    declaration,
+    read_episode_table,
+    read_json_object,
+    read_task_rows,
+    routed_files,
+    split_findings,
+)
+from leconvert.dataset.scan import scan_source
+from leconvert.model.values import (
+    DATA_STREAM,
+    Finding,
+    FloatArray,
+    IntArray,
+    camera_of,
+    stream_of_camera,
+)
+from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
+from leconvert.support.errors import SourceError, VerificationError
+from leconvert.support.parallel import parallel_map
+from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+from leconvert.support.text import count
+
+__all__ = [
+    "AS_STORED",
+    "DatasetCheck",
+    "DatasetReport",
+    "NewOrder",
+    "check_dataset",
+    "checked_result",
+]
+
+
+_SHOWN = 20
+_SEVERITIES = ("error", "repaired", "warning", "info")
+# Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.
+_THREADS = 2
+# With these it cannot be said which row a task's text means.
+_TASKS_IN_DOUBT = {"tasks-order", "tasks-duplicate"}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """What a check found.
+
+    Attributes:
+        root: The dataset.
+        version: Its ``codebase_version``.
+        findings: What is wrong or worth knowing, errors first.
+        episodes: Episodes in it.
+        frames: Rows in it.
+        files: Data and video files that were looked at.
+        seconds: How long it took.
+    """
+
+    root: str
+    version: str
+    findings: tuple[Finding, ...]
+    episodes: int
+    frames: int
+    files: int
+    seconds: float
+
+    def count(self, severity: str) -> int:
+        """Return the number of findings of one severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        counts = {f"{severity}s": self.count(severity) for severity in ("error", "warning", "info")}
+        return {"ok": not counts["errors"], **counts, **asdict(self)}
+
+
+def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetReport:
+    """Check a dataset of version v2.x or v3.0.
+
+    A v2.x dataset is scanned as for a conversion without repairs. Of a v3.0 dataset every table,
+    every row's place columns and every video's index are read; nothing is written and no frame is
+    decoded.
+    """
+    started = time.monotonic()
+    raw = read_info(root)
+    refuse_pointers(root)
+    version = raw.get("codebase_version")
+    version = str(version) if version in SOURCE_VERSIONS else version_of_files(root)
+    if version is not None:
+        scan = scan_source(root, progress=progress)
+        findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
+        files = scan.num_episodes * len(scan.streams)
+    elif wrong := unreadable(raw, str(root), str(root / INFO_PATH)):
+        raise wrong
+    else:
+        version = V3_VERSION
+        check = DatasetCheck(root, raw, progress)
+        findings, episodes, frames = check.findings, check.episodes, check.frames
+        files = sum(map(len, check.files.values()))
+    kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
+    seconds = time.monotonic() - started
+    return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
+
+
+def checked_result(
+    result: Path, versions: Sequence[str] = ("v3.0",), *, progress: Progress = NO_PROGRESS
+) -> dict[str, Any]:
+    """Return the info.json of a complete dataset of some versions, before it is sent anywhere."""
+    info = read_info(result)
+    version = info.get("codebase_version")
+    if wrong := unreadable(info, str(result)):
+        raise wrong
+    if version not in versions:
+        raise SourceError(
+            f"{result} is {version}; only {' and '.join(versions)} datasets are sent.",
+            path=str(result),
+            next_step="Convert it first: `leconvert convert`.",
+        )
+    findings = (
+        check_dataset(result, progress=progress).findings
+        if version == "v3.0"
+        else scan_source(result, progress=progress).findings
+    )
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        raise VerificationError(
+            f"{result} is no complete {version} dataset: {count(len(errors), 'error')}.",
+            path=str(result),
+            next_step="`leconvert check` explains them. Nothing was sent.",
+            details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
+        )
+    return info
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewOrder:
+    """Tables below ``meta/`` with their rows in another order than the stored one.
+
+    Attributes:
+        episodes: The stored row of each episode, shape (E,); None: as they are stored.
+        tasks: The stored row of each task, shape (T,); None likewise.
+        task_numbers: What rows of data call each of these tasks, ascending; None: by its row.
+    """
+
+    episodes: IntArray | None = None
+    tasks: IntArray | None = None
+    task_numbers: IntArray | None = None
+
+
+AS_STORED = NewOrder()
+
+
+class DatasetCheck:
+    """A check of a v3.0 dataset, step by step; a step that cannot be done leaves its findings.
+
+    Args:
+        root: The dataset.
+        raw: Its ``info.json``.
+        progress: Where it says how far it is.
+        order: Checks it as if the rows of its tables stood in this order, each with the number of
+            its row.
+
+    Attributes:
+        root: The dataset.
+        findings: All that is wrong with it, none left out.
+        declared: What ``info.json`` declares; None where nothing can be checked by it.
+        table: What ``meta/episodes`` says; None where nothing can be read by it.
+        ranges: The rows of each episode; None where there is no table.
+        files: The files of each stream whose files are known, in the order of their episodes.
+        tasks: The text of each row of ``meta/tasks.parquet``; None where it cannot be used.
+        other_tasks: Of each data file the episodes for which ``meta/episodes`` lists other tasks
+            than their rows have.
+        stats: What the episodes' statistics add up to, by feature.
+        episodes: Number of episodes.
+        frames: Number of rows.
+        untimed: Whether an episode's timestamps are wrong, shape (E,).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        raw: Mapping[str, Any],
+        progress: Progress = NO_PROGRESS,
+        order: NewOrder = AS_STORED,
+    ) -> None:
+        self._order = order
+        self.root = root
+        self._raw = raw
+        self._progress = progress
+        self.findings: list[Finding] = []
+        self.declared: Declared | None = None
+        self.table: EpisodeTable | None = None
+        self.ranges: Ranges | None = None
+        self.files: Mapping[str, list[RoutedFile]] = {}
+        self.tasks: Sequence[str] | None = None
+        self.other_tasks: dict[str, Mapping[int, OtherTasks]] = {}
+        self.stats: Mapping[str, Mapping[str, FloatArray]] = {}
+        self.episodes = 0
+        self.frames = 0
+        self.untimed = np.zeros(0, np.bool_)
+        self._run()
+
+    def _run(self) -> None:
+        self.findings = list(self._unreadable())
+        if self.findings:
+            return
+        declared, self.findings = declaration(self._raw)
+        texts, findings = read_task_rows(self.root, self._raw)
+        if self._order.tasks is not None and texts is not None:
+            texts = [texts[row] for row in self._order.tasks]
+            findings = [finding for finding in findings if finding.code != "tasks-order"]
+        self.findings += findings
+        if declared is None:
+            return
+        self.declared = declared
+        streams = [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
+        in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
+        task_rows = None if texts is None or in_doubt else _rows_of(texts)
+        self.tasks = texts
+        stats = EpisodeStats([key for key, ft in declared.features.items() if has_stats(ft)])
+        table, findings = read_episode_table(
+            EpisodesReader(self.root), streams, task_rows=task_rows, add_stats=stats.add
+        )
+        self.findings += findings
+        if table is not None:
+            self.findings += stats.findings()
+        self.stats = stats.aggregate()
+        self.findings += check_stats(self.root, declared.features, self.stats)
+        if table is None:
+            if not findings:
+                self.findings.append(found("no-episodes", "meta/episodes has no rows."))
+            return
+        if self._order.episodes is not None:
+            table = table.in_order(self._order.episodes)
+        ranges, findings = check_ranges(table, declared)
+        self.findings += findings
+        self.findings += split_findings(self._raw, len(table))
+        self.table, self.ranges = table, ranges
+        self.episodes, self.frames = len(table), int(ranges.length.sum())
+        self._check_files(declared, table, ranges, streams)
+
+    def _unreadable(self) -> Iterator[Finding]:
+        """Yield what must not be opened, and why LeRobot could not even begin."""
+        for path in sorted(special_files(self.root)):
+            yield found("unreadable-file", f"{path} is a pipe, a socket or a device.", path=path)
+        try:
+            read_json_object(self.root / INFO_PATH)
+        except (OSError, ValueError) as error:
+            yield found("unreadable-file", f"{INFO_PATH} cannot be read: {error}", path=INFO_PATH)
+
+    def _check_files(
+        self,
+        declared: Declared,
+        table: EpisodeTable,
+        ranges: Ranges,
+        streams: list[str],
+    ) -> None:
+        files = {
+            stream: routed_files(table, declared, stream)
+            for stream in streams
+            if stream in declared.templates and stream in table.placed
+        }
+        self.findings += check_order(files.get(DATA_STREAM, []))
+        self.findings += streaming_findings(files)
+
+        every = [routed for routes in files.values() for routed in routes]
+        tables = [routed for routed in every if routed.stream == DATA_STREAM]
+        videos = every[len(tables) :]
+        self.untimed = untimed = np.zeros(len(table), np.bool_)
+
+        def table_report(routed: RoutedFile) -> DataFileReport:
+            num_tasks = None if self.tasks is None else len(self.tasks)
+            numbers = self._order.task_numbers
+            return check_data_file(self.root, routed, table, ranges, declared, num_tasks, numbers)
+
+        def video_findings(routed: RoutedFile) -> list[Finding]:
+            return check_video_file(
+                self.root,
+                routed,
+                table.placed[routed.stream],
+                ranges,
+                declared.features[str(camera_of(routed.stream))],
+                declared.fps,
+                untimed,
+            )
+
+        with self._progress.stage("check", len(every), "files") as stage:
+            reports = list(_each(table_report, tables, stage))
+            self._add_table_reports(tables, reports)
+            for report in reports:
+                if report.untimed is not None:
+                    untimed[report.untimed] = True
+            for found_here in _each(video_findings, videos, stage):
+                self.findings += found_here
+        self.files = files
+        paths = {routed.path: None for routed in every}
+        self.findings += left_over(self.root, paths, complete=len(files) == len(streams))
+        self.findings += provenance_findings(self.root, self.episodes)
+
+    def _add_table_reports(
+        self, tables: Sequence[RoutedFile], reports: Sequence[DataFileReport]
+    ) -> None:
+        columns: tuple[tuple[str, str], ...] | None = None
+        for routed, report in zip(tables, reports, strict=True):
+            self.findings += report.findings
+            if report.other_tasks:
+                self.other_tasks[routed.path] = report.other_tasks
+            columns = columns or report.columns
+            if report.columns is not None and report.columns != columns:
+                message = f"{routed.path} has other columns or types than the first file."
+                self.findings.append(
+                    found("data-schema", message, stream=DATA_STREAM, path=routed.path)
+                )
+
+
+def _rows_of(texts: Sequence[str]) -> dict[str, int]:
+    return {text: row for row, text in enumerate(texts)}
+
+
+def _each[Seen](
+    look: Callable[[RoutedFile], Seen], files: Sequence[RoutedFile], stage: Stage
+) -> Iterator[Seen]:
+    for seen in parallel_map(look, [(routed,) for routed in files], threads_here=_THREADS):
+        stage.advance(1)
+        yield seen

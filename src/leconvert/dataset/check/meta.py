@@ -1,0 +1,381 @@
+"""What lies under ``meta/`` of a v3.0 dataset: do its tables go together, and with the files?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leconvert.dataset.findings import found
+from leconvert.dataset.formats import PROVENANCE_PATH, read_provenance
+from leconvert.dataset.formats.v3 import (
+    EPISODES_DIR,
+    STATS_PATH,
+    Feature,
+    RoutedFile,
+    read_json_object,
+)
+from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.values import DATA_STREAM, Finding, FloatArray, camera_of
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import count
+from leconvert.tables.arrow import nested_floats
+
+__all__ = [
+    "EpisodeStats",
+    "check_feature_stats",
+    "check_order",
+    "check_stats",
+    "has_stats",
+    "left_over",
+    "provenance_findings",
+    "streaming_findings",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The statistics that ``meta/episodes`` holds, added up a block of rows at a time.
+
+
+_PREFIX = "stats/"
+_NEEDED = ("min", "max", "mean", "std", "count")
+
+
+@dataclass(slots=True)
+class Total:
+    """What is known of one feature over the episodes so far.
+
+    The variance of all frames is Σn(s² + (m − M)²)/Σn with count n, mean m and deviation s of each
+    episode and M the mean of all. It is added up around the first episode's mean, so that large
+    means do not swallow small deviations.
+    """
+
+    minimum: FloatArray
+    maximum: FloatArray
+    around: FloatArray
+    count: float = 0.0
+    deviation_sum: FloatArray | None = None
+    square_sum: FloatArray | None = None
+
+    def add(self, block: Mapping[str, FloatArray]) -> None:
+        """Add episodes: each statistic has shape (rows, ...), ``count`` (rows, 1)."""
+        mean = block["mean"] - self.around
+        weights = block["count"].reshape(-1, *(1,) * (mean.ndim - 1))
+        deviations = (mean * weights).sum(axis=0)
+        squares = ((block["std"] ** 2 + mean**2) * weights).sum(axis=0)
+        self.minimum = np.minimum(self.minimum, block["min"].min(axis=0))
+        self.maximum = np.maximum(self.maximum, block["max"].max(axis=0))
+        self.count += float(block["count"].sum())
+        first = self.deviation_sum is None or self.square_sum is None
+        self.deviation_sum = deviations if first else self.deviation_sum + deviations
+        self.square_sum = squares if first else self.square_sum + squares
+
+    def result(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the statistics of all episodes."""
+        assert self.deviation_sum is not None
+        assert self.square_sum is not None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shift = self.deviation_sum / self.count
+            variance = self.square_sum / self.count - shift**2
+        return {
+            "min": self.minimum,
+            "max": self.maximum,
+            "mean": self.around + shift,
+            "std": np.sqrt(np.maximum(variance, 0)),
+            "count": np.array([self.count]),
+        }
+
+
+class EpisodeStats:
+    """Adds up the statistics of some features, without those whose statistics are unusable."""
+
+    def __init__(self, features: Collection[str]) -> None:
+        self._features = sorted(features)
+        self._totals: dict[str, Total] = {}
+        self._unusable: dict[str, str] = {}
+        self._has_columns = False
+
+    def add(self, block: pa.Table) -> None:
+        """Add a block of rows of meta/episodes."""
+        (batch,) = block.to_batches()
+        self._has_columns |= any(name.startswith(_PREFIX) for name in batch.schema.names)
+        for feature in self._features:
+            if feature not in self._unusable:
+                problem = self._add(feature, batch)
+                if problem is not None:
+                    self._unusable[feature] = problem
+
+    def _add(self, feature: str, batch: pa.RecordBatch) -> str | None:
+        block: dict[str, FloatArray] = {}
+        for statistic in _NEEDED:
+            name = f"{_PREFIX}{feature}/{statistic}"
+            at = batch.schema.get_field_index(name)
+            if at < 0:
+                return f"there is no column {name!r}"
+            values = nested_floats(batch.column(at))
+            if values is None:
+                return f"{name} is not one array of numbers an episode"
+            block[statistic] = values
+        shapes = {name: values.shape[1:] for name, values in block.items()}
+        if shapes.pop("count") != (1,) or len(set(shapes.values())) > 1:
+            return f"the shapes of its statistics do not go together: {shapes}"
+        total = self._totals.get(feature)
+        if total is None:
+            first = {name: values[0] for name, values in block.items()}
+            total = Total(first["min"], first["max"], first["mean"])
+            self._totals[feature] = total
+        elif total.around.shape != shapes["mean"]:
+            return f"its statistics have several shapes, {total.around.shape} and {shapes['mean']}"
+        with np.errstate(invalid="ignore", over="ignore"):
+            total.add(block)
+        return None
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the features whose statistics cannot be used."""
+        if self._features and not self._has_columns:
+            message = "meta/episodes holds no statistics at all."
+            yield found("episode-stats", message, path=EPISODES_DIR)
+            return
+        for feature, problem in self._unusable.items():
+            message = f"The statistics of {feature}: {problem}."
+            yield found("episode-stats", message, stream=feature, path=EPISODES_DIR)
+
+    def aggregate(self) -> dict[str, dict[str, FloatArray]]:
+        """Return the statistics over all episodes of each usable feature."""
+        return {
+            feature: total.result()
+            for feature, total in self._totals.items()
+            if feature not in self._unusable
+        }
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/stats.json``: is it complete, possible, of the right shapes, and what the episodes say?
+
+
+_IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
+# Recorders merge episode by episode in single and double precision; what is stale differs by more.
+_RELATIVE_TO_RANGE = 1e-3
+_RELATIVE_TO_SIZE = 1e-6
+# LeRobot's recompute_stats writes statistics of relative actions here, on request.
+_MAY_BE_RELATIVE = "action"
+
+
+def has_stats(feature: Feature) -> bool:
+    """Tell whether policies normalise a feature, so that it needs statistics."""
+    return (
+        feature.dtype in ("image", "video") or feature.is_number
+    ) and feature.key not in DEFAULT_COLUMNS
+
+
+def check_stats(
+    root: Path,
+    features: Mapping[str, Feature],
+    aggregate: Mapping[str, Mapping[str, FloatArray]],
+) -> Iterator[Finding]:
+    """Yield what is wrong with the statistics."""
+    try:
+        stats = read_json_object(root / STATS_PATH)
+    except FileNotFoundError:
+        yield found("stats-missing", f"There is no {STATS_PATH}.", path=STATS_PATH)
+        return
+    except (OSError, ValueError) as error:
+        yield found("unreadable-file", f"{STATS_PATH} cannot be read: {error}", path=STATS_PATH)
+        return
+    for key, feature in features.items():
+        if has_stats(feature):
+            yield from check_feature_stats(feature, stats.get(key), aggregate.get(key))
+
+
+def check_feature_stats(
+    feature: Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None
+) -> Iterator[Finding]:
+    """Yield what is wrong with the statistics of one feature."""
+
+    def wrong(code: str, message: str, severity: str | None = None) -> Finding:
+        message = f"{feature.key}: {message}."
+        return found(code, message, stream=feature.key, path=STATS_PATH, severity=severity)
+
+    if not isinstance(stats, Mapping):
+        yield wrong("stats-missing", "there are no statistics")
+        return
+    missing = [name for name in _NEEDED if name not in stats]
+    if missing:
+        yield wrong("stats-missing", f"there is no {' and no '.join(missing)}")
+        return
+    values: dict[str, FloatArray] = {}
+    for name, value in stats.items():
+        array = _array(value)
+        if array is None:
+            yield wrong("stats-shape", f"{name} is no regular list of numbers")
+            return
+        values[name] = array
+        shapes = _shapes(feature) if name != "count" else ((1,),)
+        if array.shape not in shapes:
+            allowed = " or ".join(map(str, shapes))
+            yield wrong("stats-shape", f"{name} has shape {array.shape} and not {allowed}")
+            return
+    problem = _impossible(feature, values)
+    if problem is not None:
+        yield wrong("stats-value", problem)
+        return
+    differing = [] if aggregate is None else _differences(values, aggregate)
+    if differing:
+        severity = "info" if feature.key == _MAY_BE_RELATIVE else None
+        yield wrong(
+            "stats-aggregate",
+            f"{', '.join(differing)} differ from what the episodes' statistics add up to",
+            severity,
+        )
+
+
+def _array(value: Any) -> FloatArray | None:
+    try:
+        array = np.atleast_1d(np.array(value))
+    except (ValueError, OverflowError):
+        return None
+    return array.astype(np.float64) if array.dtype.kind in "biuf" else None
+
+
+def _shapes(feature: Feature) -> tuple[tuple[int, ...], ...]:
+    if feature.dtype in ("image", "video"):
+        return _IMAGE_SHAPES
+    # LeRobot's recorder reduces all axes of a matrix but the last.
+    return (feature.shape, feature.shape[-1:]) if len(feature.shape) > 1 else (feature.shape,)
+
+
+def _impossible(feature: Feature, values: Mapping[str, FloatArray]) -> str | None:
+    for name, array in values.items():
+        if not np.isfinite(array).all():
+            return f"{name} is not finite"
+    if values["min"].shape != values["mean"].shape or values["max"].shape != values["mean"].shape:
+        return "min, max and mean have different shapes"
+    slack = _slack(values["min"], values["max"])
+    if np.any(values["min"] > values["mean"] + slack):
+        return "min is above the mean"
+    if np.any(values["mean"] > values["max"] + slack):
+        return "the mean is above max"
+    if np.any(values["std"] < 0):
+        return "std is below 0"
+    if values["count"][0] < 1:
+        return "count is 0"
+    if feature.dtype in ("image", "video") and not feature.is_depth:
+        low, high = float(values["min"].min()), float(values["max"].max())
+        if low < -_RELATIVE_TO_RANGE or high > 1 + _RELATIVE_TO_RANGE:
+            return f"values go from {low:g} to {high:g}, not from 0 to 1"
+    return None
+
+
+def _slack(minimum: FloatArray, maximum: FloatArray) -> FloatArray:
+    size = np.maximum(np.abs(minimum), np.abs(maximum))
+    slack: FloatArray = (maximum - minimum) * _RELATIVE_TO_RANGE + size * _RELATIVE_TO_SIZE
+    return slack
+
+
+def _differences(
+    values: Mapping[str, FloatArray], aggregate: Mapping[str, FloatArray]
+) -> list[str]:
+    if values["mean"].shape != aggregate["mean"].shape:
+        return ["shapes"]
+    slack = _slack(aggregate["min"], aggregate["max"])
+    differing = [
+        name
+        for name in ("min", "max", "mean", "std")
+        if not np.all(np.abs(values[name] - aggregate[name]) <= slack)
+    ]
+    return differing + (["count"] if values["count"][0] != aggregate["count"][0] else [])
+
+
+# ------------------------------------------------------------------------------------------------
+# From ``meta/episodes`` to files: which episodes each file holds, and which files nobody names.
+
+
+def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
+    """Yield the first data file whose name or episodes break the order of rows.
+
+    Loaders concatenate data files in the order of their names.
+    """
+    for before, after in pairwise(files):
+        out_of_order = PurePosixPath(after.path) <= PurePosixPath(before.path)
+        if out_of_order or int(before.episodes[-1]) > int(after.episodes[0]):
+            message = f"{after.path} comes after {before.path} by its episodes, not by its name."
+            yield found(
+                "file-order",
+                message,
+                episode=int(after.episodes[0]),
+                stream=DATA_STREAM,
+                path=after.path,
+            )
+            return
+
+
+def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Iterator[Finding]:
+    """Yield files below data/, videos/ and meta/episodes that nobody names."""
+    for folder in ("data", "videos", EPISODES_DIR):
+        for path in _files_below(root, folder):
+            pure = PurePosixPath(path)
+            depth = len(pure.relative_to(folder).parts)
+            is_table = pure.suffix == ".parquet" and depth == 2
+            if path in routed or (folder == EPISODES_DIR and is_table):
+                continue
+            if folder == "data" and is_table:
+                if complete:
+                    message = f"{path} belongs to no episode."
+                    yield found("stray-data", message, stream=DATA_STREAM, path=path)
+            elif complete or pure.suffix not in (".parquet", ".mp4"):
+                # Desktop and download tools leave such files everywhere.
+                hidden = any(part.startswith(".") for part in pure.parts)
+                yield found(
+                    "stray-file",
+                    f"{path} belongs to no episode.",
+                    path=path,
+                    severity="info" if hidden else None,
+                )
+
+
+def provenance_findings(root: Path, num_episodes: int) -> Iterator[Finding]:
+    """Say where the dataset tells of other episodes than its own from where they are."""
+    try:
+        told = read_provenance(root)
+    except UnreadableSourceError as error:
+        yield found("provenance", error.message, path=PROVENANCE_PATH)
+        return
+    if told is None:
+        return
+    number = np.arange(num_episodes)
+    if not np.array_equal(told.episode_index, number):
+        said = f"{PROVENANCE_PATH} tells of {count(len(told.episode_index), 'episode')}"
+        if len(told.episode_index) == num_episodes:
+            at = int(np.flatnonzero(told.episode_index != number)[0])
+            said += f", of which row {at} is called {told.episode_index[at]}."
+        else:
+            said += f"; the dataset has {num_episodes}."
+        yield found("provenance", said, path=PROVENANCE_PATH)
+    strange = np.flatnonzero((told.source < 0) | (told.source >= len(told.sources)))
+    if len(strange):
+        at = int(strange[0])
+        said = f"{PROVENANCE_PATH} names source {told.source[at]} for episode {at}; it has "
+        said += f"{count(len(told.sources), 'source')}, numbered from 0."
+        yield found("provenance", said, episode=at, path=PROVENANCE_PATH)
+
+
+def _files_below(root: Path, folder: str) -> Iterator[str]:
+    for place, folders, names in os.walk(root / folder):
+        folders.sort()
+        relative = Path(place).relative_to(root)
+        for name in sorted(names):
+            yield (relative / name).as_posix()
+
+
+def streaming_findings(files: Mapping[str, list[RoutedFile]]) -> Iterator[Finding]:
+    """Yield the cameras that LeRobot 0.6.1 cannot stream."""
+    for stream, routed in files.items():
+        if camera_of(stream) is not None and len(routed) > 1:
+            yield found("streaming-video", f"{len(routed):,} video files.", stream=stream)

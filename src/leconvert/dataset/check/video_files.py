@@ -1,0 +1,301 @@
+"""One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
+
+LeRobot asks for the frame at ``from_timestamp + timestamp``, and refuses what lies 1e-4 s or more
+from it *in single precision*. Each frame's stored time is put to that question; nothing is decoded.
+The frames counted are those that no lookup can find. LeRobot's lookup through PyAV refuses just
+these; the one through torchcodec goes by frame number and, where times drift, refuses more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert import media
+from leconvert.dataset.findings import found
+from leconvert.dataset.formats.v3 import Feature, Ranges, RoutedFile, StreamPlaces
+from leconvert.model.values import Finding, FloatArray, IntArray
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import count
+
+__all__ = [
+    "EpisodeSpans",
+    "VideoFrames",
+    "check_video_file",
+    "frames_of",
+    "spans_findings",
+    "spans_of",
+]
+
+
+_TOLERANCE_SECONDS = 1e-4
+_TOLERANCE = np.float32(_TOLERANCE_SECONDS)
+_FRAMES_AT_A_TIME = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VideoFrames:
+    """The frames of a file in the order of presentation, arrays of shape (S,)."""
+
+    seconds: FloatArray
+    keyframes: npt.NDArray[np.bool_]
+    codec: str | None = None
+    size: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class EpisodeSpans:
+    """The episodes of a file in the order of their begin, arrays of shape (K,)."""
+
+    episodes: IntArray
+    begin: IntArray
+    length: IntArray
+    from_seconds: FloatArray
+    to_seconds: FloatArray
+    told: npt.NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.told = np.zeros(len(self.episodes), np.bool_)
+
+    @property
+    def stop(self) -> IntArray:
+        """The frame after the last of each episode."""
+        return self.begin + self.length
+
+    def tell(self, wrong: npt.NDArray[np.bool_]) -> int:
+        """Remember that something was said of these episodes; return the first's place."""
+        self.told |= wrong
+        return int(np.argmax(wrong))
+
+
+def check_video_file(
+    root: Path,
+    routed: RoutedFile,
+    placed: StreamPlaces,
+    ranges: Ranges,
+    feature: Feature,
+    fps: Fraction,
+    untimed: npt.NDArray[np.bool_],
+) -> list[Finding]:
+    """Check one video file; memory is bounded by its index."""
+    path = root / routed.path
+    first = int(routed.episodes[0])
+
+    def wrong(code: str, message: str, episode: int | None = None) -> Finding:
+        return found(code, message, episode=episode, stream=routed.stream, path=routed.path)
+
+    if not path.exists():
+        message = f"{routed.path} is not there; {len(routed.episodes):,} episodes are in it."
+        return [wrong("missing-file", message, first)]
+    findings: list[Finding] = []
+    try:
+        try:
+            index = media.read_clip_index(path)
+            if media.may_be_damaged(index):
+                media.check_decodes(index)
+            frames = frames_of(index)
+        except media.UnsupportedClipError as error:
+            frames = _frames_by_packets(path)
+            findings.append(wrong("video-index", f"{routed.path}: {error.reason}."))
+    except (UnreadableSourceError, OSError) as error:
+        return [wrong("unreadable-file", f"{routed.path} cannot be read: {error}", first)]
+    if not len(frames.seconds):
+        return [wrong("unreadable-file", f"{routed.path} holds no frames.", first)]
+    findings += [wrong(code, message) for code, message in _declaration(frames, feature)]
+    spans = spans_of(frames, routed, placed, ranges)
+    timed = ~untimed[spans.episodes]
+    for code, message, at in spans_findings(frames, spans, fps, timed):
+        findings.append(wrong(code, f"{routed.path}: {message}", int(spans.episodes[at])))
+    return findings
+
+
+def frames_of(index: media.ClipIndex) -> VideoFrames:
+    """Return the frames of a file whose index was read."""
+    times = index.presentation_times
+    order = np.argsort(times, kind="stable")
+    return VideoFrames(
+        times[order] / index.timescale,
+        index.keyframes[order],
+        index.codec,
+        (index.height, index.width),
+    )
+
+
+def _frames_by_packets(path: Path) -> VideoFrames:
+    packets = [packet for packet in media.coded_packets(path) if packet.pts is not None]
+    seconds = np.array([float((packet.pts or 0) * packet.time_base) for packet in packets])
+    order = np.argsort(seconds, kind="stable")
+    keyframes = np.array([packet.keyframe for packet in packets], np.bool_)
+    return VideoFrames(seconds[order], keyframes[order])
+
+
+def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, str]]:
+    height_first, channels_first = feature.shape[:2], feature.shape[1:]
+    if frames.size is not None and frames.size not in (height_first, channels_first):
+        height, width = frames.size
+        yield "video-shape", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
+    info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
+    declared = info.get("video.codec") if isinstance(info, dict) else None
+    named = media.codec_of(declared) if isinstance(declared, str) else None
+    if frames.codec is not None and named is not None and media.codec_of(frames.codec) != named:
+        yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
+
+
+def spans_of(
+    frames: VideoFrames, routed: RoutedFile, placed: StreamPlaces, ranges: Ranges
+) -> EpisodeSpans:
+    """Return where the episodes of a file are: from the frame that is nearest to its begin."""
+    begin_seconds = placed.begin_seconds[routed.episodes]
+    begin = _nearest(frames.seconds, begin_seconds)
+    order = np.lexsort((routed.episodes, begin))
+    episodes = routed.episodes[order]
+    return EpisodeSpans(
+        episodes,
+        begin[order],
+        ranges.length[episodes],
+        begin_seconds[order],
+        placed.end_seconds[episodes],
+    )
+
+
+def _nearest(sorted_seconds: FloatArray, wanted: FloatArray) -> IntArray:
+    """Return the place of the time that is nearest to each wanted one."""
+    after = np.searchsorted(sorted_seconds, wanted).clip(0, len(sorted_seconds) - 1)
+    before = (after - 1).clip(0)
+    nearer = np.abs(sorted_seconds[before] - wanted) < np.abs(sorted_seconds[after] - wanted)
+    return np.where(nearer, before, after).astype(np.int64)
+
+
+def spans_findings(
+    frames: VideoFrames, spans: EpisodeSpans, fps: Fraction, timed: npt.NDArray[np.bool_]
+) -> Iterator[tuple[str, str, int]]:
+    """Yield code, message and place among the spans."""
+    num_frames = len(frames.seconds)
+    beyond = spans.stop > num_frames
+    if beyond.any():
+        at = spans.tell(beyond)
+        yield (
+            "video-frames",
+            f"it has {num_frames:,} frames; {np.count_nonzero(beyond):,} episodes end later, the "
+            f"first at frame {spans.stop[at]:,}.",
+            at,
+        )
+    yield from _off_their_times(frames, spans, fps, timed & ~beyond)
+    yield from _neighbours(frames, spans, fps)
+    # Of an episode that is not where it should be, the rest means nothing.
+    unkeyed = ~spans.told & ~frames.keyframes[spans.begin]
+    if unkeyed.any():
+        number, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
+        yield (
+            "video-keyframe",
+            f"{number:,} of {len(unkeyed):,} episodes do not begin with a keyframe.",
+            at,
+        )
+    end = spans.from_seconds + spans.length / float(fps)
+    off = timed & ~spans.told & (np.abs(spans.to_seconds - end) >= 0.5 / float(fps))
+    if off.any():
+        at = spans.tell(off)
+        yield (
+            "video-end",
+            f"to_timestamp of {np.count_nonzero(off):,} episodes is off; the first is "
+            f"{spans.to_seconds[at]:.6f} and not {end[at]:.6f}.",
+            at,
+        )
+
+
+def _off_their_times(
+    frames: VideoFrames, spans: EpisodeSpans, fps: Fraction, among: npt.NDArray[np.bool_]
+) -> Iterator[tuple[str, str, int]]:
+    """Count frames that LeRobot refuses, apart by whether exact arithmetic would accept them."""
+    counts = {"frame-times": 0, "float32-reach": 0}
+    episodes = {code: np.zeros(len(spans.episodes), np.bool_) for code in counts}
+    worst = 0.0
+    whole = np.flatnonzero(among)
+    ends = np.cumsum(spans.length[whole])
+    for first, stop in _blocks(ends):
+        block = whole[first:stop]
+        length = spans.length[block]
+        frame = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        stored = frames.seconds[np.repeat(spans.begin[block], length) + frame]
+        begin = np.repeat(spans.from_seconds[block], length)
+        # A row's timestamp is in single precision, its sum with from_timestamp in double.
+        asked = begin + (frame / float(fps)).astype(np.float32)
+        refused = np.abs(asked.astype(np.float32) - stored.astype(np.float32)) >= _TOLERANCE
+        distance = np.abs(begin + frame / float(fps) - stored)
+        off = refused & (distance >= _TOLERANCE_SECONDS)
+        if off.any():
+            worst = max(worst, float(distance[off].max()))
+        owner = np.repeat(block, length)
+        for code, which in (("frame-times", off), ("float32-reach", refused & ~off)):
+            counts[code] += int(np.count_nonzero(which))
+            episodes[code][owner[which]] = True
+    for code, frames_off in counts.items():
+        if frames_off:
+            at = spans.tell(episodes[code])
+            far = f", by up to {worst:.6f} s" if code == "frame-times" else ""
+            yield (
+                code,
+                f"at least {frames_off:,} of {int(spans.length.sum()):,} frames, in "
+                f"{np.count_nonzero(episodes[code]):,} episodes, will not load{far}.",
+                at,
+            )
+
+
+def _blocks(ends: IntArray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of episodes of about so many frames, or one episode."""
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        stop = int(np.searchsorted(ends, before + _FRAMES_AT_A_TIME, side="right"))
+        stop = max(first + 1, stop)
+        yield first, stop
+        first = stop
+
+
+def _neighbours(
+    frames: VideoFrames, spans: EpisodeSpans, fps: Fraction
+) -> Iterator[tuple[str, str, int]]:
+    """Find episodes that share frames; where none do, frames between episodes that none has."""
+    num_frames = len(frames.seconds)
+    stop = np.minimum(spans.stop, num_frames)
+    last = np.maximum.accumulate(stop)
+    # Of the episodes up to each, the one that ends last.
+    ends_last = np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))
+    gap = spans.begin[1:] - last[:-1]
+    beside = (stop[:-1] > 0) & (spans.begin[1:] < num_frames)
+    pause = frames.seconds[spans.begin[1:].clip(0, num_frames - 1)]
+    pause = pause - frames.seconds[(stop[:-1] - 1).clip(0)] - 1 / float(fps)
+    wrong = np.zeros(len(spans.episodes), np.bool_)
+    wrong[1:] = (gap != 0) | (beside & (gap == 0) & (np.abs(pause) >= 0.5 / float(fps)))
+    wrong[1:] &= ~(spans.told[1:] & spans.told[:-1])
+    shared = wrong.copy()
+    # Where an episode lies that is not at its times, or ends beyond the file, is not known.
+    shared[1:] &= (gap < 0) & ~spans.told[1:] & ~spans.told[ends_last[:-1]]
+    lead, tail = int(spans.begin[0]), num_frames - int(stop.max())
+    if wrong.any():
+        code, places = ("shared-frames", shared) if shared.any() else ("video-neighbours", wrong)
+        at = int(np.argmax(places))
+        first = int(ends_last[at - 1])
+        before, this = spans.episodes[first], spans.episodes[at]
+        if gap[at - 1] < 0:
+            number = min(stop[first], stop[at]) - spans.begin[at]
+            seen = f"episodes {before} and {this} share {count(int(number), 'frame')}"
+        elif gap[at - 1]:
+            seen = f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to none"
+        else:
+            seen = f"episode {this} comes {pause[at - 1]:.3f} s late after {before}"
+        yield code, f"{seen} ({count(int(np.count_nonzero(places)), 'such place')}).", at
+        spans.tell(wrong)
+        spans.told[:-1] |= wrong[1:]
+    elif lead or tail:
+        yield (
+            "video-neighbours",
+            f"{lead + tail:,} frames at its {'begin' if lead else 'end'} belong to no episode.",
+            0 if lead else len(wrong) - 1,
+        )

@@ -1,0 +1,320 @@
+"""Which files in a dataset's folder are the dataset's: the one definition, for everybody who asks.
+
+``docs/cli.md`` has it as a table. Who deletes keeps whatever is not known; who sends leaves out
+whatever could be private.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.storage_errors import storage_errors
+from leconvert.support.text import count, shown
+from leconvert.workdir.swap import META, META_STAGING, TREE_RECORD, kept_meta, overlaid_meta
+
+__all__ = [
+    "CARD_BEGIN",
+    "EPISODE_FOLDERS",
+    "GIT_FILES",
+    "UPLOAD_CLAIM",
+    "UPLOAD_MARKER",
+    "Links",
+    "Published",
+    "dataset_with_meta",
+    "files_below",
+    "kept_dataset",
+    "names_to_keep",
+    "overlaid_pair",
+    "published_files",
+    "special_files",
+]
+
+CARD_BEGIN = "<!-- leconvert: this part is written anew with every push -->"
+EPISODE_FOLDERS = ("data", "videos")
+GIT_FILES = frozenset({".gitattributes"})
+"""Every repo on the Hub has them, and who downloads it too; they are none of the dataset's."""
+UPLOAD_CLAIM = ".leconvert-upload-"
+"""How the name begins of what is in a store as long as an upload is not complete."""
+UPLOAD_MARKER = ".leconvert-upload.json"
+"""What earlier versions called it."""
+
+_SHOWN = 20
+_EPISODE_PREFIXES = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
+# These may themselves be links: a dataset's parts can lie on several disks.
+_PARTS = frozenset({*EPISODE_FOLDERS, "meta"})
+_PART_PREFIXES = tuple(f"{folder}/" for folder in _PARTS)
+_TOOL_FOLDERS = frozenset({".cache", ".git"})
+_LITTER = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", TREE_RECORD, UPLOAD_MARKER})
+# Nothing else below `.cache` is known: LeRobot's own home is `~/.cache/huggingface/lerobot`.
+_RECORDS = ".cache/leconvert/"
+_CLIENT = ".cache/huggingface/"
+_CLIENT_FILES = frozenset({f"{_CLIENT}{name}" for name in (".gitignore", "CACHEDIR.TAG")})
+_CLIENT_FOLDERS = (f"{_CLIENT}download/", f"{_CLIENT}upload/")
+_CLIENT_SUFFIXES = (".metadata", ".lock", ".incomplete")
+
+
+class Links:
+    """Says where links of a dataset lead.
+
+    Args:
+        root: The dataset's folder.
+        with_parts: Whether ``data``, ``meta`` and ``videos`` are the dataset's where they are links
+            to other disks, as in a source.
+    """
+
+    def __init__(self, root: Path, *, with_parts: bool) -> None:
+        self._root = root
+        real = Path(os.path.realpath(root))
+        folders = [real]
+        # A snapshot in the cache of the Hub's client is links to the blobs beside it.
+        if real.parent.name == "snapshots":
+            folders.append(real.parent.parent / "blobs")
+        if with_parts:
+            folders += [root / part for part in sorted(_PARTS)]
+        self._inside = [f"{os.path.realpath(folder)}{os.sep}" for folder in folders]
+
+    def target(self, path: str) -> str | None:
+        """Return where a path of the dataset leads, as a path below it; None where it leads out.
+
+        What is no link leads to itself.
+        """
+        place = os.path.join(self._root, path)  # noqa: PTH118 - once for every file
+        if not os.path.islink(place):  # noqa: PTH114
+            return path
+        real = os.path.realpath(place)
+        for folder in self._inside:
+            if f"{real}{os.sep}".startswith(folder):
+                return real[len(folder) :]
+        return None
+
+
+@contextmanager
+def dataset_with_meta(root: Path, meta: Path) -> Iterator[Path]:
+    """Yield a folder of links: the files of a dataset's episodes, and another ``meta/``.
+
+    Of what else lies in the dataset's folder there is nothing.
+    """
+    with tempfile.TemporaryDirectory(prefix="leconvert-overlay-") as folder:
+        view = Path(folder) / root.name
+        view.mkdir()
+        for part, place in ((META, meta), *((part, root / part) for part in EPISODE_FOLDERS)):
+            if place.exists():
+                (view / part).symlink_to(place)
+        yield view
+
+
+@contextmanager
+def overlaid_pair(result: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Path]]]:
+    """Yield a result and its sources as datasets.
+
+    Where the source is the ``meta/`` that an overlay in place replaced, both are views of the files
+    that they share.
+    """
+    if list(sources) != [overlaid_meta(result)]:
+        yield result, sources
+        return
+    with (
+        dataset_with_meta(result, result / META) as ours,
+        dataset_with_meta(result, sources[0]) as theirs,
+    ):
+        yield ours, [theirs]
+
+
+@contextmanager
+def kept_dataset(place: Path) -> Iterator[Path]:
+    """Yield a kept source as a dataset; what an overlay in place keeps is ``meta/`` alone."""
+    if place != overlaid_meta(place.parent):
+        yield place
+        return
+    with dataset_with_meta(place.parent, place) as view:
+        yield view
+
+
+def files_below(
+    root: Path, folder: str = "", *, passed_over: Collection[str] = ()
+) -> Iterator[tuple[str, bool]]:
+    """Yield every name of a dataset that is no folder, and whether it is a file, in any order.
+
+    Links to folders are not followed, but for ``data``, ``meta`` and ``videos``, and below ``data``
+    and ``videos`` not named: files of episodes may lie elsewhere.
+    """
+    ignored = _TOOL_FOLDERS.union(passed_over, kept_meta(root))
+
+    def is_ignored(path: str) -> bool:
+        return path in ignored or path.startswith(META_STAGING)
+
+    for path, entry in _names(
+        root, folder, lambda path, entry: not is_ignored(path) and _is_part(path, entry)
+    ):
+        if is_ignored(path):
+            continue
+        if entry.is_file(follow_symlinks=False):
+            yield path, True
+        elif not (path.startswith(_EPISODE_PREFIXES) and _is_folder(entry)):
+            yield path, _is_file(entry)
+
+
+def names_to_keep(root: Path) -> Iterator[str]:
+    """Yield every name of a dataset's folder that is lost if the folder is deleted, in any order.
+
+    Links to folders are names, too; of folders only ``data``, ``meta`` and ``videos`` are entered
+    where they are links.
+    """
+    for path, _ in _names(root, "", _is_part):
+        if not path.startswith(_RECORDS) and not _is_of_the_client(path):
+            yield path
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What of a dataset's folder may go to another place.
+
+    Attributes:
+        sizes: The size in bytes of every file, by its path, sorted.
+        left_out: Why a file or folder stays here, by its path, sorted.
+    """
+
+    sizes: dict[str, int]
+    left_out: dict[str, str]
+
+    def remarks(self) -> Iterator[str]:
+        """Yield a line for each name that stays here, and the number of those beyond the first."""
+        for path, reason in islice(self.left_out.items(), _SHOWN):
+            yield f"Left out {shown(path)}: {reason}."
+        if len(self.left_out) > _SHOWN:
+            yield f"Left out {count(len(self.left_out) - _SHOWN, 'more name')}."
+
+
+def published_files(root: Path) -> Published:
+    """Say what of a dataset's folder may be sent to another place, and what is left out.
+
+    Links are followed as long as they stay in the folder.
+    """
+    links, kept = Links(root, with_parts=False), kept_meta(root)
+
+    def reason_to_leave_out(path: str, entry: os.DirEntry[str]) -> str | None:
+        if entry.name.startswith("."):
+            return "its name begins with a dot"
+        if path in kept:
+            return "the meta/ that `leconvert undo` exchanges"
+        target = links.target(path)
+        if target is None:
+            if path in _PARTS or path.startswith(_PART_PREFIXES):
+                raise _incomplete(root, path)
+            return "a link that leads out of the dataset"
+        if target != path and "/." in f"/{target}":
+            return "a link to a name that begins with a dot"
+        if _is_file(entry):
+            return None
+        if not _is_folder(entry):
+            return "no file"
+        return "a link to a folder that it lies in" if _leads_back(root, path) else None
+
+    sizes, left_out = {}, {}
+    for path, entry in _names(
+        root, "", lambda *at: _is_folder(at[1]) and reason_to_leave_out(*at) is None
+    ):
+        reason = reason_to_leave_out(path, entry)
+        if reason is not None:
+            left_out[path] = reason
+        else:
+            with storage_errors(entry.path):
+                sizes[path] = entry.stat().st_size
+    return Published(dict(sorted(sizes.items())), dict(sorted(left_out.items())))
+
+
+def _names(
+    root: Path, folder: str, enter: Callable[[str, os.DirEntry[str]], bool]
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield every name below a folder that is not entered and no litter, in any order."""
+    folders = [folder]
+    while folders:
+        folder = folders.pop()
+        place = f"{root}/{folder}"[:-1]
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    path = folder + entry.name
+                    if entry.is_file(follow_symlinks=False):
+                        if entry.name not in _LITTER and not path.startswith(UPLOAD_CLAIM):
+                            yield path, entry
+                    elif enter(path, entry):
+                        folders.append(f"{path}/")
+                    else:
+                        yield path, entry
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                continue  # what is no folder, or no more, holds nothing
+            raise UnreadableSourceError(
+                f"{shown(place)} cannot be listed: {error.strerror}.",
+                path=place,
+                next_step="Check the disk or the network and run the same command again.",
+            ) from error
+
+
+def _is_part(path: str, entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) or (path in _PARTS and _is_folder(entry))
+
+
+def _is_of_the_client(path: str) -> bool:
+    return path in _CLIENT_FILES or (
+        path.startswith(_CLIENT_FOLDERS) and path.endswith(_CLIENT_SUFFIXES)
+    )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one: files of episodes may lie elsewhere."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads in circles
+        return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def _leads_back(root: Path, path: str) -> bool:
+    """Tell whether a link leads to a folder on its way: that one's files are listed already."""
+    if not (root / path).is_symlink():
+        return False
+    real = f"{os.path.realpath(root / path)}{os.sep}"
+    return any(
+        f"{os.path.realpath(root / folder)}{os.sep}".startswith(real)
+        for folder in PurePosixPath(path).parents
+    )
+
+
+def _incomplete(root: Path, path: str) -> SourceError:
+    return SourceError(
+        f"{shown(str(root / path))} is a link that leads out of the dataset, and what lies outside "
+        "is never sent.",
+        path=str(root / path),
+        next_step="If it belongs to the dataset, make a copy that holds it, `cp -rL "
+        f"{shlex.quote(str(root))} COPY`, and send that one.",
+    )
+
+
+def special_files(root: Path) -> Iterator[str]:
+    """Yield pipes, sockets and devices below a dataset's folder, and links to such.
+
+    Who opens a pipe may wait for ever, and some devices never end.
+    """
+    for path, is_file in files_below(root):
+        if not is_file:
+            with suppress(OSError):  # a link that leads to nothing
+                if not stat.S_ISDIR((root / path).stat().st_mode):
+                    yield path

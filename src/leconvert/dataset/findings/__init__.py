@@ -1,0 +1,53 @@
+"""What is wrong with a dataset: every kind of finding, and what the user's flags do about it."""
+
+from leconvert.dataset.findings.catalogue import (
+    DROP,
+    SOURCE_CATALOGUE,
+    TASKS_FROM_EPISODES,
+    V3_CATALOGUE,
+    Kind,
+    all_remedies,
+    check_accepted,
+    found,
+    lossless_remedy,
+    shortened,
+)
+from leconvert.dataset.findings.resolve import (
+    Observation,
+    ObservationLog,
+    RepeatedObservations,
+    ResolvedRepairs,
+    SourceFacts,
+    check_dropped_features,
+    check_renamed_features,
+    computes_all_stats,
+    redeclared,
+    resolve_repairs,
+    said_of_paths,
+    task_map_of,
+)
+
+__all__ = [
+    "DROP",
+    "SOURCE_CATALOGUE",
+    "TASKS_FROM_EPISODES",
+    "V3_CATALOGUE",
+    "Kind",
+    "Observation",
+    "ObservationLog",
+    "RepeatedObservations",
+    "ResolvedRepairs",
+    "SourceFacts",
+    "all_remedies",
+    "check_accepted",
+    "check_dropped_features",
+    "check_renamed_features",
+    "computes_all_stats",
+    "found",
+    "lossless_remedy",
+    "redeclared",
+    "resolve_repairs",
+    "said_of_paths",
+    "shortened",
+    "task_map_of",
+]

@@ -1,0 +1,631 @@
+"""What checks of a v2.x source report, and what is decided about it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE, TASKS_FROM_EPISODES
+from leconvert.model.repairs import (
+    DEFAULT_COLUMNS,
+    TEXT_DTYPES,
+    DroppedEpisode,
+    LocatedFile,
+    RepairOptions,
+    Repairs,
+)
+from leconvert.model.selection import EpisodeRanges
+from leconvert.model.values import Extent, Finding, IntArray, Remedy, camera_of
+from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.text import count, first_few, shown
+
+__all__ = [
+    "Observation",
+    "ObservationLog",
+    "RepeatedObservations",
+    "ResolvedRepairs",
+    "SourceFacts",
+    "check_dropped_features",
+    "check_renamed_features",
+    "computes_all_stats",
+    "redeclared",
+    "resolve_repairs",
+    "said_of_paths",
+    "task_map_of",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What checks report, before anything is decided about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something that a check saw.
+
+    Attributes:
+        code: One of the catalogue's.
+        message: What was seen, in one sentence.
+        episode: The episode's index in the source, where it is about one.
+        stream: The stream, where it is about one.
+        path: The file relative to the source, where it is about one.
+        feature: The feature, where it is about one.
+        severity: As the catalogue says, unless the case says otherwise.
+        is_acceptable: Whether it can be accepted where others of its code can.
+        helps: Flags of the catalogue's that help in this case; None where all do.
+    """
+
+    code: str
+    message: str
+    episode: int | None = None
+    stream: str | None = None
+    path: str | None = None
+    feature: str | None = None
+    severity: str = ""
+    is_acceptable: bool = True
+    helps: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.severity:
+            object.__setattr__(self, "severity", SOURCE_CATALOGUE[self.code].severity)
+
+    @property
+    def order(self) -> tuple[int, str, str, str, str, str]:
+        """Sorts what is about the dataset first, then by episode."""
+        episode = -1 if self.episode is None else self.episode
+        stream, feature, path = self.stream or "", self.feature or "", self.path or ""
+        return (episode, stream, self.code, feature, path, self.message)
+
+
+class RepeatedObservations:
+    """The same thing seen in many episodes: it makes one remark, which says in how many.
+
+    What was seen first is the example. Memory is bounded by the kinds of things, not by episodes.
+    """
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, ...], tuple[Observation, int]] = {}
+
+    def add(self, remark: Observation, episodes: int = 1) -> None:
+        """Note that something was seen in further episodes."""
+        kind = (remark.code, remark.stream or "", remark.feature or "", remark.helps)
+        example, before = self._seen.get(kind, (remark, 0))
+        self._seen[kind] = (example, before + episodes)
+
+    def merge(self, later: RepeatedObservations) -> None:
+        """Add what was seen in later episodes."""
+        for remark, episodes in later._seen.values():
+            self.add(remark, episodes)
+
+    def remarks(self) -> Iterator[Observation]:
+        """Yield a remark for each kind of thing."""
+        for example, episodes in self._seen.values():
+            more = f" {count(episodes, 'episode')} are like this." if episodes > 1 else ""
+            yield replace(example, message=example.message + more, episode=None)
+
+
+@dataclass(slots=True)
+class ObservationLog:
+    """What is said about the slices of some episodes, one slice after the other.
+
+    Attributes:
+        remarks: About single episodes.
+        sightings: About many.
+        episode: Index of the episode that is looked at.
+        stream: Its stream.
+        file: Its file.
+        folder_length: Characters of the file's name up to what is relative to the source.
+    """
+
+    remarks: list[Observation] = field(default_factory=list)
+    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
+    episode: int = 0
+    stream: str = ""
+    file: str = ""
+    folder_length: int = 0
+
+    @property
+    def path(self) -> str:
+        """The file, relative to the source."""
+        return self.file[self.folder_length :]
+
+    def say(
+        self,
+        code: str,
+        message: str,
+        *,
+        feature: str | None = None,
+        severity: str = "",
+        is_acceptable: bool = True,
+        helps: tuple[str, ...] | None = None,
+    ) -> None:
+        """Say something about this slice alone."""
+        place = self.episode, self.stream, self.path
+        self.remarks.append(
+            Observation(code, message, *place, feature, severity, is_acceptable, helps)
+        )
+
+    def sight(
+        self,
+        code: str,
+        message: str,
+        *,
+        feature: str | None = None,
+        path: str | None = None,
+        helps: tuple[str, ...] | None = None,
+    ) -> None:
+        """Say something that may hold for many slices of this stream."""
+        self.sightings.add(
+            Observation(
+                code,
+                message,
+                None,
+                self.stream,
+                path or self.path,
+                feature,
+                helps=helps,
+            )
+        )
+
+
+def said_of_paths(feature: str, where: str = "") -> str:
+    """Return what is said of images that are paths."""
+    return (
+        f"The images {shown(feature)} are no files{where}, but their paths at best; put the files "
+        'into the tables first, as "Images as paths" in docs/howto/broken-datasets.md does.'
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# From what was seen and what the user allows to what is done about it: no I/O.
+#
+# An error stops the plan. It is ``repaired`` where the user gave the flag that repairs it, a
+# warning where the user accepts it, and goes away with its episode where bad episodes may be
+# dropped.
+
+
+_REINDEXED = ("frame_index", "episode_index", "index")
+_RENUMBERED = ("episode_index", "index")
+# What is said of how a column is stored, which no longer holds where it is computed.
+_OF_STORED_TYPES = frozenset(
+    {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
+)
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceFacts:
+    """What a decision about a source's findings rests on.
+
+    Attributes:
+        episode_index: Index of each episode, ascending, shape (E,).
+        length: Frames of each, shape (E,).
+        features: Declared features.
+        tasks: (index, text) pairs as listed, ascending.
+        missing_columns: Default columns that are computed because no table has them.
+        has_episode_stats: Whether the version keeps statistics of episodes.
+        corrected: Features that are declared otherwise than they are stored, as they are stored.
+        unsound_stats: Features whose statistics are missing or stale and can be computed, and in
+            which episodes; None where there are none at all.
+        undeclared: Columns of the tables that are not declared.
+        declarations: What those of them are declared as that can be.
+        codebase_version: The version that the source is read as.
+        located: Where files lie that are not where their template says, by stream and episode.
+        task_columns: Columns beside ``task_index`` that hold task indices.
+        selected: The episodes, where others were not asked for; None where these are all.
+        assumed_fps: The rate that is assumed, where ``info.json`` says another.
+        trimmed: First frame that stays of an episode, and the one after the last, by its index.
+        has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
+        floating_indices: Default columns of whole numbers that are stored as floating-point ones.
+    """
+
+    episode_index: IntArray
+    length: IntArray
+    features: Mapping[str, Mapping[str, Any]]
+    tasks: Sequence[tuple[int, str]]
+    missing_columns: Sequence[str]
+    has_episode_stats: bool
+    corrected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unsound_stats: Mapping[str, Sequence[int]] | None = None
+    undeclared: Sequence[str] = ()
+    declarations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    codebase_version: str = ""
+    located: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    task_columns: Sequence[str] = ()
+    selected: EpisodeRanges | None = None
+    assumed_fps: str | None = None
+    trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    has_quantiles: bool = False
+    floating_indices: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResolvedRepairs:
+    """What becomes of a source.
+
+    Attributes:
+        findings: Sorted: the dataset's first, then by episode.
+        repairs: What the conversion changes.
+        kept: Whether each episode stays, shape (E,).
+    """
+
+    findings: tuple[Finding, ...]
+    repairs: Repairs
+    kept: npt.NDArray[np.bool_]
+
+
+def computes_all_stats(options: RepairOptions, *, has_episode_stats: bool) -> bool:
+    """Whether statistics of every feature are computed."""
+    return options.recompute_stats or options.quantiles or not has_episode_stats
+
+
+def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse features that cannot be left out."""
+    droppable = [name for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
+    for name in names:
+        if name in DEFAULT_COLUMNS:
+            raise UsageError(
+                f"--drop-feature {name}: every v3.0 dataset has this column.",
+                next_step="--retime and --reindex compute such columns anew.",
+            )
+        if name not in known:
+            raise UsageError(
+                f"--drop-feature {shown(name)}: the dataset has no such feature.",
+                next_step=f"Its features are {', '.join(map(shown, droppable)) or 'none'}.",
+            )
+
+
+def check_renamed_features(
+    renames: Mapping[str, str], known: Sequence[str], task_indices: Sequence[str]
+) -> None:
+    """Refuse features that cannot have the name that they are to have."""
+    for old, new in renames.items():
+        said = f"--rename-feature {shown(f'{old}={new}')}"
+        if old not in known:
+            others = [shown(name) for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
+            raise UsageError(
+                f"{said}: the dataset has no such feature.",
+                next_step=f"Its features are {', '.join(others) or 'none'}.",
+            )
+        if new in known:
+            raise UsageError(
+                f"{said}: the dataset has a feature of that name.",
+                next_step="Take another name, or rename that feature with a conversion before.",
+            )
+        if old in task_indices:
+            raise UsageError(
+                f"{said}: meta/modality.json says by that name that it holds indices of tasks.",
+                next_step="Leave it its name.",
+            )
+
+
+def redeclared(
+    features: Mapping[str, Mapping[str, Any]], corrected: Mapping[str, Mapping[str, Any]]
+) -> set[str]:
+    """Return columns whose statistics are none: of another shape, or of what was called text."""
+    return {
+        name
+        for name, feature in corrected.items()
+        if feature["shape"] != features[name].get("shape") or features[name]["dtype"] in TEXT_DTYPES
+    }
+
+
+def resolve_repairs(
+    remarks: Sequence[Observation], options: RepairOptions, facts: SourceFacts
+) -> ResolvedRepairs:
+    """Decide what is done about everything that was seen."""
+    dropped: dict[int, str] = {}
+    decided: list[tuple[Observation, str]] = []
+    for remark in sorted(remarks, key=lambda remark: remark.order):
+        severity = _severity(remark, options)
+        if severity == "error" and remark.episode is not None and options.on_bad_episode == "drop":
+            dropped.setdefault(remark.episode, remark.code)
+            severity = "repaired"
+        decided.append((remark, severity))
+    repairs = _repairs(options, facts, dropped, remarks)
+    mended = [(remark, _fixed(remark, severity, repairs, dropped)) for remark, severity in decided]
+    kept = ~np.isin(facts.episode_index, np.fromiter(dropped, np.int64, len(dropped)))
+    features = {*facts.features, *facts.undeclared}.difference(repairs.dropped_features)
+    left = Extent(int(np.count_nonzero(kept)), int(facts.length[kept].sum()), len(features))
+    errors = [remark for remark, severity in mended if severity == "error"]
+    remedies = _Remedies(facts, left, kept, errors)
+    # What cannot stay needs no other repair.
+    lost = {error.feature for error in errors if error.feature and _is_lost(remedies(error))}
+    mended = [
+        (replace(remark, helps=("--drop-feature",)), severity)
+        if severity == "error" and remark.feature in lost and not _is_lost(remedies(remark))
+        else (remark, severity)
+        for remark, severity in mended
+    ]
+    findings = tuple(
+        _finding(remark, severity, remedies(remark) if severity == "error" else ())
+        for remark, severity in mended
+    )
+    if not kept.any():
+        raise SourceError(
+            "No episode would be left: each has a finding that drops it.",
+            details=first_few([finding.message for finding in findings], _SHOWN),
+            next_step="Mend what the findings name, or use the flags that repair it.",
+        )
+    return ResolvedRepairs(findings, repairs, kept)
+
+
+def task_map_of(tasks: Sequence[tuple[int, str]]) -> dict[int, int] | None:
+    """Return result indices of source task indices: dense, equal texts one task.
+
+    Returns:
+        A mapping; None where every index stays as it is and every text stands there once.
+    """
+    places: dict[str, int] = {}
+    task_map: dict[int, int] = {}
+    for index, text in sorted(tasks):
+        task_map.setdefault(index, places.setdefault(text, len(places)))
+    unchanged = len(places) == len(tasks) and all(old == new for old, new in task_map.items())
+    return None if unchanged else task_map
+
+
+def _severity(remark: Observation, options: RepairOptions) -> str:
+    """Return a remark's severity as far as it depends on the options alone."""
+    if remark.severity not in ("error", "warning"):
+        return remark.severity
+    if any(_is_given(flag, remark, options) for flag in _flags(remark)):
+        return "repaired"
+    kind = SOURCE_CATALOGUE[remark.code]
+    if remark.code in options.accept and kind.acceptable and remark.is_acceptable:
+        return "warning"
+    return remark.severity
+
+
+def _flags(remark: Observation) -> tuple[str, ...]:
+    """Return the flags that repair a remark, as the catalogue names them."""
+    return SOURCE_CATALOGUE[remark.code].repairs if remark.helps is None else remark.helps
+
+
+def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:
+    """Whether the user gave a flag for a remark; dropped episodes are decided later."""
+    if flag == "--retime":
+        return options.retime
+    if flag == "--reindex":
+        return options.reindex
+    if flag == "--remap-tasks":
+        return options.remap_tasks
+    if flag == "--declare-features":
+        return options.declare_features
+    if flag == TASKS_FROM_EPISODES:
+        return options.tasks_from is not None
+    if flag == "--locate-files":
+        return options.locate_files
+    if flag.startswith("--assume-version"):
+        return options.assume_version is not None
+    if flag == "--unwrap-scalars":
+        return options.unwrap_scalars
+    if flag == "--fill-stats":
+        return options.fill_stats
+    if flag == "--recompute-stats":
+        return options.recompute_stats or options.quantiles
+    if flag == "--drop-feature":
+        return remark.feature in options.drop_features
+    return flag == DROP and remark.episode is None and options.on_bad_episode == "drop"
+
+
+def _fixed(remark: Observation, severity: str, repairs: Repairs, dropped: Mapping[int, str]) -> str:
+    """Return the severity, given what else is repaired: some repairs mend more than they name."""
+    if severity not in ("error", "warning"):
+        return severity
+    if remark.episode in dropped:
+        return "repaired"
+    if remark.feature is not None and remark.feature in repairs.dropped_features:
+        return "repaired"
+    if (
+        remark.code in ("missing-stats", "stale-stats")
+        and remark.feature in repairs.computed_stats
+        and remark.feature not in repairs.stats_episodes
+    ):
+        return "repaired"
+    if remark.code in _OF_STORED_TYPES and remark.feature in repairs.computed_columns:
+        return "repaired"
+    if remark.code == "global-index" and "index" in repairs.computed_columns:
+        return "repaired"
+    return severity
+
+
+def _repairs(
+    options: RepairOptions,
+    facts: SourceFacts,
+    dropped: Mapping[int, str],
+    remarks: Sequence[Observation],
+) -> Repairs:
+    codes = {remark.code for remark in remarks}
+    computed = set(facts.missing_columns)
+    if options.retime:
+        computed.add("timestamp")
+    if options.reindex:
+        computed.update(_REINDEXED)
+    if options.on_bad_episode == "drop" and (dropped or "episode-gap" in codes):
+        computed.update(_RENUMBERED)
+    if facts.selected is not None and facts.selected.ranges != ((0, len(facts.length) - 1),):
+        computed.update(_RENUMBERED)
+    trimmed = {
+        episode: frames for episode, frames in facts.trimmed.items() if episode not in dropped
+    }
+    if trimmed:
+        computed.add("index")
+    remappable = options.remap_tasks and "task-conflict" not in codes
+    task_map = task_map_of(facts.tasks) if remappable else None
+    if task_map is not None and "task_index" in facts.missing_columns:
+        # Every row is of the only task, whatever its index was.
+        task_map = {index: 0 for index, _ in facts.tasks}
+    stale = set(computed)
+    if task_map is not None or options.tasks_from is not None:
+        stale.add("task_index")
+    gone = set(options.drop_features)
+    task_columns = [] if task_map is None else sorted(set(facts.task_columns) - gone)
+    stale.update(name for name in task_columns if name in facts.features)
+    features = {**facts.features, **facts.corrected}
+    declared = {name: ft for name, ft in facts.corrected.items() if name not in gone}
+    stale.update(redeclared(facts.features, declared))
+    if options.declare_features:
+        added = {name: ft for name, ft in facts.declarations.items() if name not in gone}
+        declared |= added
+        features |= added
+        stale.update(added)
+    texts = {name for name, feature in features.items() if feature["dtype"] in TEXT_DTYPES}
+    if computes_all_stats(options, has_episode_stats=facts.has_episode_stats):
+        stale.update(features)
+    some: dict[str, tuple[int, ...]] = {}
+    if options.fill_stats:
+        left = set(facts.episode_index.tolist()) - dropped.keys()
+        if facts.unsound_stats is None:
+            stale.update(features)
+        for name, episodes in (facts.unsound_stats or {}).items():
+            wanted = tuple(sorted(left.intersection(episodes)))
+            if len(wanted) == len(left):
+                stale.add(name)
+            elif wanted and name not in stale | gone | texts:
+                some[name] = wanted
+    for name in features if trimmed else ():
+        if name not in stale | gone | texts:
+            some[name] = tuple(sorted({*some.get(name, ()), *trimmed}))
+    wrapped = {remark.feature for remark in remarks if remark.code == "wrapped-scalar"}
+    computed_stats = tuple(sorted((stale | some.keys()) - gone - texts))
+    return Repairs(
+        selected_episodes=facts.selected,
+        trimmed_episodes=trimmed,
+        dropped_episodes=tuple(
+            DroppedEpisode(episode, code) for episode, code in sorted(dropped.items())
+        ),
+        dropped_features=tuple(sorted(gone)),
+        computed_columns=tuple(name for name in DEFAULT_COLUMNS if name in computed),
+        added_columns=tuple(name for name in DEFAULT_COLUMNS if name in facts.missing_columns),
+        task_map=task_map,
+        unwrapped_columns=tuple(sorted(name for name in wrapped - gone - computed if name))
+        if options.unwrap_scalars
+        else (),
+        cast_columns=tuple(
+            name
+            for name in DEFAULT_COLUMNS
+            if name in facts.floating_indices and name not in computed
+        ),
+        computed_stats=computed_stats,
+        stats_episodes=dict(sorted(some.items())),
+        quantiles=options.quantiles or (bool(computed_stats) and facts.has_quantiles),
+        assumed_version=facts.codebase_version if "codebase-version" in codes else None,
+        declared_features=dict(sorted(declared.items())),
+        tasks_from=options.tasks_from,
+        task_columns=tuple(task_columns),
+        assumed_fps=facts.assumed_fps,
+        located_files=tuple(
+            LocatedFile(stream, episode, path)
+            for (stream, episode), path in sorted(facts.located.items())
+            if episode not in dropped
+        ),
+    )
+
+
+def _finding(remark: Observation, severity: str, remedies: tuple[Remedy, ...]) -> Finding:
+    flags = [_written(flag, remark) for flag in _flags(remark)]
+    remedy = remedies[0].flag if remedies else None
+    if severity == "warning":
+        remedy = next((flag for flag in flags if flag is not None), None)
+    return Finding(
+        remark.code,
+        severity,
+        remark.message,
+        episode=remark.episode,
+        stream=remark.stream,
+        path=remark.path,
+        remedy=remedy,
+        remedies=remedies,
+    )
+
+
+def _is_lost(remedies: Sequence[Remedy]) -> bool:
+    return bool(remedies) and remedies[0].flag.startswith("--drop-feature ")
+
+
+def _written(flag: str, remark: Observation) -> str | None:
+    """Return a flag as a user types it; None where it cannot help with the remark."""
+    if flag == "--assume-fps":
+        return None  # nobody knows which
+    if flag != "--drop-feature":
+        return flag
+    name = _feature(remark)
+    if name is None or name in DEFAULT_COLUMNS:
+        return None
+    return f"{flag} {shlex.quote(shown(name))}"
+
+
+def _feature(remark: Observation) -> str | None:
+    return remark.feature or camera_of(remark.stream or "")
+
+
+class _Remedies:
+    """What each remedy of the errors would leave of a dataset.
+
+    Errors of one code and one stream or feature are one matter: a flag repairs all of them.
+    """
+
+    def __init__(
+        self,
+        facts: SourceFacts,
+        base: Extent,
+        kept: npt.NDArray[np.bool_],
+        errors: Sequence[Observation],
+    ) -> None:
+        self._facts = facts
+        self._base = base
+        self._kept = kept
+        self._episodes: dict[tuple[str, str | None, str | None], set[int]] = {}
+        for remark in errors:
+            bad = self._episodes.setdefault(_matter(remark), set())
+            if remark.episode is not None:
+                bad.add(remark.episode)
+        self._known: dict[tuple[object, ...], tuple[Remedy, ...]] = {}
+
+    def __call__(self, remark: Observation) -> tuple[Remedy, ...]:
+        """Return the remedies of an error, the one first that loses least."""
+        matter = _matter(remark)
+        key = (*matter, _flags(remark))
+        if key not in self._known:
+            bad = np.isin(self._facts.episode_index, list(self._episodes[matter])) & self._kept
+            rest = self._kept & ~bad
+            rated = []
+            for place, flag in enumerate(_flags(remark)):
+                written = _written(flag, remark)
+                if written is None or (flag == DROP and not rest.any()):
+                    continue
+                keeps, lost = self._left(flag, remark, rest)
+                rated.append((lost, place, Remedy(written, keeps, self._base)))
+            self._known[key] = tuple(remedy for _, _, remedy in sorted(rated, key=lambda r: r[:2]))
+        return self._known[key]
+
+    def _left(
+        self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_]
+    ) -> tuple[Extent, float]:
+        """Return what a flag leaves, and how much it loses, in frames of one camera.
+
+        The tables of an episode count as much as the clips of a camera do.
+        """
+        base, frames = self._base, int(self._facts.length[rest].sum())
+        dtypes = [feature["dtype"] for feature in self._facts.features.values()]
+        cameras = dtypes.count("video")
+        if flag == DROP:
+            left = Extent(int(np.count_nonzero(rest)), frames, base.features)
+            return left, (base.frames - frames) * (1 + cameras)
+        if flag == "--drop-feature":
+            # Where an error names episodes, the feature is of no use in these.
+            is_camera = self._facts.features.get(_feature(remark) or "", {}).get("dtype") == "video"
+            share = 1.0 if is_camera else 1 / max(1, len(dtypes) - cameras)
+            return replace(base, features=base.features - 1), frames * share
+        return base, 0.0
+
+
+def _matter(remark: Observation) -> tuple[str, str | None, str | None]:
+    return remark.code, remark.stream, remark.feature

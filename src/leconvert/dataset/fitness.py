@@ -1,0 +1,92 @@
+"""Which source files are taken as they are, and why others are not: decided from numbers alone.
+
+What a file's header or footer says of the file itself was seen by the scan (`Misfit`). What its
+rows say of their place holds only where the result puts the episode there, and what they hold only
+where no repair changes it: that is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.model.repairs import Repairs
+from leconvert.model.values import IntArray, Misfit, SourceScan
+
+__all__ = ["MISFIT_SAID", "changes_rows", "data_misfits", "fit_files", "misfit_counts"]
+
+BoolArray = npt.NDArray[np.bool_]
+
+MISFIT_SAID: Mapping[Misfit, str] = {
+    Misfit.SHARED: "does not hold one episode and nothing else",
+    Misfit.LATE_START: "does not show its first frame at 0",
+    Misfit.UNEVEN_TIMES: "does not show all frames equally long",
+    Misfit.OTHER_RATE: "does not show its frames at fps",
+    Misfit.OTHER_TRACKS: "holds other tracks than one of video",
+    Misfit.REMUXED: "has an index that cannot be used as it lies",
+    Misfit.OTHER_COLUMNS: "has other columns or types than the result",
+    Misfit.CHANGED_ROWS: "has rows that a repair changes",
+    Misfit.OTHER_NUMBERS: "counts index or episode_index otherwise than the result",
+}
+"""What is said of a file that is not fit."""
+
+# Numbers of rows that only say where the result has them.
+_RENUMBERED = frozenset({"episode_index", "index"})
+
+
+def changes_rows(repairs: Repairs) -> bool:
+    """Tell whether a conversion changes more of rows than where the result has them.
+
+    Columns that are left out or unwrapped are seen by the columns themselves.
+    """
+    return bool(
+        set(repairs.computed_columns) - _RENUMBERED
+        or repairs.task_map is not None
+        or repairs.tasks_from is not None
+    )
+
+
+def data_misfits(
+    of_files: IntArray,
+    *,
+    has_other_columns: BoolArray,
+    first_index: IntArray,
+    episode_index: IntArray,
+    length: IntArray,
+    repairs: Repairs,
+) -> IntArray:
+    """Return why data files cannot be taken as they are, a sum of `Misfit` each; shape (E,).
+
+    Args:
+        of_files: What is known of each file alone, shape (E,).
+        has_other_columns: Whether its columns are others than the result's, shape (E,).
+        first_index: ``index`` of its first row, where the others count on from it, shape (E,).
+        episode_index: ``episode_index`` of its rows, shape (E,).
+        length: Frames of each episode, shape (E,).
+        repairs: What the conversion changes.
+    """
+    found = of_files.copy()
+    found[has_other_columns] |= Misfit.OTHER_COLUMNS
+    if changes_rows(repairs):
+        found |= Misfit.CHANGED_ROWS
+    begins = np.cumsum(length) - length
+    is_elsewhere = (first_index != begins) | (episode_index != np.arange(len(length)))
+    found[is_elsewhere] |= Misfit.OTHER_NUMBERS
+    return found
+
+
+def fit_files(scan: SourceScan) -> Mapping[str, BoolArray]:
+    """Return of each stream which slices are files that can be taken as they are, shape (E,)."""
+    return {stream.stream: scan.misfits[stream.stream] == 0 for stream in scan.streams}
+
+
+def misfit_counts(misfits: IntArray) -> Sequence[tuple[Misfit, int, int]]:
+    """Return each reason that occurs, in how many files, and the position of the first of them."""
+    found = []
+    for reason in Misfit:
+        positions = np.flatnonzero(misfits & int(reason))
+        if len(positions):
+            found.append((reason, len(positions), int(positions[0])))
+    return found

@@ -1,0 +1,63 @@
+"""LeRobot datasets as they stand on disk: `v2` and `v3` each read and write their own format.
+
+Whoever scans, checks, compares, loads or reports on a dataset reads it through these rooms; who
+need not know its version, through the interface that the `Dataset` of both has.
+"""
+
+from leconvert.dataset.formats import v2, v3
+from leconvert.dataset.formats.dataset import Dataset, Episodes, Slices, Totals
+from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
+from leconvert.dataset.formats.provenance import (
+    PROVENANCE_PATH,
+    Provenance,
+    SourceRecord,
+    episode_digests,
+    has_provenance,
+    read_provenance,
+    write_provenance,
+)
+from leconvert.dataset.formats.sources import (
+    RenamedDataset,
+    Sources,
+    SourceView,
+    differences_table,
+    differing_features,
+    differing_subtasks,
+    open_dataset,
+    open_sources,
+    renamed_stream,
+)
+from leconvert.dataset.formats.targets import TARGETS, Target, target_of, v3_target
+
+__all__ = [
+    "BLOCK_EPISODES",
+    "PROVENANCE_PATH",
+    "TARGETS",
+    "Dataset",
+    "Episodes",
+    "Provenance",
+    "RenamedDataset",
+    "Slices",
+    "SourceRecord",
+    "SourceView",
+    "Sources",
+    "StatsBlock",
+    "Target",
+    "Totals",
+    "differences_table",
+    "differing_features",
+    "differing_subtasks",
+    "episode_digests",
+    "has_provenance",
+    "joined",
+    "open_dataset",
+    "open_sources",
+    "read_provenance",
+    "renamed_stream",
+    "rows_of",
+    "target_of",
+    "v2",
+    "v3",
+    "v3_target",
+    "write_provenance",
+]

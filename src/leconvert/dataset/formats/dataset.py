@@ -1,0 +1,196 @@
+"""What a LeRobot dataset on disk tells of itself, whatever its version is.
+
+`v2.Dataset` and `v3.Dataset` both are such a `Dataset`: who reads through this interface need not
+know which. Each part is read when it is first asked for, and kept; all of it can be pickled.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol
+
+from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.model.values import IntArray
+
+__all__ = ["Dataset", "Episodes", "Slices", "Totals", "fps_number", "written_features"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slices:
+    """The part of one file that belongs to one episode and stream; arrays of shape (E,).
+
+    Attributes:
+        paths: Every file, relative to the dataset.
+        file: Index in ``paths`` of each episode's file.
+        first: The episode's first row in it, or its first frame in the order of presentation; it
+            has as many as the episode is long.
+        whole: Whether each episode's file is its own, with nothing else in it.
+        lead: Frames before each that it needs to be decoded and no other episode has; None for
+            none of any.
+        tail: Frames after each, likewise.
+    """
+
+    paths: Sequence[str]
+    file: IntArray
+    first: IntArray
+    whole: bool = False
+    lead: IntArray | None = None
+    tail: IntArray | None = None
+
+    def select(self, positions: IntArray) -> Slices:
+        """Return the slices of some episodes, in the order given."""
+        return replace(
+            self,
+            file=self.file[positions],
+            first=self.first[positions],
+            lead=None if self.lead is None else self.lead[positions],
+            tail=None if self.tail is None else self.tail[positions],
+        )
+
+    def path(self, position: int) -> str:
+        """Return the file of one episode, relative to the dataset."""
+        return self.paths[int(self.file[position])]
+
+
+class Episodes(Protocol):
+    """The episodes of a dataset; arrays of shape (E,)."""
+
+    @property
+    def episode_index(self) -> IntArray:
+        """The number that the dataset gives each."""
+
+    @property
+    def length(self) -> IntArray:
+        """Their frames."""
+
+    def __len__(self) -> int:
+        """Return how many there are, E."""
+
+
+class Dataset(Protocol):
+    """A dataset of any version.
+
+    Attributes:
+        root: Its folder.
+    """
+
+    root: Path
+
+    @property
+    def version(self) -> str:
+        """``v2.0``, ``v2.1`` or ``v3.0``, by which its files are read."""
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` as it stands."""
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second, the exact fraction of the decimal."""
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by key."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera."""
+
+    @property
+    def task_table(self) -> Sequence[tuple[int, str]]:
+        """Index and text of each task, as the table lists them."""
+
+    @property
+    def episodes(self) -> Episodes:
+        """Their numbers and lengths."""
+
+    @property
+    def stats(self) -> Mapping[str, Mapping[str, Any]]:
+        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of episodes have them."""
+
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+
+    def tables(self) -> frozenset[str]:
+        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+
+    def slice_of(self, path: str) -> tuple[str, int] | None:
+        """Return stream and number of the episode, or file, that a path is of; None for others."""
+
+    def relative(self, stream: str, key: int) -> str:
+        """Return the path of the file that a scan's `FileTable` calls ``key``."""
+
+    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each of some files, the dataset's folder included."""
+
+    def slices(self, stream: str) -> Slices:
+        """Return which part of which file each episode's slice of a stream is."""
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what is said of each episode beside where it lies: tasks, length, keys of its own.
+
+        Each has its ``episode_index``.
+        """
+
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of all episodes, in order; an episode without any has none in it.
+
+        None stands for what is something else than a table of them.
+        """
+
+
+# ------------------------------------------------------------------------------------------------
+# What all versions of ``info.json`` write alike.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What ``info.json`` says of a dataset as a whole.
+
+    Attributes:
+        fps: Frames a second.
+        episodes: How many there are.
+        frames: How many they have together.
+        tasks: Rows of the table of tasks.
+        splits: Ranges of episodes by name; None where they are those of the source.
+    """
+
+    fps: Fraction
+    episodes: int
+    frames: int
+    tasks: int
+    splits: Mapping[str, str] | None = None
+
+
+def fps_number(fps: Fraction) -> int | float:
+    """Return a frame rate as ``info.json`` writes it: whole rates as integers."""
+    return fps.numerator if fps.denominator == 1 else float(fps)
+
+
+def written_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return features as every version declares them.
+
+    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; what is no table of facts
+    there is left out.
+    """
+    written: dict[str, dict[str, Any]] = {}
+    for key, declared in features.items():
+        feature = copy.deepcopy(dict(declared))
+        for name in ("info", "video_info"):
+            if not isinstance(feature.get(name) or {}, Mapping):
+                del feature[name]  # LeRobot looks for keys in it
+        is_video = feature.get("dtype") == "video"
+        if is_video and "video_info" in feature and "info" not in feature:
+            # v2.0's name for these facts; later readers look for the other.
+            renamed = {"video_info": "info"}
+            feature = {renamed.get(name, name): value for name, value in feature.items()}
+        written[key] = feature
+    return written

@@ -1,0 +1,441 @@
+"""The sources of a conversion as its result holds them: one dataset, or several in a row.
+
+Each is read through what the conversion changes about it. Whoever writes a result and whoever
+compares one sees the sources here alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import compress, zip_longest
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from leconvert.dataset.formats import v2, v3
+from leconvert.dataset.formats.dataset import Dataset, Episodes, Slices
+from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock
+from leconvert.model.repairs import NO_REPAIRS, Repairs
+from leconvert.model.values import (
+    DATA_STREAM,
+    FileTable,
+    IntArray,
+    Source,
+    camera_of,
+    stream_of_camera,
+)
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.text import aligned, shown
+from leconvert.workdir.swap import is_converted
+
+__all__ = [
+    "RenamedDataset",
+    "SourceView",
+    "Sources",
+    "differences_table",
+    "differing_features",
+    "differing_subtasks",
+    "open_dataset",
+    "open_sources",
+    "renamed_stream",
+]
+
+
+def open_dataset(
+    root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
+) -> Dataset:
+    """Return the dataset in a folder, to be read by its version."""
+    is_v3 = is_converted(root) if version is None else version == V3_VERSION
+    dataset: Dataset = (
+        v3.Dataset(root, assumed_fps=repairs.assumed_fps) if is_v3 else v2.Dataset(root, repairs)
+    )
+    if version is None:
+        _ = dataset.info  # raises for what nobody here reads, before any of its tables is missed
+    if repairs.renamed_features:
+        return RenamedDataset(dataset, repairs.renamed_features)
+    return dataset
+
+
+class RenamedDataset:
+    """A dataset some of whose features have other names, see `Dataset`.
+
+    Its files stay where they are: paths and columns of tables have the old names.
+    """
+
+    def __init__(self, stored: Dataset, renames: Mapping[str, str]) -> None:
+        self.stored = stored
+        self.root = stored.root
+        self._new = renames
+        self._old = {new: old for old, new in renames.items()}
+
+    @property
+    def version(self) -> str:
+        """See `Dataset`."""
+        return self.stored.version
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` with the features' new names."""
+        return {**self.stored.info, "features": self.features}
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second."""
+        return self.stored.fps
+
+    @cached_property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by their new names."""
+        return self._renamed(self.stored.features)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera."""
+        return tuple(renamed_stream(stream, self._new) for stream in self.stored.streams)
+
+    @property
+    def task_table(self) -> Sequence[tuple[int, str]]:
+        """Index and text of each task."""
+        return self.stored.task_table
+
+    @property
+    def episodes(self) -> Episodes:
+        """Their numbers and lengths."""
+        return self.stored.episodes
+
+    @property
+    def stats(self) -> Mapping[str, Mapping[str, Any]]:
+        """``meta/stats.json`` by the new names."""
+        return self._renamed(self.stored.stats)
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of episodes have them."""
+        return self.stored.has_quantiles
+
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+        self.stored.check()
+
+    def tables(self) -> frozenset[str]:
+        """Return what the format itself keeps below ``meta/``."""
+        return self.stored.tables()
+
+    def slice_of(self, path: str) -> tuple[str, int] | None:
+        """Return stream and number of the episode, or file, that a path is of; None for others."""
+        found = self.stored.slice_of(path)
+        return None if found is None else (renamed_stream(found[0], self._new), found[1])
+
+    def relative(self, stream: str, key: int) -> str:
+        """Return the path of the file that a scan's `FileTable` calls ``key``."""
+        return self.stored.relative(self.stored_stream(stream), key)
+
+    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each of some files."""
+        return self.stored.absolute(self.stored_stream(stream), keys)
+
+    def slices(self, stream: str) -> Slices:
+        """Return which part of which file each episode's slice of a stream is."""
+        return self.stored.slices(self.stored_stream(stream))
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what is said of each episode beside where it lies."""
+        return self.stored.lines()
+
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of all episodes, by the features' new names."""
+        return (block.renamed(self._new) for block in self.stored.stats_blocks())
+
+    def stored_stream(self, stream: str) -> str:
+        """Return the dataset's own name of a stream."""
+        return renamed_stream(stream, self._old)
+
+    def _renamed[Item](self, items: Mapping[str, Item]) -> dict[str, Item]:
+        return {self._new.get(name, name): item for name, item in items.items()}
+
+
+def renamed_stream(stream: str, renames: Mapping[str, str]) -> str:
+    """Return what a stream is called once features have new names."""
+    camera = camera_of(stream)
+    new = None if camera is None else renames.get(camera)
+    return stream if new is None else stream_of_camera(new)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceView:
+    """One source, seen through what the conversion changes about it; arrays have shape (E,).
+
+    Attributes:
+        dataset: The source as it stands.
+        repairs: What is changed.
+    """
+
+    dataset: Dataset
+    repairs: Repairs = NO_REPAIRS
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+        return self.dataset.root
+
+    @cached_property
+    def kept(self) -> IntArray:
+        """Place in the source of each episode that the result has."""
+        return np.flatnonzero(self.repairs.keeps(self.dataset.episodes.episode_index))
+
+    @cached_property
+    def index(self) -> IntArray:
+        """Number of each of them in the source."""
+        return self.dataset.episodes.episode_index[self.kept]
+
+    @cached_property
+    def length(self) -> IntArray:
+        """Frames of each."""
+        return self.dataset.episodes.length[self.kept]
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @cached_property
+    def features(self) -> dict[str, Any]:
+        """Features of the result, as the source declares them."""
+        return self.repairs.features(self.dataset.features)
+
+    @property
+    def streams(self) -> list[str]:
+        """Streams of the result."""
+        dropped = self.repairs.dropped_features
+        return [stream for stream in self.dataset.streams if camera_of(stream) not in dropped]
+
+    @cached_property
+    def tasks(self) -> list[tuple[int, str]]:
+        """Index in the result and text of each task of the source."""
+        return self.repairs.tasks(list(self.dataset.task_table))
+
+    @cached_property
+    def listed_tasks(self) -> dict[int, int]:
+        """Task in the result of each episode that lists one alone, by its number in the source."""
+        of_text = {text: index for index, text in reversed(self.tasks)}
+        return {index: of_text[text] for index, text in v2.tasks_of_episodes(self.root).items()}
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of its episodes have quantiles in the result."""
+        return self.repairs.quantiles or self.dataset.has_quantiles
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what the source says of each episode, see `Dataset.lines`.
+
+        Of a trimmed one only those tasks are named that a row which stays has.
+        """
+        lines = compress(self.dataset.lines(), self._is_kept.tolist())
+        intervals = self.repairs.trimmed_episodes
+        if not intervals:
+            return lines
+        return (
+            self._trimmed(line, place, *intervals[episode]) if episode in intervals else line
+            for episode, place, line in zip(
+                self.index.tolist(), self.kept.tolist(), lines, strict=True
+            )
+        )
+
+    def _trimmed(self, line: dict[str, Any], place: int, begin: int, stop: int) -> dict[str, Any]:
+        slices = self._rows
+        first = int(slices.first[place])
+        with pq.ParquetFile(self.root / slices.path(place)) as file:
+            if "task_index" not in file.schema_arrow.names:
+                return line
+            column = file.read(["task_index"])["task_index"].slice(first + begin, stop - begin)
+        texts = dict(self.dataset.task_table)
+        there = {texts.get(index) for index in column.unique().to_pylist()}
+        # What the source's own table lacks is not added here.
+        return {**line, "tasks": [text for text in line["tasks"] if text in there] or line["tasks"]}
+
+    @cached_property
+    def _rows(self) -> Slices:
+        return self.dataset.slices(DATA_STREAM)
+
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield what statistics the source has of the episodes, see `Dataset.stats_blocks`.
+
+        Nothing is read where none of them are kept.
+        """
+        if self.repairs.replaces_stats(self.dataset.features):
+            for first in range(0, len(self), BLOCK_EPISODES):
+                yield StatsBlock([{}] * min(BLOCK_EPISODES, len(self) - first))
+            return
+        is_kept, first = self._is_kept, 0
+        for block in self.dataset.stats_blocks():
+            chosen = is_kept[first : first + len(block)]
+            first += len(block)
+            if chosen.any():
+                yield block.select(chosen)
+
+    @property
+    def _is_kept(self) -> npt.NDArray[np.bool_]:
+        """Whether the result has each episode of the source."""
+        is_kept = np.zeros(len(self.dataset.episodes), np.bool_)
+        is_kept[self.kept] = True
+        return is_kept
+
+
+class Sources(Sequence[SourceView]):
+    """The sources of a conversion in the order of their numbers, one at least.
+
+    Their features are the same, but for what a camera's files are like.
+    """
+
+    def __init__(self, views: Iterable[SourceView]) -> None:
+        self._views = tuple(views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    @overload
+    def __getitem__(self, number: int) -> SourceView: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[SourceView]: ...
+    def __getitem__(self, number: int | slice) -> SourceView | Sequence[SourceView]:
+        return self._views[number]
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second."""
+        return self[0].dataset.fps
+
+    @cached_property
+    def features(self) -> dict[str, Any]:
+        """Features of the result: the first source's; a camera is declared as for most episodes."""
+        features = dict(self[0].features)
+        for name, feature in features.items():
+            if len(self) > 1 and feature.get("dtype") == "video":
+                episodes: Counter[str] = Counter()
+                for view in self:
+                    episodes[repr(view.features[name])] += len(view)
+                usual = max(episodes, key=episodes.__getitem__)
+                features[name] = next(
+                    view.features[name] for view in self if repr(view.features[name]) == usual
+                )
+        return features
+
+    @cached_property
+    def tasks(self) -> list[tuple[int, str]]:
+        """Index and text of each task of the result; one that several sources have stands once."""
+        if len(self) == 1:
+            return self[0].tasks
+        return sorted({index: text for view in self for index, text in view.tasks}.items())
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """``info.json`` of the first source, with the features of the result."""
+        return {**self[0].dataset.info, "features": self.features}
+
+    @property
+    def splits(self) -> dict[str, str] | None:
+        """Splits by the result's numbering; None where they are the only source's own."""
+        if len(self) > 1:
+            return {"train": f"0:{sum(map(len, self))}"}
+        if not self[0].repairs:
+            return None
+        return v3.kept_splits(self[0].dataset.info.get("splits"), self[0].index)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what the sources say of each episode, see `Dataset.lines`."""
+        for view in self:
+            yield from view.lines()
+
+    def absolute(self, stream: str, files: FileTable) -> Iterator[str]:
+        """Yield the path of each of some files."""
+        for number, own in files.by_source():
+            yield from self[number].dataset.absolute(stream, own.key.tolist())
+
+
+def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources:
+    """Return the sources of a plan."""
+    return Sources(
+        SourceView(
+            open_dataset(
+                root or Path(source.root), source.repairs, version=source.codebase_version
+            ),
+            source.repairs,
+        )
+        for source in sources
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# In what several datasets differ, side by side.
+
+
+Features = Mapping[str, Mapping[str, Any]]
+
+
+def differing_features(
+    datasets: Sequence[Features], *, with_names: bool = True, with_missing: bool = True
+) -> list[list[str]]:
+    """Return a row for each feature in which datasets differ: its name, and what each has.
+
+    Args:
+        datasets: The declared features of each.
+        with_names: Whether the names of a feature's values count, where several state them.
+        with_missing: Whether a feature that one lacks counts.
+    """
+    rows = []
+    for name in {name: None for features in datasets for name in features}:
+        found = [features.get(name) for features in datasets]
+        there = [feature for feature in found if feature is not None]
+        by_facts = len({_facts(feature) for feature in there}) > 1
+        by_names = with_names and len({_names(feature) for feature in there} - {None}) > 1
+        is_missing = with_missing and len(there) < len(found)
+        if by_facts or by_names or is_missing:
+            tell = _told_names if by_names and not by_facts and not is_missing else _told_facts
+            rows.append([shown(name), *("-" if one is None else tell(one) for one in found)])
+    return rows
+
+
+def differing_subtasks(features: Sequence[Features], roots: Sequence[Path]) -> list[str]:
+    """Return the first row whose text differs among the tables of subtasks: its name, the texts.
+
+    A result has one such table, and ``subtask_index`` of all rows stays as it is. Nothing is
+    returned where the tables are the same, or a dataset has no such column.
+    """
+    if not all("subtask_index" in each for each in features):
+        return []
+    listed = [v3.read_subtasks(root) for root in roots]
+    for row, texts in enumerate(zip_longest(*listed, fillvalue="-")):
+        if len(set(texts)) > 1:
+            return [f"{v3.SUBTASKS_PATH}, row {row}", *map(shown, texts)]
+    return []
+
+
+def differences_table(roots: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table of what differs between numbered datasets."""
+    numbers = range(1, len(roots) + 1)
+    named = [f"{number}: {root}" for number, root in zip(numbers, roots, strict=True)]
+    return [*named, *aligned([["", *map(str, numbers)], *rows])]
+
+
+def _facts(feature: Mapping[str, Any]) -> tuple[object, ...]:
+    return feature.get("dtype"), tuple(feature.get("shape") or ())
+
+
+def _told_facts(feature: Mapping[str, Any]) -> str:
+    return f"{feature.get('dtype')} {'x'.join(map(str, feature.get('shape') or ()))}"
+
+
+def _names(feature: Mapping[str, Any]) -> str | None:
+    """Return the names of a feature's values, None where it has none."""
+    names = feature.get("names")
+    return None if names is None else json.dumps(names, sort_keys=True)
+
+
+def _told_names(feature: Mapping[str, Any]) -> str:
+    return _names(feature) or "-"

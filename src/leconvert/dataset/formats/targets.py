@@ -1,0 +1,153 @@
+"""What a conversion writes: where files of a version lie, and how its tables come about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol
+
+from leconvert.dataset.formats import v2, v3
+from leconvert.dataset.formats.dataset import Dataset, Totals
+from leconvert.model.values import DATA_STREAM, OVERLAY, IntArray
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import UsageError
+
+__all__ = ["TARGETS", "Target", "target_of", "v3_target"]
+
+Records = Callable[[], Iterable[v3.EpisodeRecords]]
+
+
+class Target(Protocol):
+    """A version to write.
+
+    Attributes:
+        version: Its ``codebase_version``.
+        list_entry: What lists are called in the metadata of data files that is for `datasets`.
+    """
+
+    version: str
+    list_entry: str
+
+    def path(self, stream: str, number: int) -> str:
+        """Return the path of a stream's file ``number``, counted from 0, below the dataset."""
+
+    def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
+        """Return the numbers of files by the indices that a table of episodes has of them."""
+
+    def info(
+        self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return ``info.json``, given the source's and the options of a manifest."""
+
+    def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
+        """Write what is said of each episode, and its statistics; return the files, in order."""
+
+    def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
+        """Write the tasks; return the files."""
+
+
+@dataclass(frozen=True)
+class _V3:
+    version = "v3.0"
+    list_entry = "List"
+    names: v3.FileNames = v3.USUAL_NAMES
+
+    def path(self, stream: str, number: int) -> str:
+        return self.names.path(stream, number)
+
+    def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
+        return self.names.numbers(chunk, file)
+
+    def info(
+        self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return v3.converted_info(
+            info,
+            totals,
+            data_file_size_in_mb=options["data_file_size_in_mb"],
+            video_file_size_in_mb=options["video_file_size_in_mb"],
+            has_videos=any(ft.get("dtype") == "video" for ft in info["features"].values()),
+            names=self.names,
+        )
+
+    def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
+        return v3.write_episodes(root, episodes, fps=fps, names=self.names)
+
+    def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
+        v3.write_tasks(root, tasks)
+        return [v3.TASKS_PATH]
+
+
+class _V21:
+    version = v2.WRITTEN_VERSION
+    # The library that LeRobot 0.3.3 runs with knows no other name.
+    list_entry = "Sequence"
+
+    def path(self, stream: str, number: int) -> str:
+        return v2.output_path(stream, number)
+
+    def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:  # noqa: ARG002 - counts on
+        return file
+
+    def info(
+        self,
+        info: Mapping[str, Any],
+        totals: Totals,
+        options: Mapping[str, Any],  # noqa: ARG002 - no file holds several episodes
+    ) -> dict[str, Any]:
+        return v2.converted_info(info, totals)
+
+    def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:  # noqa: ARG002
+        blocks = ((each.episode_index, each.length, each.legacy, each.stats) for each in episodes())
+        return v2.write_episodes(root, blocks)
+
+    def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
+        v2.write_tasks(root, tasks)
+        return [v2.TASKS_PATH]
+
+
+TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3(), _V21())}
+"""Every version that can be written, by its ``codebase_version``."""
+
+
+# ------------------------------------------------------------------------------------------------
+# v3.0 with the names that the files of a v2.x dataset have.
+
+
+def v3_target(info: Mapping[str, Any]) -> Target:
+    """Return how a v3.0 result was written, by its ``info.json``."""
+    names = v3.names_of(info)
+    return TARGETS[V3_VERSION] if names == v3.USUAL_NAMES else _V3(names)
+
+
+def _overlay_target(dataset: v2.Dataset, num_episodes: int) -> Target:
+    """Return v3.0 as it is written around the files of a v2.x dataset, which stay as they are."""
+    data, video = dataset.paths.v3_templates
+    info = {"data_path": data, "video_path": video, "chunks_size": dataset.declared.chunks_size}
+    names = v3.names_of(info)
+    if names.data_path != data or (video is not None and names.video_path != video):
+        raise _untranslatable(dataset, "LeRobot's reader of v3.0 does not take")
+    first, last = (names.path(DATA_STREAM, number) for number in (0, num_episodes - 1))
+    if len(first) != len(last):
+        # LeRobot reads tables in the order of their names as text.
+        raise _untranslatable(dataset, "does not sort in the order of the episodes")
+    return _V3(names)
+
+
+def _untranslatable(dataset: v2.Dataset, what: str) -> UsageError:
+    paths = [dataset.declared.data_path, dataset.declared.video_path]
+    templates = " or ".join(path for path in paths if path is not None)
+    return UsageError(
+        f"{dataset.root} names its files by {templates}, which {what}.",
+        path=str(dataset.root),
+        next_step="Use --layout episode-files, which gives them the usual names.",
+    )
+
+
+def target_of(to: str, layout: str, dataset: Dataset, num_episodes: int) -> Target:
+    """Return what a conversion of one dataset or several writes."""
+    if layout == OVERLAY and isinstance(dataset, v2.Dataset):
+        return _overlay_target(dataset, num_episodes)
+    return TARGETS[to]

@@ -1,0 +1,1306 @@
+"""LeRobot v2.x as it stands on disk: ``info.json``, tables, file paths, and the dataset as one.
+
+Git LFS pointers in place of files are recognised, and tables are read in two ways: whole, for who
+uses them, and line by line with findings, for the scan.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import itertools
+import json
+import os
+import re
+import shlex
+import stat
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from leconvert.dataset.files import files_below
+from leconvert.dataset.findings import (
+    SOURCE_CATALOGUE,
+    TASKS_FROM_EPISODES,
+    Observation,
+    RepeatedObservations,
+)
+from leconvert.dataset.formats.dataset import Slices, Totals, fps_number, written_features
+from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock
+from leconvert.model.repairs import NO_REPAIRS, Repairs
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import (
+    DATA_STREAM,
+    FILES_PER_CHUNK,
+    IntArray,
+    camera_of,
+    stream_of_camera,
+)
+from leconvert.model.versions import (
+    SOURCE_VERSIONS,
+    V3_VERSION,
+    other_storage,
+    said_version,
+    unreadable,
+)
+from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.text import GET_AGAIN, count, shown
+from leconvert.workdir.swap import info_path, old_dir
+
+__all__ = [
+    "DATA_PATH_TEMPLATE",
+    "EPISODES_PATH",
+    "INFO_PATH",
+    "LEGACY_META_FILES",
+    "NO_TASK",
+    "STATS_PATH",
+    "TASKS_PATH",
+    "TOTAL_STATS_PATH",
+    "VIDEO_PATH_TEMPLATE",
+    "WRITTEN_VERSION",
+    "Dataset",
+    "DatasetInfo",
+    "EpisodeLines",
+    "EpisodeTable",
+    "PathTemplateError",
+    "SourcePaths",
+    "TaskTable",
+    "converted_info",
+    "episode_length",
+    "episode_line",
+    "frame_rate",
+    "is_pointer",
+    "load_info",
+    "load_tasks",
+    "output_path",
+    "parse_line",
+    "read_episode_table",
+    "read_info",
+    "read_lines",
+    "read_task_table",
+    "refuse_pointers",
+    "tasks_helps",
+    "tasks_of_episodes",
+    "version_of_files",
+    "write_episodes",
+    "write_tasks",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Git LFS pointers: small texts that a clone without Git LFS has in place of the files.
+
+
+_BEGIN = b"version https://git-lfs.github.com/spec/"
+# The specification has clients ignore anything longer as a pointer.
+_LARGEST_BYTES = 1024
+_FIRST_FILES = 3
+
+
+def is_pointer(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a pointer; False for what cannot be read."""
+    with suppress(OSError):
+        seen = os.stat(path)  # noqa: PTH116 - asked of many files
+        # Opening a named pipe would wait for somebody who writes.
+        if stat.S_ISREG(seen.st_mode) and seen.st_size <= _LARGEST_BYTES:
+            with Path(path).open("rb") as file:
+                return file.read(len(_BEGIN)) == _BEGIN
+    return False
+
+
+def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
+    """Raise if there are LFS pointers in ``meta`` or the first files of each folder."""
+    folders = (files_below(root, f"{name}/") for name in ("data", "videos", "images"))
+    first = chain(files_below(root, "meta/"), *(islice(files, _FIRST_FILES) for files in folders))
+    if not met_one and not any(is_pointer(root / path) for path, _ in first):
+        return
+    files = [path for path, is_file in files_below(root) if is_file]
+    pointers = sum(is_pointer(root / path) for path in files)
+    if any((folder / ".git").exists() for folder in (root, *root.absolute().parents)):
+        helps = f"Run `git lfs pull` in {shlex.quote(str(root))}, then the same command again."
+    else:
+        helps = (
+            "Clone its repository with Git LFS installed: this folder is no clone, so that "
+            "`git lfs pull` cannot fetch them here."
+        )
+    raise UnreadableSourceError(
+        f"{pointers:,} of {count(len(files), 'file')} in {root} are Git LFS pointers, not the "
+        "files themselves.",
+        path=str(root),
+        next_step=helps,
+        code="lfs-pointers",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/info.json`` of a v2.x dataset, checked before anything relies on it.
+
+
+INFO_PATH = "meta/info.json"
+EPISODES_PATH = "meta/episodes.jsonl"
+STATS_PATH = "meta/episodes_stats.jsonl"
+TOTAL_STATS_PATH = "meta/stats.json"
+TASKS_PATH = "meta/tasks.jsonl"
+_DEFAULT_CHUNK_SIZE = 1000
+_GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
+_MEND_IT = f"{GET_AGAIN}; or correct it there."
+_RESERVED_IN_KEYS = {"", ".", ".."}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """What the converter needs of ``info.json``; ``raw`` keeps the rest.
+
+    Attributes:
+        raw: The file as parsed.
+        codebase_version: ``v2.1``, or ``v2.0``, which has no statistics of episodes.
+        fps: Frame rate, the exact fraction of the decimal in the file.
+        features: Declared features by key.
+        camera_keys: Features of dtype ``video``, sorted.
+        image_keys: Features of dtype ``image``, sorted.
+        data_path: Template of parquet paths.
+        video_path: Template of video paths, None without cameras.
+        chunks_size: Episodes a source chunk folder.
+        located: Where files lie that are not where their template says, by stream and episode.
+    """
+
+    raw: Mapping[str, Any]
+    codebase_version: str
+    fps: Fraction
+    features: Mapping[str, Mapping[str, Any]]
+    camera_keys: tuple[str, ...]
+    image_keys: tuple[str, ...]
+    data_path: str
+    video_path: str | None
+    chunks_size: int
+    located: Mapping[tuple[str, int], str]
+
+    @property
+    def has_episode_stats(self) -> bool:
+        """Whether the version keeps statistics of episodes.
+
+        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
+        was interrupted, v2.0 has a part of a table.
+        """
+        return self.codebase_version != "v2.0"
+
+
+def load_info(
+    root: Path, repairs: Repairs = NO_REPAIRS, *, guess_version: bool = False
+) -> DatasetInfo:
+    """Read and check ``meta/info.json``."""
+    path = root / INFO_PATH
+    raw = read_info(root)
+    version = repairs.assumed_version or raw.get("codebase_version")
+    if version not in SOURCE_VERSIONS:
+        guessed = version_of_files(root)
+        if guessed is None or not guess_version:
+            raise _wrong_version(path, raw, guessed)
+        version = guessed
+    features = raw.get("features")
+    if not isinstance(features, dict) or not features:
+        raise _bad(path, "has no table of features")
+    for key, feature in features.items():
+        if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
+            raise _bad(path, f"declares the feature {key!r} without a dtype")
+        if set(key.split("/")) & _RESERVED_IN_KEYS or "\0" in key:
+            raise _bad(path, f"declares the feature {key!r}, which cannot name a folder")
+    features = {**features, **repairs.declared_features}
+    cameras = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video"))
+    images = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image"))
+    data_path = raw.get("data_path")
+    if not isinstance(data_path, str):
+        raise _bad(path, "has no data_path template")
+    video_path = raw.get("video_path")
+    if cameras and not isinstance(video_path, str):
+        raise _bad(path, f"declares {len(cameras)} cameras but has no video_path template")
+    chunks_size = raw.get("chunks_size", _DEFAULT_CHUNK_SIZE)
+    if type(chunks_size) is not int or chunks_size < 1:
+        raise _bad(path, f"has chunks_size {chunks_size!r}, which is no positive integer")
+    return DatasetInfo(
+        raw=raw,
+        codebase_version=version,
+        fps=Fraction(repairs.assumed_fps) if repairs.assumed_fps else _fps(path, raw.get("fps")),
+        features=features,
+        camera_keys=cameras,
+        image_keys=images,
+        data_path=data_path,
+        video_path=video_path if isinstance(video_path, str) else None,
+        chunks_size=chunks_size,
+        located={(file.stream, file.episode): file.path for file in repairs.located_files},
+    )
+
+
+def version_of_files(root: Path) -> str | None:
+    """Return the v2.x version that a dataset's tables look like; None if they do not."""
+    if not (root / EPISODES_PATH).is_file() or (root / "meta/episodes").is_dir():
+        return None
+    return "v2.1" if (root / STATS_PATH).is_file() else "v2.0"
+
+
+def read_info(root: Path) -> dict[str, Any]:
+    """Read ``meta/info.json`` of a dataset of any version, whose files are parquet and MP4."""
+    path = root / INFO_PATH
+    if not root.is_dir():
+        old = old_dir(root)
+        if not os.path.lexists(root) and info_path(old).is_file():
+            raise UnreadableSourceError(
+                f"{root} is gone, and a dataset is kept as {old}: a conversion in place was "
+                "interrupted between two renames, or somebody moved it.",
+                path=str(root),
+                next_step="Run the same command, without --restart, to end that conversion; or put "
+                f"the dataset back: `mv {shlex.quote(str(old))} {shlex.quote(str(root))}`.",
+            )
+        raise UnreadableSourceError(
+            f"{root} is not a folder.",
+            path=str(root),
+            next_step=_GIVE_THE_FOLDER,
+        )
+    if path.exists() and not path.is_file():
+        raise UnreadableSourceError(f"{path} is no file.", path=str(path))
+    if is_pointer(path):
+        refuse_pointers(root, met_one=True)
+    try:
+        raw = json.loads(path.read_bytes())
+        # Half a surrogate pair is JSON, but no text that the result's own table could hold.
+        json.dumps(raw, ensure_ascii=False).encode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreadableSourceError(
+            f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
+            path=str(path),
+            next_step=_GIVE_THE_FOLDER,
+            code="missing-file",
+        ) from None
+    except UnicodeEncodeError as error:
+        raise UnreadableSourceError(
+            f"{path} holds half a surrogate pair, which is no text.",
+            path=str(path),
+            next_step=f"{GET_AGAIN}.",
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be read: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
+        ) from error
+    if not isinstance(raw, dict):
+        raise UnreadableSourceError(
+            f"{path} does not hold a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
+        )
+    if wrong := other_storage(raw, str(root)):
+        raise wrong
+    return raw
+
+
+def _fps(path: Path, value: object) -> Fraction:
+    rate = frame_rate(value)
+    if rate is None:
+        raise SourceError(
+            f"{path} has fps {value!r}, which is no frame rate.",
+            path=str(path),
+            next_step="Run the command again with --assume-fps and the frames a second.",
+        )
+    return rate
+
+
+def frame_rate(value: object) -> Fraction | None:
+    """Return the rate that ``fps`` of ``info.json`` is; None if it is none."""
+    # bool is an int to Python; true would otherwise pass as one frame a second.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return Fraction(repr(value)) if 0 < value < 1_000_000 else None  # also refuses NaN
+
+
+def _bad(path: Path, what: str) -> SourceError:
+    return SourceError(f"{path} {what}.", path=str(path), next_step=_MEND_IT)
+
+
+def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> SourceError:
+    version, root = raw.get("codebase_version"), str(path.parent.parent)
+    if guessed is not None:
+        return SourceError(
+            f"{path} {said_version(version)}; its files are those of {guessed}.",
+            path=str(path),
+            next_step=f"Run the command again with --assume-version {guessed}.",
+        )
+    return unreadable(raw, root, str(path)) or SourceError(
+        f"{root} is already {V3_VERSION}.",
+        path=str(path),
+        next_step="There is nothing to convert; give the v2.x dataset if you meant another "
+        "folder. --output writes it anew, with other file sizes for example.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a v2.x dataset keeps an episode's files, from the templates in ``info.json``.
+
+
+LEGACY_META_FILES = (
+    INFO_PATH,
+    "meta/episodes.jsonl",
+    "meta/episodes_stats.jsonl",
+    TOTAL_STATS_PATH,
+    "meta/tasks.jsonl",
+)
+_CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
+# A width in a template could otherwise ask for a name of gigabytes.
+_NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
+# What other writers call the same numbers and names.
+_ALIASES = {
+    "chunk_index": _CHUNK,
+    "chunk": _CHUNK,
+    "chunk_id": _CHUNK,
+    "episode": _INDEX,
+    "episode_id": _INDEX,
+    "episode_idx": _INDEX,
+    "camera": _CAMERA,
+    "camera_key": _CAMERA,
+    "image_key": _CAMERA,
+}
+_ALIASED = re.compile(r"(?<!\{)(?P<open>(?:\{\{)*\{)(?P<name>" + "|".join(_ALIASES) + r")(?=[:!}])")
+_PATTERNS = {_CHUNK: r"[0-9]+", _INDEX: r"[0-9]+", _CAMERA: r".+"}
+
+
+class PathTemplateError(SourceError):
+    """A template says nothing that could be a file's name."""
+
+
+class SourcePaths:
+    """Relative and absolute paths of episodes' files.
+
+    A template is filled by name only (no attribute look-ups), and a path that would leave the
+    dataset is refused. Symbolic links on the way are the user's own and are followed.
+
+    Args:
+        root: The dataset folder.
+        info: Its ``info.json``.
+
+    Attributes:
+        root: The dataset folder.
+        other_names: Placeholders of the templates that LeRobot calls otherwise, sorted.
+
+    Raises:
+        PathTemplateError: A template has a placeholder that LeRobot does not define, is malformed,
+            or names one file for all episodes.
+        SourceError: A template leads outside.
+    """
+
+    def __init__(self, root: Path, info: DatasetInfo) -> None:
+        self.root = root
+        self._chunks_size = info.chunks_size
+        self._data = _canonical(_plain(info.data_path))
+        self._video = _canonical(_plain(info.video_path or ""))
+        self._located = info.located
+        self._owner = {path: owner for owner, path in info.located.items()}
+        templates = (info.data_path, info.video_path or "")
+        self.other_names = tuple(
+            sorted({found["name"] for text in templates for found in _ALIASED.finditer(text)})
+        )
+        path = root / INFO_PATH
+        self._data_pattern = _pattern(path, "data_path", self._data, {_CHUNK, _INDEX})
+        self._video_pattern: re.Pattern[str] | None = None
+        self._only_camera = next(iter(info.camera_keys), "")
+        self._cameras = info.camera_keys
+        if info.camera_keys:
+            self._video_pattern = _pattern(
+                path, "video_path", self._video, {_CHUNK, _INDEX, _CAMERA}
+            )
+            if len(info.camera_keys) > 1 and _CAMERA not in self._video_pattern.groupindex:
+                raise PathTemplateError(
+                    f"{path} has a video_path without {{{_CAMERA}}}: all cameras would share one "
+                    "file.",
+                    path=str(path),
+                )
+        self._data_name = _pattern_of_name(path, self._data, {_CHUNK, _INDEX})
+        self._video_name: re.Pattern[str] | None = None
+        if info.camera_keys:
+            self._video_name = _pattern_of_name(path, self._video, {_CHUNK, _INDEX, _CAMERA})
+        for stream in (DATA_STREAM, *map(stream_of_camera, info.camera_keys)):
+            _check_inside(path, self.relative(stream, 0))
+        for located in self._owner:
+            _check_inside(path, located)
+
+    def relative(self, stream: str, episode_index: int) -> str:
+        """Return the path of one slice's file, relative to the dataset."""
+        if self._located and (stream, episode_index) in self._located:
+            return self._located[stream, episode_index]
+        return self.template_path(stream, episode_index)
+
+    def template_path(self, stream: str, episode_index: int) -> str:
+        """Return the path that a slice's file has by its template, wherever it lies."""
+        chunk = episode_index // self._chunks_size
+        camera = camera_of(stream)
+        if camera is None:
+            return self._data.format(episode_chunk=chunk, episode_index=episode_index)
+        return self._video.format(
+            episode_chunk=chunk, episode_index=episode_index, video_key=camera
+        )
+
+    def absolute(self, stream: str, episode_indices: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each slice's file."""
+        camera = camera_of(stream)
+        folder = f"{self.root}/"
+        fill = (self._data if camera is None else self._video).format
+        chunks_size = self._chunks_size
+        for index in episode_indices:
+            if self._located and (stream, index) in self._located:
+                yield folder + self._located[stream, index]
+                continue
+            yield folder + fill(
+                episode_chunk=index // chunks_size, episode_index=index, video_key=camera
+            )
+
+    @property
+    def v3_templates(self) -> tuple[str, str | None]:
+        """The templates of data and video files with the placeholders of v3.0."""
+        data, video = (_in_v3_words(template) for template in (self._data, self._video))
+        return data, video if self._video_pattern is not None else None
+
+    @property
+    def are_usual(self) -> bool:
+        """Whether all files of episodes are below ``data`` and ``videos``."""
+        return self._data.startswith("data/") and (
+            self._video_pattern is None or self._video.startswith("videos/")
+        )
+
+    def slice_of(self, relative: str) -> tuple[str, int] | None:
+        """Return the stream and the episode that a file's name stands for; None for other names.
+
+        The camera may be one that is not declared, the episode one that does not exist.
+        """
+        if relative in self._owner:
+            return self._owner[relative]
+        found = self._data_pattern.fullmatch(relative)
+        if found is not None:
+            index = int(found[_INDEX])
+            if self.relative(DATA_STREAM, index) == relative:
+                return DATA_STREAM, index
+        found = self._video_pattern.fullmatch(relative) if self._video_pattern else None
+        if found is None:
+            return None
+        camera = found.groupdict().get(_CAMERA, self._only_camera)
+        stream, index = stream_of_camera(camera), int(found[_INDEX])
+        return (stream, index) if self.relative(stream, index) == relative else None
+
+    def misplaced(self, relative: str) -> tuple[str, int] | None:
+        """Return the slice that a file may be of that lies elsewhere than the template says.
+
+        Its name must be the template's but for the digits' width, wherever its folder is; a clip's
+        folders must also tell the camera, if there are several.
+        """
+        folder, _, name = relative.rpartition("/")
+        found = self._data_name and self._data_name.fullmatch(name)
+        if found:
+            return DATA_STREAM, int(found[_INDEX])
+        found = self._video_name and self._video_name.fullmatch(name)
+        if not found:
+            return None
+        named = found.groupdict().get(_CAMERA)
+        cameras = [key for key in self._cameras if key == named or f"/{key}/" in f"/{folder}/"]
+        if not cameras and named is None and len(self._cameras) == 1:
+            cameras = [self._only_camera]
+        return (stream_of_camera(cameras[0]), int(found[_INDEX])) if len(cameras) == 1 else None
+
+
+def _plain(template: str) -> str:
+    """Return a template without ``.`` and empty folders, as a walk finds the names it makes."""
+    return re.sub(r"(?<![^/])(?:\./+)+", "", re.sub(r"/{2,}", "/", template))
+
+
+def _pattern_of_name(path: Path, template: str, allowed: set[str]) -> re.Pattern[str] | None:
+    """Return what matches the names of a template's files; None where folders tell the episode."""
+    name = template.rpartition("/")[2]
+    return _pattern(path, "template", name, allowed) if f"{{{_INDEX}" in name else None
+
+
+def _canonical(template: str) -> str:
+    """Return a template with LeRobot's names of the placeholders."""
+    return _ALIASED.sub(lambda found: found["open"] + _ALIASES[found["name"]], template)
+
+
+def _in_v3_words(template: str) -> str:
+    words = {_CHUNK: "chunk_index", _INDEX: "file_index"}
+    return re.sub(
+        rf"(?<!\{{)((?:\{{\{{)*\{{)({_CHUNK}|{_INDEX})(?=[:!}}])",
+        lambda found: found[1] + words[found[2]],
+        template,
+    )
+
+
+def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:
+    """Check a template and return what matches the names that it makes."""
+    pattern = ""
+    fields: set[str] = set()
+    try:
+        for literal, field, form, conversion in string.Formatter().parse(template):
+            pattern += re.escape(literal)
+            if field is None:
+                continue
+            if field not in allowed:
+                raise PathTemplateError(
+                    f"{path} has a {name} with the unknown placeholder {shown(f'{{{field}}}')}.",
+                    path=str(path),
+                    next_step=f"Known placeholders are {', '.join(sorted(allowed))}.",
+                )
+            is_plain = field == _CAMERA and not form
+            is_number = field != _CAMERA and _NUMBER_FORMAT.fullmatch(form or "")
+            if conversion is not None or not (is_plain or is_number):
+                raise ValueError(f"{{{field}}} has a format that is not known")
+            # A name that stands there twice is checked by filling the template again.
+            group = f"(?P<{field}>" if field not in fields else "(?:"
+            pattern += f"{group}{_PATTERNS[field]})"
+            fields.add(field)
+    except ValueError as error:
+        raise PathTemplateError(
+            f"{path} has a malformed {name}: {shown(str(error))}.", path=str(path)
+        ) from error
+    if _INDEX not in fields:
+        raise PathTemplateError(
+            f"{path} has a {name} without {{{_INDEX}}}: all episodes would share one file.",
+            path=str(path),
+        )
+    return re.compile(pattern, re.DOTALL)
+
+
+def _check_inside(path: Path, relative: str) -> None:
+    """Refuse a name that no file of the dataset can have."""
+    parts = PurePosixPath(relative).parts
+    try:
+        is_name = "\0" not in relative and bool(relative.encode())
+    except UnicodeEncodeError:
+        is_name = False
+    if PurePosixPath(relative).is_absolute() or ".." in parts or not is_name:
+        raise SourceError(
+            f"{path} leads outside the dataset: {shown(relative)}.",
+            path=str(path),
+            next_step="Mend the templates; they name files relative to the dataset's folder.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# The JSON-lines tables of v2.x: ``tasks``, ``episodes`` and ``episodes_stats``.
+
+
+# Larger ones are no numbers of episodes or tasks, and would not fit where they are stored.
+_LARGEST_INDEX = 10**15
+_BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,15}),')
+
+
+def load_tasks(root: Path, repairs: Repairs = NO_REPAIRS) -> list[tuple[int, str]]:
+    """Return (task_index, task) pairs as listed, in ascending order of the index.
+
+    Whether indices repeat or leave gaps is for the scan to say.
+    """
+    if repairs.tasks_from is None:
+        return _listed_tasks(root / TASKS_PATH)
+    path = root / TASKS_PATH
+    tasks = _listed_tasks(path) if path.exists() else []
+    texts = dict.fromkeys(tasks_of_episodes(root).values())
+    for _, text in tasks:
+        texts.pop(text, None)
+    first = tasks[-1][0] + 1 if tasks else 0
+    return [*tasks, *((first + place, text) for place, text in enumerate(texts))]
+
+
+def tasks_of_episodes(root: Path) -> dict[int, str]:
+    """Return the task of each episode for which ``episodes.jsonl`` lists one and no other."""
+    found = {}
+    for record in EpisodeLines(root / EPISODES_PATH, validated=True):
+        texts = record.get("tasks")
+        if isinstance(texts, list) and len(texts) == 1:
+            found[int(record["episode_index"])] = str(texts[0])
+    return found
+
+
+def _listed_tasks(path: Path) -> list[tuple[int, str]]:
+    tasks: list[tuple[int, str]] = []
+    with _open(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            record = _parse(path, number, line)
+            index, task = record.get("task_index"), record.get("task")
+            if type(index) is not int or abs(index) > _LARGEST_INDEX or not isinstance(task, str):
+                raise _malformed(path, number, "needs an integer task_index and a text task")
+            tasks.append((index, task))
+    tasks.sort(key=lambda entry: entry[0])
+    return tasks
+
+
+class EpisodeLines:
+    """One JSON-lines table with a line per episode, read on demand by episode.
+
+    It keeps the byte offset of every line (8 bytes an episode), not the lines, so a table of
+    gigabytes costs megabytes. Lines may stand in any order; blank lines are passed over.
+
+    Args:
+        path: ``episodes.jsonl`` or ``episodes_stats.jsonl``.
+        validated: The scan read every line and the table did not change since; then a line that
+            begins with its ``episode_index`` is not parsed until it is wanted.
+
+    Attributes:
+        episode_index: Indices in ascending order, shape (E,).
+
+    Raises:
+        UnreadableSourceError: The file is missing, or a line is no JSON object with an
+            ``episode_index``.
+        SourceError: An episode stands there twice.
+    """
+
+    def __init__(self, path: Path, *, validated: bool = False) -> None:
+        self.path = path
+        indices: list[int] = []
+        offsets: list[int] = []
+        offset = 0
+        with _open(path) as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    begin = _BEGINS_WITH_INDEX.match(line) if validated else None
+                    indices.append(int(begin[1]) if begin else _episode_index(path, number, line))
+                    offsets.append(offset)
+                offset += len(line)
+        order = np.argsort(np.array(indices, dtype=np.int64), kind="stable")
+        self.episode_index: IntArray = np.array(indices, dtype=np.int64)[order]
+        self._offsets: IntArray = np.array(offsets, dtype=np.int64)[order]
+        repeated = self.episode_index[1:][np.diff(self.episode_index) == 0]
+        if len(repeated):
+            raise SourceError(
+                f"{path} lists episode {int(repeated[0])} twice.",
+                path=str(path),
+                next_step="Correct the line that is not of this episode, or restore the table from "
+                "another copy of the dataset.",
+            )
+
+    def __len__(self) -> int:
+        return len(self.episode_index)
+
+    def offsets_of(self, episode_index: IntArray) -> IntArray:
+        """Return where the lines of some episodes begin, in bytes; -1 where there is none."""
+        if not len(self):
+            return np.full(len(episode_index), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.episode_index, episode_index), len(self) - 1)
+        found = self.episode_index[places] == episode_index
+        return np.where(found, self._offsets[places], -1)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines in ascending order of the episode index."""
+        with _open(self.path) as file:
+            for line in _lines_at(file, self._offsets.tolist()):
+                assert line is not None
+                yield _parse(self.path, None, line)
+
+
+def read_lines(path: Path, offsets: Sequence[int]) -> list[bytes | None]:
+    """Return the lines at some places of a JSON-lines table; None for a place of -1."""
+    with _open(path) as file:
+        return list(_lines_at(file, offsets))
+
+
+def parse_line(path: Path, line: bytes) -> dict[str, Any]:
+    """Return the record of a line."""
+    return _parse(path, None, line)
+
+
+def _lines_at(file: BinaryIO, offsets: Sequence[int]) -> Iterator[bytes | None]:
+    position = -1
+    for offset in offsets:
+        if offset < 0:
+            yield None
+            continue
+        if offset != position:
+            file.seek(offset)
+        line = file.readline()
+        position = offset + len(line)
+        yield line
+
+
+def _episode_index(path: Path, number: int, line: bytes) -> int:
+    index = _parse(path, number, line).get("episode_index")
+    if type(index) is not int or not 0 <= index <= _LARGEST_INDEX:
+        raise _malformed(path, number, "needs an integer episode_index of 0 or more")
+    return index
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open a table; a read that fails later is told in the same words."""
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no file")
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            path=str(path),
+            next_step="Restore the table from another copy of the dataset.",
+        ) from error
+
+
+def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        # What strict JSON does not know, NaN among statistics above all, Python's parser does.
+        try:
+            record = json.loads(line)
+            # It also lets half a surrogate pair pass, which nothing that is written could hold.
+            json.dumps(record, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise _malformed(path, number or _number_of(path, line), _reason(error)) from error
+    if not isinstance(record, dict):
+        raise _malformed(path, number or _number_of(path, line), "is no JSON object")
+    return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "holds half a surrogate pair, which is no text"
+    if isinstance(error, json.JSONDecodeError):
+        # Its own words would call every line the first.
+        return f"is no JSON: {error.msg} (column {error.colno})"
+    return f"is no JSON: {error}"
+
+
+def _number_of(path: Path, line: bytes) -> int | None:
+    """Return the number of the first line of a table that reads like one; None if it is gone."""
+    with _open(path) as lines:
+        return next((number for number, other in enumerate(lines, 1) if other == line), None)
+
+
+def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceError:
+    place = f" line {number}" if number is not None else ""
+    return UnreadableSourceError(
+        f"{path}{place} {what}.",
+        path=str(path),
+        next_step="Mend the line, or restore the table from another copy of the dataset.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``episodes.jsonl`` and ``tasks.jsonl`` as the scan reads them: numbers, and what is wrong.
+
+
+# Columns of v3.0's table of episodes that a key of the same name would stand beside.
+_TAKEN_PREFIXES = ("stats/", "meta/episodes/")
+_LONGEST_EPISODE = 2**31 - 1
+# Stands for a text that ``tasks.jsonl`` lacks.
+NO_TASK = -1
+_SHOWN = 5
+
+
+class TaskTable(NamedTuple):
+    """The tasks of a source.
+
+    Attributes:
+        listed: (index, text) pairs, ascending.
+        first_index: The first index that stands for the same text, by index: equal texts are one
+            task.
+        of_text: First index of a text.
+        is_there: Whether there is such a table, and anything in it.
+        path: The table, relative to the source.
+    """
+
+    listed: Sequence[tuple[int, str]]
+    first_index: Mapping[int, int]
+    of_text: Mapping[str, int]
+    is_there: bool
+    path: str = TASKS_PATH
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeTable:
+    """The episodes of a source; arrays have shape (E,).
+
+    Attributes:
+        index: Their indices, ascending.
+        length: Frames, as the table says.
+        task: First task index of the only task that an episode lists; `NO_TASK` where ``tasks``
+            has the episode.
+        tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
+            (`NO_TASK`), by position.
+        has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
+        num_texts: Different texts of those.
+        listed: Indices of all episodes of the source, whether they were asked for or not.
+        path: The table, relative to the source.
+    """
+
+    index: IntArray
+    length: IntArray
+    task: IntArray
+    tasks: Mapping[int, frozenset[int]]
+    has_one_text: npt.NDArray[np.bool_]
+    num_texts: int
+    listed: IntArray
+    path: str = EPISODES_PATH
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether indices do not run from 0 without gaps."""
+        return int(self.index[-1]) != len(self.index) - 1
+
+
+def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
+    """Read ``tasks.jsonl``."""
+    exists = (root / TASKS_PATH).exists()
+    listed = load_tasks(root) if exists else []
+    first_index: dict[int, int] = {}
+    of_text: dict[str, int] = {}
+    texts: dict[int, str] = {}
+    conflicts: list[int] = []
+    duplicates: list[int] = []
+    for index, text in listed:
+        if texts.setdefault(index, text) != text:
+            conflicts.append(index)
+        elif text in of_text:
+            duplicates.append(index)
+        first_index.setdefault(index, of_text.setdefault(text, index))
+    if not listed:
+        what = "lists no task" if exists else "is missing"
+        said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
+        remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
+    if conflicts:
+        said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
+        remarks.append(Observation("task-conflict", said, path=TASKS_PATH))
+    if duplicates:
+        said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
+        remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
+    if list(texts) != list(range(len(texts))):
+        said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
+        said += "readers of v3.0 find a task by its row."
+        remarks.append(Observation("task-gap", said, path=TASKS_PATH))
+    return TaskTable(listed, first_index, of_text, bool(listed))
+
+
+def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool = False) -> int:
+    """Return an episode's number of frames."""
+    frames = record.get("length")
+    if type(frames) is not int or not 1 - may_be_empty <= frames <= _LONGEST_EPISODE:
+        raise SourceError(
+            f"{path} gives episode {record['episode_index']} the length {shown(frames)}.",
+            path=str(path),
+            next_step="Mend the line: length is the episode's number of frames.",
+        )
+    return frames
+
+
+def read_episode_table(
+    root: Path,
+    tasks: TaskTable,
+    remarks: list[Observation],
+    selection: EpisodeSelection = EpisodeSelection(),
+) -> EpisodeTable:
+    """Read the lines of ``episodes.jsonl`` that are of selected episodes."""
+    # Every line is parsed below; here those that begin with their index need not be.
+    lines = EpisodeLines(root / EPISODES_PATH, validated=True)
+    if not len(lines):
+        raise SourceError(
+            f"{lines.path} lists no episodes.",
+            path=str(lines.path),
+            next_step="Restore the table from another copy of the dataset.",
+        )
+    selected = selection.keeps(lines.episode_index, lambda: map(_texts, lines))
+    chosen = lines.episode_index[selected]
+    length = np.empty(len(chosen), dtype=np.int64)
+    task = np.full(len(chosen), NO_TASK, dtype=np.int64)
+    several: dict[int, frozenset[int]] = {}
+    has_one_text = np.zeros(len(chosen), dtype=np.bool_)
+    only_texts: set[str] = set()
+    sightings = RepeatedObservations()
+    for position, record in enumerate(itertools.compress(lines, selected.tolist())):
+        episode, texts = record["episode_index"], record.get("tasks")
+        taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
+        if taken is not None:
+            raise SourceError(
+                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the name "
+                "of a column that v3.0 keeps for itself.",
+                path=str(lines.path),
+                next_step="Rename the key in every line, or take it out.",
+            )
+        frames = episode_length(lines.path, record, may_be_empty=True)
+        if not frames:
+            said = f"{EPISODES_PATH} gives episode {episode} the length 0."
+            remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise SourceError(
+                f"{lines.path} gives episode {episode} tasks that are no list of texts.",
+                path=str(lines.path),
+                next_step="Mend the line: tasks is a list of the texts in tasks.jsonl.",
+            )
+        length[position] = frames
+        known = [index for text in texts if (index := tasks.of_text.get(text)) is not None]
+        if len(known) == len(texts) == 1:
+            task[position] = known[0]
+        else:
+            several[position] = frozenset(known or [NO_TASK] * len(texts))
+        has_one_text[position] = len(texts) == 1
+        only_texts.update(texts if len(texts) == 1 else ())
+        if len(texts) > 1:
+            said = f"Episode {episode} has {len(texts)} tasks."
+            sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
+        if len(known) < len(texts) and tasks.is_there:
+            unknown = next(text for text in texts if text not in tasks.of_text)
+            said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
+            helps = tasks_helps("task-mismatch", len(texts) == 1)
+            sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
+    remarks.extend(sightings.remarks())
+    every = lines.episode_index
+    table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
+    # Of a selection the gaps are meant.
+    if table.has_gaps and not selection:
+        expected = np.arange(len(lines))
+        gap = int(expected[lines.episode_index != expected][0])
+        said = f"{EPISODES_PATH} has no episode {gap}: its {count(len(lines), 'episode')} end "
+        said += f"with {int(lines.episode_index[-1])}."
+        remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
+    return table
+
+
+def _texts(line: Mapping[str, Any]) -> Sequence[str]:
+    """Return the tasks of a line; what is none is said when the line is read."""
+    texts = line.get("tasks")
+    return texts if isinstance(texts, list) else ()
+
+
+def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
+    """Return the flags that help with an error of tasks."""
+    flags = SOURCE_CATALOGUE[code].repairs
+    return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
+
+
+def _few(numbers: Sequence[int]) -> str:
+    shown_numbers = ", ".join(map(str, numbers[:_SHOWN]))
+    return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
+
+
+# ------------------------------------------------------------------------------------------------
+# A v2.x dataset as it stands on disk.
+
+
+class _EpisodePaths(Sequence[str]):
+    """The paths of one stream's files, made when they are asked for: there are many."""
+
+    def __init__(self, paths: SourcePaths, stream: str, index: IntArray) -> None:
+        self._paths = paths
+        self._stream = stream
+        self._index = index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        return self._paths.relative(self._stream, int(self._index[at]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Episodes:
+    """The episodes that ``episodes.jsonl`` lists; arrays of shape (E,), ascending.
+
+    Attributes:
+        episode_index: The number that each has in file names.
+        length: Frames.
+    """
+
+    episode_index: IntArray
+    length: IntArray
+
+    def __len__(self) -> int:
+        return len(self.episode_index)
+
+
+class Dataset:
+    """A v2.x dataset, see `leconvert.dataset.formats.Dataset`."""
+
+    def __init__(self, root: str | os.PathLike[str], repairs: Repairs = NO_REPAIRS) -> None:
+        self.root = Path(root)
+        self._repairs = repairs
+
+    @cached_property
+    def declared(self) -> DatasetInfo:
+        """What ``info.json`` says, checked."""
+        return load_info(self.root, self._repairs, guess_version=True)
+
+    @property
+    def version(self) -> str:
+        """``v2.1``, or ``v2.0``, which has no statistics of episodes."""
+        return self.declared.codebase_version
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` as it stands."""
+        return self.declared.raw
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second, the exact fraction of the decimal."""
+        return self.declared.fps
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by key."""
+        return self.declared.features
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera, sorted."""
+        return (DATA_STREAM, *map(stream_of_camera, self.declared.camera_keys))
+
+    @cached_property
+    def paths(self) -> SourcePaths:
+        """Where its files are."""
+        return SourcePaths(self.root, self.declared)
+
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+        self.slices(DATA_STREAM)
+
+    def tables(self) -> frozenset[str]:
+        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+        return frozenset(LEGACY_META_FILES)
+
+    def slice_of(self, path: str) -> tuple[str, int] | None:
+        """Return the stream and the episode that a file's name stands for; None for others."""
+        return self.paths.slice_of(path)
+
+    def relative(self, stream: str, key: int) -> str:
+        """Return the path of an episode's file by the episode's index, which is its key."""
+        return self.paths.relative(stream, key)
+
+    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each of some files, the dataset's folder included."""
+        return self.paths.absolute(stream, keys)
+
+    @cached_property
+    def task_table(self) -> list[tuple[int, str]]:
+        """Index and text of each task, in ascending order of the index."""
+        return load_tasks(self.root, self._repairs)
+
+    @cached_property
+    def table(self) -> EpisodeLines:
+        """The lines of ``episodes.jsonl``, which are parsed when they are asked for."""
+        return EpisodeLines(self.root / EPISODES_PATH, validated=True)
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """Numbers and lengths; an episode that the repairs leave out may have no frame."""
+        kept = self._repairs.keeps(self.table.episode_index).tolist()
+        each = (
+            episode_length(self.table.path, line, may_be_empty=not is_kept)
+            for line, is_kept in zip(self.table, kept, strict=True)
+        )
+        lengths = np.fromiter(each, np.int64, count=len(self.table))
+        return Episodes(self.table.episode_index, lengths)
+
+    @cached_property
+    def stats(self) -> Mapping[str, Mapping[str, Any]]:
+        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+        path = self.root / TOTAL_STATS_PATH
+        try:
+            stats = json.loads(path.read_bytes())
+            return {
+                key: {name: np.array(value) for name, value in found.items()}
+                for key, found in stats.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise UnreadableSourceError(
+                f"{path} holds no statistics: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
+            ) from error
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of episodes have them, by the first line."""
+        path = self.root / STATS_PATH
+        stats: object = None
+        if self.declared.has_episode_stats:
+            # What is wrong with the table is said where all of it is read.
+            with suppress(OSError, SourceError), path.open("rb") as file:
+                stats = parse_line(path, file.readline()).get("stats")
+        if not isinstance(stats, Mapping) or not stats:
+            return False
+        return all(isinstance(found, Mapping) and "q01" in found for found in stats.values())
+
+    def slices(self, stream: str) -> Slices:
+        """Return the file of each episode, which is its own."""
+        paths, index = self.paths, self.table.episode_index
+        of_episodes = _EpisodePaths(paths, stream, index)
+        number = np.arange(len(index), dtype=np.int64)
+        return Slices(of_episodes, number, np.zeros(len(index), np.int64), whole=True)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of ``episodes.jsonl``, in ascending order of the episodes."""
+        return iter(self.table)
+
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of the episodes; None for what is no table of them."""
+        path, index = self.root / STATS_PATH, self.table.episode_index
+        if not self.declared.has_episode_stats or not path.exists():
+            for first in range(0, len(index), BLOCK_EPISODES):
+                yield StatsBlock([{}] * min(BLOCK_EPISODES, len(index) - first))
+            return
+        offsets = EpisodeLines(path, validated=True).offsets_of(index).tolist()
+        with _open(path) as file:
+            lines = _lines_at(file, offsets)
+            while block := list(islice(lines, BLOCK_EPISODES)):
+                yield StatsBlock([_stats_in(path, line) for line in block])
+
+
+def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:
+    stats = None if line is None else _parse(path, None, line).get("stats")
+    if stats is None:
+        return {}
+    return stats if isinstance(stats, dict) else None
+
+
+# ------------------------------------------------------------------------------------------------
+# What a conversion to v2.1 writes, as LeRobot 0.3.3 does.
+
+
+WRITTEN_VERSION = "v2.1"
+DATA_PATH_TEMPLATE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+VIDEO_PATH_TEMPLATE = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+# Of v3.0: in v2.1 no file holds several episodes.
+_DROPPED_KEYS = frozenset({"data_files_size_in_mb", "video_files_size_in_mb"})
+# Python writes fractions from here, and up to there, without an exponent.
+_LEAST_PLAIN, _EXPONENT_FROM = 1e-4, 1e16
+_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def output_path(stream: str, number: int) -> str:
+    """Return the path of a stream's file of episode ``number``, as leconvert names it."""
+    camera = camera_of(stream)
+    template = DATA_PATH_TEMPLATE if camera is None else VIDEO_PATH_TEMPLATE
+    return template.format(
+        episode_chunk=number // FILES_PER_CHUNK, episode_index=number, video_key=camera
+    )
+
+
+def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
+    """Return the v2.1 ``info.json`` of another dataset's.
+
+    The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
+    ``info`` is left alone.
+    """
+    features = written_features(info["features"])
+    for feature in features.values():
+        feature.pop("fps", None)  # of v3.0
+    cameras = sum(feature.get("dtype") == "video" for feature in features.values())
+    kept_splits = info.get("splits") if totals.splits is None else totals.splits
+    converted: dict[str, Any] = {
+        "codebase_version": WRITTEN_VERSION,
+        "robot_type": info.get("robot_type"),
+        "total_episodes": totals.episodes,
+        "total_frames": totals.frames,
+        "total_tasks": totals.tasks,
+        "total_videos": totals.episodes * cameras,
+        "total_chunks": -(-totals.episodes // FILES_PER_CHUNK),
+        "chunks_size": FILES_PER_CHUNK,
+        "fps": fps_number(totals.fps),
+        "splits": dict(kept_splits) if isinstance(kept_splits, Mapping) else {},
+        "data_path": DATA_PATH_TEMPLATE,
+        "video_path": VIDEO_PATH_TEMPLATE if cameras else None,
+        "features": features,
+    }
+    for key, value in info.items():
+        if key not in converted and key not in _DROPPED_KEYS:
+            converted[key] = copy.deepcopy(value)
+    return converted
+
+
+def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> dict[str, Any]:
+    """Return what ``episodes.jsonl`` says of an episode, given what another table says of it."""
+    own = {key: value for key, value in line.items() if key != "episode_index"}
+    return {"episode_index": episode_index, **own, "length": length}
+
+
+def write_tasks(root: str | os.PathLike[str], tasks: Iterable[tuple[int, str]]) -> None:
+    """Write ``tasks.jsonl`` below ``root``."""
+    _write_lines(
+        Path(root) / TASKS_PATH,
+        ({"task_index": int(index), "task": text} for index, text in sorted(tasks)),
+    )
+
+
+def write_episodes(
+    root: str | os.PathLike[str],
+    episodes: Iterable[tuple[IntArray, IntArray, Sequence[Mapping[str, Any]], StatsBlock]],
+) -> list[str]:
+    """Write ``episodes.jsonl`` and ``episodes_stats.jsonl`` below ``root``, a block at a time.
+
+    Args:
+        episodes: Indices and lengths, lines of another table, and statistics of some episodes.
+
+    Returns:
+        The files written, relative to ``root``.
+    """
+    with (
+        _new_table(Path(root) / EPISODES_PATH) as add_episodes,
+        _new_table(Path(root) / STATS_PATH) as add_stats,
+    ):
+        for index, length, lines, stats in episodes:
+            rows = zip(lines, index.tolist(), length.tolist(), strict=True)
+            add_episodes(_json(episode_line(*row)) + "\n" for row in rows)
+            add_stats(_stats_lines(index, stats))
+    return [EPISODES_PATH, STATS_PATH]
+
+
+def _stats_lines(index: IntArray, stats: StatsBlock) -> Iterator[str]:
+    """Yield the lines of statistics of some episodes, made of the texts of whole columns."""
+    columns = stats.columns
+    if columns is None:
+        for number, row in zip(index.tolist(), stats.rows, strict=True):
+            yield _json({"episode_index": number, "stats": row or {}}) + "\n"
+        return
+    features = ", ".join(
+        f"{_json(feature)}: {{{', '.join(f'{_json(name)}: \0' for name in own)}}}"
+        for feature, own in columns.items()
+    )
+    line = f'{{"episode_index": \0, "stats": {{{features}}}}}\n'.replace("%", "%%")
+    values = chain.from_iterable(own.values() for own in columns.values())
+    texts = zip(*map(_row_texts, chain([index], values)), strict=True)
+    yield from map(line.replace("\0", "%s").__mod__, texts)
+
+
+def _row_texts(numbers: npt.NDArray[Any]) -> list[str]:
+    """Return the JSON of each row of an array, as Python writes it.
+
+    The fast writer of arrays gives whole numbers and fractions of usual size the same digits, the
+    fewest that are read as the same number, but has an exponent elsewhere and otherwise.
+    """
+    depth = numbers.ndim
+    whole = orjson.dumps(np.ascontiguousarray(numbers), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    opening, closing = "[" * (depth - 1), "]" * (depth - 1)
+    inner = whole.replace(",", ", ")[depth:-depth]
+    texts = [f"{opening}{text}{closing}" for text in inner.split(f"{closing}, {opening}")]
+    if numbers.dtype.kind == "f":
+        size = np.abs(numbers.reshape(len(numbers), -1))
+        usual = ((size >= _LEAST_PLAIN) & (size < _EXPONENT_FROM)) | (size == 0)
+        for row in np.flatnonzero(~usual.all(axis=1)).tolist():
+            texts[row] = _json(numbers[row].tolist())
+    return texts
+
+
+def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    with _new_table(path) as add:
+        add(_json(record) + "\n" for record in records)
+
+
+@contextmanager
+def _new_table(path: Path) -> Iterator[Callable[[Iterable[str]], object]]:
+    with path.open("w", encoding="utf-8") as file:
+        yield file.writelines

@@ -1,0 +1,308 @@
+"""A v3.0 dataset as it stands on disk: what it declares, where its episodes are, what it lists.
+
+Whoever loads, checks, compares or reports reads it here. A `Dataset` is strict: what cannot be read
+raises. `declaration`, `read_task_rows` and `read_episode_table`, which it is made of, return
+findings instead, for who wants to know all that is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from leconvert import media
+from leconvert.dataset.formats.dataset import Slices
+from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.dataset.formats.v3.episodes import (
+    LOCATION_COLUMNS,
+    STATS_PREFIX,
+    EpisodesReader,
+    EpisodeTable,
+    placing_columns,
+    read_episode_table,
+    stats_of_rows,
+)
+from leconvert.dataset.formats.v3.info import (
+    EPISODES_DIR,
+    INFO_PATH,
+    STATS_PATH,
+    TASKS_PATH,
+    Declared,
+    declaration,
+    read_json_object,
+)
+from leconvert.dataset.formats.v3.records import read_tasks
+from leconvert.dataset.formats.v3.rows import (
+    check_ranges,
+    files_of,
+    first_frames,
+    routed_files,
+    rows_by_column,
+    with_leads,
+)
+from leconvert.model.values import DATA_STREAM, V3_FILES_PER_CHUNK_KEY, camera_of, stream_of_camera
+from leconvert.model.versions import V3_VERSION, unreadable
+from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
+from leconvert.tables import row_group_rows
+
+__all__ = ["Dataset"]
+
+
+def _dtype(feature: object) -> object:
+    return feature.get("dtype") if isinstance(feature, Mapping) else None
+
+
+def _index_and_frames(path: Path) -> tuple[media.ClipIndex | None, int]:
+    try:
+        clip = media.read_clip_index(path)
+    except media.UnsupportedClipError:
+        return None, sum(1 for _ in media.coded_packets(path))
+    return clip, clip.num_samples
+
+
+class Dataset:
+    """A v3.0 dataset, see `leconvert.dataset.formats.Dataset`."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        info: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        assumed_fps: str | None = None,
+    ) -> None:
+        self._assumed_fps = assumed_fps
+        self.root = Path(root)
+        self.name = os.fspath(root) if name is None else name
+        self._info = info
+
+    @cached_property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` as it stands."""
+        if self._info is not None:
+            return self._info
+        try:
+            info = read_json_object(self.root / INFO_PATH)
+        except (OSError, ValueError) as error:
+            raise self._unreadable(INFO_PATH, f"cannot be used: {error}") from error
+        if wrong := unreadable(info, self.name):
+            raise wrong
+        return info
+
+    @cached_property
+    def declared(self) -> Declared:
+        """What ``info.json`` says; every feature has a dtype, and every stream a path."""
+        declared, findings = declaration(self.info)
+        if declared is not None:
+            features = declared.raw["features"]
+            untyped = [key for key, ft in features.items() if not isinstance(_dtype(ft), str)]
+            cameras = [key for key, ft in features.items() if _dtype(ft) == "video"]
+            streams = {DATA_STREAM, *map(stream_of_camera, cameras)}
+            if not untyped and streams <= declared.templates.keys():
+                if self._assumed_fps is not None:
+                    return replace(declared, fps=Fraction(self._assumed_fps))
+                return declared
+        said = next(finding.message for finding in findings if finding.severity == "error")
+        what = f"is no description of a dataset: {said.rstrip('.')}"
+        raise self._unreadable(INFO_PATH, what)
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera in the order of the features."""
+        features = self.declared.raw["features"].items()
+        cameras = [key for key, feature in features if feature["dtype"] == "video"]
+        return (DATA_STREAM, *map(stream_of_camera, cameras))
+
+    @property
+    def version(self) -> str:
+        """``v3.0``."""
+        return V3_VERSION
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second, the exact fraction of the decimal."""
+        return self.declared.fps
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by key."""
+        features: Mapping[str, Mapping[str, Any]] = self.declared.raw["features"]
+        return features
+
+    @cached_property
+    def task_table(self) -> Sequence[tuple[int, str]]:
+        """Index and text of each task; the index is the row, which is what readers go by."""
+        return list(enumerate(text for _, text in read_tasks(self.root)))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Text of each task by ``task_index``."""
+        return tuple(text for _, text in self.task_table)
+
+    @cached_property
+    def episodes(self) -> EpisodeTable:
+        """Where all episodes are, with the places of every stream.
+
+        Where lengths and ranges of rows differ, the lengths are those that `check_ranges` believes.
+        """
+        reader = EpisodesReader(self.root)
+        for path in reader.paths:
+            reader.schema(path)  # a file that is missing or damaged is named
+        table, findings = read_episode_table(reader, self.streams)
+        fatal = [finding for finding in findings if finding.severity == "error"]
+        if table is not None and not fatal:
+            ranges, _ = check_ranges(table, self.declared)
+            return replace(table, length=ranges.length)
+        said = fatal[0].message if fatal else "it has no rows."
+        raise SourceError(
+            f"{self.name}/{EPISODES_DIR} does not say where its episodes lie: {said}",
+            path=f"{self.name}/{EPISODES_DIR}",
+            next_step="Convert the dataset again, or restore its metadata.",
+        )
+
+    @cached_property
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+        try:
+            stats = json.loads((self.root / STATS_PATH).read_bytes())
+            return {
+                key: {name: np.array(value) for name, value in found.items()}
+                for key, found in stats.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise self._unreadable(
+                STATS_PATH,
+                f"holds no statistics: {error}",
+                f"{GET_AGAIN}; or `leconvert repair {shlex.quote(self.name)}` adds up those of the "
+                "episodes.",
+            ) from error
+
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of episodes have them, without which LeRobot cannot go on recording.
+
+        What it records has a column for each, and LeRobot loads no tables of different columns.
+        """
+        reader = EpisodesReader(self.root)
+        for path in reader.paths:
+            names = set(reader.schema(path).names)
+            features = [
+                name.removesuffix("/count")
+                for name in names
+                if name.startswith(STATS_PREFIX) and name.endswith("/count")
+            ]
+            if not features or not all(f"{feature}/q01" in names for feature in features):
+                return False
+        return True
+
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+        self.slices(DATA_STREAM)
+
+    def tables(self) -> frozenset[str]:
+        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+        episodes = EpisodesReader(self.root).paths
+        return frozenset((INFO_PATH, STATS_PATH, TASKS_PATH, *episodes))
+
+    def slice_of(self, path: str) -> tuple[str, int] | None:
+        """Return stream and number of the file that a path is; None for other paths."""
+        return self._files.get(path)
+
+    @cached_property
+    def _files(self) -> dict[str, tuple[str, int]]:
+        return {
+            path: (stream, number)
+            for stream in self.streams
+            for number, path in enumerate(self.slices(stream).paths)
+        }
+
+    def slices(self, stream: str) -> Slices:
+        """Return which part of which file each episode's slice of a stream is."""
+        table = self.episodes
+        paths, file = files_of(table, self.declared, stream)
+        if camera_of(stream) is not None:
+            begins = table.placed[stream].begin_seconds * float(self.declared.fps)
+            return Slices(paths, file, np.rint(begins).astype(np.int64))
+        first_of_file = np.full(len(paths), np.iinfo(np.int64).max)
+        np.minimum.at(first_of_file, file, table.from_index)
+        return Slices(paths, file, table.from_index - first_of_file[file])
+
+    def counted_slices(self, stream: str) -> Slices:
+        """Return the same, found by what is in the files: see `first_frames`, `rows_by_column`.
+
+        Of files that are missing or damaged nothing is known.
+        """
+        table = self.episodes
+        paths, file = files_of(table, self.declared, stream)
+        first, lead, tail = np.zeros((3, len(table)), dtype=np.int64)
+        for routed in routed_files(table, self.declared, stream):
+            path, episodes = self.root / routed.path, routed.episodes
+            lengths = table.length[episodes]
+            with suppress(OSError, UnreadableSourceError):
+                if camera_of(stream) is not None:
+                    begins = table.placed[stream].begin_seconds[episodes]
+                    clip, frames = _index_and_frames(path)
+                    own, _ = first_frames(frames, begins, lengths, self.fps)
+                    first[episodes] = own
+                    if clip is not None and own.min() >= 0 and (own + lengths).max() <= frames:
+                        cut_from, cut_to = with_leads(clip, own, own + lengths)
+                        can_cut = cut_from >= 0
+                        lead[episodes] = np.where(can_cut, own - cut_from, 0)
+                        tail[episodes] = np.where(can_cut, cut_to - own - lengths, 0)
+                elif sum(row_group_rows(path)) == int(lengths.sum()):
+                    first[episodes] = np.cumsum(lengths) - lengths
+                else:
+                    with pq.ParquetFile(path) as rows:
+                        first[episodes], _ = rows_by_column(rows, episodes)
+        return Slices(paths, file, first, lead=lead, tail=tail)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what is said of each episode beside where it lies; keys without a value are none.
+
+        Each has its ``episode_index``.
+        """
+        places = {*placing_columns(self.streams), *LOCATION_COLUMNS}
+        places -= {"episode_index", "length"}
+        for block in EpisodesReader(self.root).blocks(
+            lambda name: name not in places and not name.startswith(STATS_PREFIX)
+        ):
+            for row in block.to_pylist():
+                line = {key: value for key, value in row.items() if value is not None}
+                if not isinstance(line.get("tasks"), list):
+                    line["tasks"] = []  # as where nothing is listed, and told alike
+                yield line
+
+    def stats_blocks(self) -> Iterator[StatsBlock]:
+        """Yield the statistics of all episodes, in order."""
+        blocks = EpisodesReader(self.root).blocks(lambda name: name.startswith(STATS_PREFIX))
+        return map(stats_of_rows, blocks)
+
+    def relative(self, stream: str, key: int) -> str:
+        """Return the path of the file that a scan's `FileTable` calls ``key``."""
+        return self.declared.path(stream, *divmod(key, V3_FILES_PER_CHUNK_KEY))
+
+    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each of some files, the dataset's folder included."""
+        for key in keys:
+            yield f"{self.root}/{self.relative(stream, key)}"
+
+    def _unreadable(
+        self, path: str, what: str, next_step: str | None = None
+    ) -> UnreadableSourceError:
+        name = f"{self.name}/{path}"
+        advice = f"`leconvert check {shlex.quote(self.name)}` says what else is wrong."
+        return UnreadableSourceError(f"{name} {what}.", path=name, next_step=next_step or advice)

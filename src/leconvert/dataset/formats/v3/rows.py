@@ -1,0 +1,493 @@
+"""The rows of a v3.0 dataset: which files hold each episode's, and whether they are what they say.
+
+Nothing is raised for what is wrong: it is a finding, and who looks decides what it means.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert.dataset.findings import found
+from leconvert.dataset.formats.v3.episodes import EpisodeTable
+from leconvert.dataset.formats.v3.info import EPISODES_DIR, INFO_PATH, Declared
+from leconvert.media import ClipIndex
+from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
+from leconvert.support.text import count
+from leconvert.tables.arrow import floats, integers
+
+__all__ = [
+    "ROWS_AT_A_TIME",
+    "OtherTasks",
+    "Ranges",
+    "RoutedFile",
+    "RowCheck",
+    "check_ranges",
+    "episode_tasks_finding",
+    "files_of",
+    "first_frames",
+    "order_in_file",
+    "routed_files",
+    "rows_by_column",
+    "with_leads",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which rows of the dataset, and which files, are an episode's.
+
+
+class Ranges(NamedTuple):
+    """The rows of each episode in the whole dataset, arrays of shape (E,)."""
+
+    start: IntArray
+    length: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedFile:
+    """One file and the episodes that name it, ascending.
+
+    Attributes:
+        stream: Its stream.
+        path: Relative to the dataset.
+        episodes: Rows of meta/episodes.
+    """
+
+    stream: str
+    path: str
+    episodes: IntArray
+
+
+def files_of(
+    table: EpisodeTable, declared: Declared, stream: str
+) -> tuple[tuple[str, ...], IntArray]:
+    """Return the files of a stream, and the index of each episode's file among them."""
+    placed = table.placed[stream]
+    pairs, file = np.unique(
+        np.stack([placed.chunk, placed.file], axis=1), axis=0, return_inverse=True
+    )
+    paths = tuple(declared.path(stream, *pair) for pair in pairs.tolist())
+    return paths, file.reshape(-1).astype(np.int64)
+
+
+def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
+    """Return the rows of each episode, and where the table contradicts itself or info.json.
+
+    Lengths and ranges say the same thing twice. Where they differ, those are believed that add up
+    to ``total_frames``.
+    """
+    findings: list[Finding] = []
+    number = np.arange(len(table))
+    rows = np.flatnonzero(table.episode_index != number)
+    if len(rows):
+        first = int(rows[0])
+        message = (
+            f"{len(rows):,} rows, first row {first}: episode_index is {table.episode_index[first]}."
+        )
+        findings.append(
+            found("episode-order", message, episode=first, stream="episodes", path=EPISODES_DIR)
+        )
+    ends = np.cumsum(table.length)
+    wrong = (
+        (table.length < 1) | (table.from_index != ends - table.length) | (table.to_index != ends)
+    )
+    length = table.length
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        message = (
+            f"{np.count_nonzero(wrong):,} episodes, first {first}: length {length[first]}, rows "
+            f"{table.from_index[first]} to {table.to_index[first]}; the lengths before it add up "
+            f"to {ends[first] - length[first]}."
+        )
+        findings.append(
+            found("episode-range", message, episode=first, stream="episodes", path=EPISODES_DIR)
+        )
+        spans = table.to_index - table.from_index
+        chained = np.array_equal(table.from_index[1:], table.to_index[:-1])
+        if chained and table.from_index[0] == 0 and spans.min() > 0:
+            total = declared.raw.get("total_frames")
+            if length.min() < 1 or (ends[-1] != total and spans.sum() == total):
+                length = spans
+    length = np.maximum(length, 0)
+    totals = {"total_episodes": len(table), "total_frames": int(length.sum())}
+    for key, value in totals.items():
+        said = declared.raw.get(key)
+        if said != value:
+            message = f"{key} is {said!r}; meta/episodes has {value:,}."
+            findings.append(found("totals", message, path=INFO_PATH))
+    return Ranges(np.cumsum(length) - length, length), findings
+
+
+def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[RoutedFile]:
+    """Return a stream's files in the order of their first episode."""
+    paths, file = files_of(table, declared, stream)
+    order = np.argsort(file, kind="stable")
+    edges = np.flatnonzero(np.diff(file[order])) + 1
+    files = [
+        RoutedFile(stream, paths[file[episodes[0]]], episodes)
+        for episodes in np.split(order, edges)
+    ]
+    return sorted(files, key=lambda routed: int(routed.episodes[0]))
+
+
+# ------------------------------------------------------------------------------------------------
+# Where in a file each of its episodes begins.
+
+
+def first_frames(
+    num_frames: int, begin_seconds: FloatArray, lengths: IntArray, fps: Fraction
+) -> tuple[IntArray, bool]:
+    """Return the first frame of each episode of a video file, in the order of presentation.
+
+    They are counted where the lengths add up to the file's frames, and told by ``from_timestamp``
+    where they do not, as in trimmed files. Whether they lie within the file is not looked at.
+
+    Args:
+        num_frames: Frames of the file.
+        begin_seconds: ``from_timestamp`` of its episodes, ascending by their numbers.
+        lengths: Frames of each.
+        fps: Frames a second.
+
+    Returns:
+        The frames, and whether they were counted.
+    """
+    if int(lengths.sum()) != num_frames:
+        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
+    order = order_in_file(begin_seconds, lengths, fps)
+    if order is None:
+        order = np.argsort(begin_seconds, kind="stable")
+    counted = np.empty_like(lengths)
+    counted[order] = np.cumsum(lengths[order]) - lengths[order]
+    return counted, True
+
+
+def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
+    """Return the order in which the episodes of a video file lie in it, None where none is certain.
+
+    Usually ``from_timestamp`` and the numbers of the episodes say the same. Where they do not, some
+    of the times are wrong: the order is believed in which more of them are right, and more than
+    half.
+    """
+    by_number = np.arange(len(lengths))
+    by_time = np.argsort(begin_seconds, kind="stable")
+    if np.array_equal(by_time, by_number):
+        return by_number
+    begin = np.rint(begin_seconds * float(fps))
+
+    def agreeing(order: IntArray) -> int:
+        in_order = lengths[order]
+        return int(np.count_nonzero(begin[order] == np.cumsum(in_order) - in_order))
+
+    times, numbers = agreeing(by_time), agreeing(by_number)
+    if times == numbers or 2 * max(times, numbers) <= len(lengths):
+        return None
+    return by_time if times > numbers else by_number
+
+
+def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the samples that are cut out of a video file for each of its episodes.
+
+    They are an episode's own wherever these decode by themselves. A trimmed one also needs those
+    before it from a keyframe on, or some after it, which are taken if no episode has them.
+
+    Args:
+        first: First frame of each episode in the order of presentation, shape (n,).
+        stop: The one after its last; an episode without frames is passed over.
+
+    Returns:
+        The first sample of each, -1 where it cannot be cut out, and the one after the last.
+    """
+    begins, ends = first.copy(), stop.copy()
+    order = np.lexsort((stop, first))
+    order = order[stop[order] > first[order]]
+    before = np.concatenate(([0], np.maximum.accumulate(stop[order])))[:-1]
+    after = np.append(first[order], clip.num_samples)[1:]
+    for place, left, right in zip(order.tolist(), before.tolist(), after.tolist(), strict=True):
+        found = clip.cut_around(int(first[place]), int(stop[place]), begin=left, end=right)
+        begins[place], ends[place] = (-1, -1) if found is None else found
+    return begins, ends
+
+
+def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where the rows of each episode begin by their column, -1 for nowhere, and how many."""
+    first = np.full(len(episodes), -1, dtype=np.int64)
+    rows = np.zeros(len(episodes), dtype=np.int64)
+    if "episode_index" not in file.schema_arrow.names:
+        return first, rows
+    place_of = {episode: place for place, episode in enumerate(episodes.tolist())}
+    before, begin = None, 0
+    for batch in file.iter_batches(ROWS_AT_A_TIME, columns=["episode_index"], use_threads=False):
+        values = integers(batch.column(0))
+        if values is None:
+            return np.full_like(first, -1), np.zeros_like(rows)
+        edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+        for start, stop in itertools.pairwise(edges):
+            value = int(values[start])
+            place = place_of.get(value)
+            if place is not None:
+                goes_on = start == 0 and value == before
+                if not goes_on:
+                    # Rows in several places are no slice.
+                    first[place] = -1 if rows[place] else begin + start
+                rows[place] += stop - start
+            before = value
+        begin += len(values)
+    return first, rows
+
+
+# ------------------------------------------------------------------------------------------------
+# The rows of one data file: the five columns that say which frame of which episode a row is.
+
+
+ROWS_AT_A_TIME = 1 << 16
+"""Rows of five columns that are held at a time."""
+
+_TOLERANCE_SECONDS = 1e-4
+_CODES = {
+    "index": "index-column",
+    "episode_index": "episode-column",
+    "frame_index": "frame-column",
+    "timestamp": "timestamp-column",
+    "task_index": "task-column",
+}
+
+
+@dataclass(slots=True)
+class _Wrong:
+    """The rows of one column that are wrong: how many, in which episodes, and the first."""
+
+    count: int = 0
+    episode: int = 0
+    said: str = ""
+    episodes: set[int] = field(default_factory=set)
+
+
+class OtherTasks(NamedTuple):
+    """What the rows of an episode and ``meta/episodes`` call its tasks, where that differs."""
+
+    of_rows: frozenset[int]
+    listed: frozenset[int]
+
+
+def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding:
+    """Say in which episodes of a data file rows have other tasks than ``meta/episodes`` lists."""
+    episode, tasks = next(iter(other.items()))
+    listed = [
+        task if task >= 0 else "one that is not in tasks.parquet" for task in sorted(tasks.listed)
+    ]
+    return found(
+        "episode-tasks",
+        f"{count(len(other), 'episode')}, first episode {episode}: its rows have the tasks "
+        f"{sorted(tasks.of_rows)}, meta/episodes lists {listed}.",
+        episode=episode,
+        stream="episodes",
+        path=path,
+    )
+
+
+class RowCheck:
+    """Compares blocks of rows with what their place in the file demands.
+
+    Args:
+        routed: The file and its episodes.
+        table: What meta/episodes says.
+        ranges: The rows of each episode in the dataset.
+        declared: What info.json declares.
+        num_tasks: Number of tasks, None where unknown.
+        first: First row of each of the file's episodes in it, ascending; by default they follow
+            each other from the first row to the last. Rows that no episode has are passed over.
+        task_numbers: What the rows call each task, ascending; by default they call it by its row.
+
+    Attributes:
+        tasks: The tasks of the rows of each episode, as far as they were compared.
+        other_tasks: The episodes for which ``meta/episodes`` lists other tasks.
+    """
+
+    def __init__(
+        self,
+        routed: RoutedFile,
+        table: EpisodeTable,
+        ranges: Ranges,
+        declared: Declared,
+        num_tasks: int | None,
+        first: IntArray | None = None,
+        task_numbers: IntArray | None = None,
+    ) -> None:
+        self.tasks: dict[int, tuple[int, ...]] = {}
+        self.other_tasks: dict[int, OtherTasks] = {}
+        self._task_numbers = task_numbers
+        self._routed = routed
+        self._table = table
+        self._start = ranges.start[routed.episodes]
+        self._length = ranges.length[routed.episodes]
+        self._first = np.cumsum(self._length) - self._length if first is None else first
+        self._fps = float(declared.fps)
+        self._num_tasks = num_tasks
+        self._has_video = bool(declared.cameras)
+        self._wrong: dict[str, _Wrong] = {}
+        self._tasks_seen: dict[int, set[int]] = {}
+        self._untimed: list[IntArray] = []
+
+    @property
+    def untimed(self) -> IntArray:
+        """Episodes with timestamps that are not ``i / fps``, as far as rows were compared."""
+        if not self._untimed:
+            return np.empty(0, np.int64)
+        together: IntArray = np.concatenate(self._untimed)
+        return np.unique(together)
+
+    def wrong_in(self, column: str) -> dict[int, str]:
+        """Return the episodes with rows that are wrong in a column, and what the first has."""
+        wrong = self._wrong.get(column)
+        return {} if wrong is None else dict.fromkeys(sorted(wrong.episodes), wrong.said)
+
+    def read(self, file: pq.ParquetFile) -> None:
+        """Compare all rows of the file."""
+        names = [name for name in DEFAULT_COLUMNS if name in file.schema_arrow.names]
+        row = 0
+        for batch in file.iter_batches(ROWS_AT_A_TIME, columns=names, use_threads=False):
+            self._add(row, batch)
+            row += batch.num_rows
+        self._close_tasks(len(self._length))
+
+    def check(self, file: pq.ParquetFile) -> Iterator[Finding]:
+        """Yield a finding for each column that is wrong somewhere: how often, and where first."""
+        self.read(file)
+        for name, code in _CODES.items():
+            wrong = self._wrong.get(name)
+            if wrong is not None:
+                # Without videos nothing is looked up by time.
+                mild = name == "timestamp" and not self._has_video
+                yield found(
+                    code,
+                    f"{self._routed.path}: {wrong.count:,} rows, first {wrong.said}.",
+                    episode=wrong.episode,
+                    stream=DATA_STREAM,
+                    path=self._routed.path,
+                    severity="warning" if mild else None,
+                )
+        if self.other_tasks:
+            yield episode_tasks_finding(self._routed.path, self.other_tasks)
+
+    def _add(self, first_row: int, batch: pa.RecordBatch) -> None:
+        rows = np.arange(first_row, first_row + batch.num_rows)
+        place = np.searchsorted(self._first, rows, side="right") - 1
+        frame = rows - self._first[place]
+        has_episode = (place >= 0) & (frame < self._length[place])
+        if not has_episode.all():
+            batch = batch.take(pa.array(np.flatnonzero(has_episode)))
+            place, frame = place[has_episode], frame[has_episode]
+        if not len(place):
+            return
+        expected = {
+            "index": self._start[place] + frame,
+            "episode_index": self._routed.episodes[place],
+            "frame_index": frame,
+        }
+        for name, wanted in expected.items():
+            values = self._integers(batch, name, place, frame)
+            if values is not None:
+                self._note(name, values != wanted, values, wanted, place, frame)
+        self._check_times(batch, place, frame)
+        tasks = self._integers(batch, "task_index", place, frame)
+        if tasks is None or self._num_tasks is None:
+            return
+        if self._task_numbers is not None:
+            at = np.searchsorted(self._task_numbers, tasks).clip(max=len(self._task_numbers) - 1)
+            tasks = np.where(self._task_numbers[at] == tasks, at, -1)
+        bad = ~((tasks >= 0) & (tasks < self._num_tasks) & (tasks == np.rint(tasks)))
+        self._note("task_index", bad, tasks, None, place, frame)
+        if not bad.any():
+            self._gather_tasks(place, tasks)
+
+    def _check_times(self, batch: pa.RecordBatch, place: IntArray, frame: IntArray) -> None:
+        at = batch.schema.get_field_index("timestamp")
+        if at < 0:
+            return
+        seconds = floats(batch.column(at))
+        if seconds is None:
+            self._unusable("timestamp", batch.column(at), place, frame)
+            self._untimed.append(self._routed.episodes[np.unique(place)])
+            return
+        # Single precision is coarser than the tolerance from 2,048 s on: the time that it stores
+        # for i / fps is right wherever it is.
+        wanted = (frame / self._fps).astype(np.float32).astype(np.float64)
+        off = ~(np.abs(seconds - wanted) < _TOLERANCE_SECONDS)
+        if off.any():
+            self._untimed.append(self._routed.episodes[np.unique(place[off])])
+        self._note("timestamp", off, seconds, wanted, place, frame)
+
+    def _integers(
+        self, batch: pa.RecordBatch, name: str, place: IntArray, frame: IntArray
+    ) -> npt.NDArray[Any] | None:
+        at = batch.schema.get_field_index(name)
+        if at < 0:
+            return None
+        column = batch.column(at)
+        values: npt.NDArray[Any] | None = integers(column)
+        if pa.types.is_floating(column.type):  # LeRobot casts them, where they are whole
+            values = floats(column)
+        if values is None:
+            self._unusable(name, column, place, frame)
+        return values
+
+    def _unusable(self, name: str, column: pa.Array, place: IntArray, frame: IntArray) -> None:
+        everywhere = np.ones(len(place), np.bool_)
+        values = np.full(len(place), np.nan)
+        is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        said = "values are missing" if is_number else f"it is {column.type}, no number"
+        self._note(name, everywhere, values, None, place, frame, said=said)
+
+    def _note(
+        self,
+        name: str,
+        bad: npt.NDArray[np.bool_],
+        values: npt.NDArray[Any],
+        wanted: npt.NDArray[Any] | None,
+        place: IntArray,
+        frame: IntArray,
+        said: str | None = None,
+    ) -> None:
+        num_bad = int(np.count_nonzero(bad))
+        if not num_bad:
+            return
+        wrong = self._wrong.get(name)
+        if wrong is None:
+            at = int(np.argmax(bad))
+            episode = int(self._routed.episodes[place[at]])
+            shown = said or f"it is {values[at]}"
+            if wanted is not None:
+                shown += f" and not {wanted[at]}"
+            wrong = self._wrong[name] = _Wrong(
+                0, episode, f"frame {frame[at]} of episode {episode}, where {shown}"
+            )
+        wrong.count += num_bad
+        wrong.episodes.update(self._routed.episodes[np.unique(place[bad])].tolist())
+
+    def _gather_tasks(self, place: IntArray, tasks: npt.NDArray[Any]) -> None:
+        """Collect the tasks of each episode; one that is complete is compared."""
+        changes = np.flatnonzero((np.diff(place) != 0) | (np.diff(tasks) != 0)) + 1
+        for at in [0, *changes.tolist()]:
+            self._tasks_seen.setdefault(int(place[at]), set()).add(int(tasks[at]))
+        self._close_tasks(int(place[-1]))
+
+    def _close_tasks(self, below: int) -> None:
+        for place in [place for place in self._tasks_seen if place < below]:
+            seen = self._tasks_seen.pop(place)
+            episode = int(self._routed.episodes[place])
+            self.tasks[episode] = tuple(sorted(seen))
+            if not len(self._table.task_ends):
+                continue
+            listed = self._table.tasks_of(episode)
+            if listed != seen:
+                self.other_tasks[episode] = OtherTasks(frozenset(seen), frozenset(listed))

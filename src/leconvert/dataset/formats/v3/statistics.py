@@ -1,0 +1,351 @@
+"""``meta/stats.json`` of a v3.0 dataset: written, and added up from the statistics of episodes.
+
+With count n, mean m and standard deviation s of each episode: the mean is Σnm/Σn, the variance
+Σn(s² + (m - mean)²)/Σn, the count Σn; min and max are the extremes. These are the formulas of
+LeRobot's ``aggregate_stats``, in its order of operations. Quantiles do not follow from those of
+episodes. Where every episode has them, the least of those up to the median and the greatest of
+those above it are taken, which bound them, as in LeRobot's after 0.6.1; those of columns are then
+computed from the rows (`leconvert.dataset.statistics.dataset_quantiles`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.dataset.formats.v3.info import STATS_PATH
+from leconvert.support.errors import SourceError
+from leconvert.workdir.fs import make_folders_below
+
+__all__ = ["StatsAggregator", "write_stats"]
+
+
+def write_stats(root: str | os.PathLike[str], stats: Mapping[str, Any]) -> None:
+    """Write ``meta/stats.json`` below ``root``, keys sorted."""
+    text = json.dumps(stats, indent=4, ensure_ascii=False, sort_keys=True, default=_without_numpy)
+    path = Path(root) / STATS_PATH
+    make_folders_below(Path(root), path.parent)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _without_numpy(value: Any) -> Any:
+    """Turn an array or a NumPy number into what JSON knows."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a statistic cannot be of type {type(value).__name__}")
+
+
+Array = npt.NDArray[Any]
+
+_REQUIRED = ("min", "max", "mean", "std", "count")
+_QUANTILE = re.compile(r"q\d+")
+_MEDIAN = 50
+# Statistics of an image are one value a colour channel.
+_IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
+# Episodes whose parsed JSON is held before it is packed into arrays: Python's numbers in nested
+# lists take ten times the room.
+_RUN_EPISODES = 64
+
+
+class StatsAggregator:
+    """Aggregates the statistics of episodes one after another.
+
+    Up to ``block_episodes`` episodes the result is LeRobot's to the last bit. Beyond, blocks are
+    merged with the same formulas, which rounds differently in the last digits; the result does not
+    depend on anything but the episodes, their order and the block size. Memory is bounded by one
+    block. Errors may come up to a block after the episode that they name.
+
+    Args:
+        block_episodes: Episodes that are reduced together.
+        image_features: Features whose statistics must have one value a channel, shape (3,1,1) or
+            (1,1,1). By default those with "image" in their name, as LeRobot has it.
+    """
+
+    def __init__(
+        self, *, block_episodes: int = 4096, image_features: Collection[str] | None = None
+    ) -> None:
+        self._block_episodes = block_episodes
+        self._image_features = None if image_features is None else frozenset(image_features)
+        self._features: dict[str, _FeatureStats] = {}
+        self._next_episode = 0
+        self._in_block = 0
+
+    def update(self, stats: Mapping[str, Any], *, episode_index: int | None = None) -> None:
+        """Add one episode."""
+        episode = self._next_episode if episode_index is None else episode_index
+        self._next_episode += 1
+        for name, values in _features_of(stats, "", episode):
+            self._feature(name).add(episode, values)
+        self._count(1)
+
+    def update_block(self, block: StatsBlock, episodes: Sequence[int]) -> None:
+        """Add some consecutive episodes: the same as `update` of each, and much faster."""
+        done = 0
+        while done < len(block):
+            some = min(len(block) - done, self._block_episodes - self._in_block)
+            if not self._add_columns(block, done, done + some, episodes):
+                for row in range(done, done + some):
+                    self.update(block.rows[row] or {}, episode_index=episodes[row])
+            done += some
+
+    def _add_columns(
+        self, block: StatsBlock, first: int, stop: int, episodes: Sequence[int]
+    ) -> bool:
+        """Add episodes of a block as columns; False, and nothing is done, where they do not fit."""
+        columns = block.columns
+        if columns is None:
+            return False
+        features = {name: self._feature(name) for name in columns}
+        for feature in features.values():
+            feature.pack()
+        if not all(feature.takes(columns[name]) for name, feature in features.items()):
+            return False
+        for name, feature in features.items():
+            arrays = {key: array[first:stop] for key, array in columns[name].items()}
+            feature.add_columns(episodes[first:stop], arrays)
+        self._next_episode += stop - first
+        self._count(stop - first)
+        return True
+
+    def _feature(self, name: str) -> _FeatureStats:
+        feature = self._features.get(name)
+        if feature is None:
+            is_image = (
+                "image" in name if self._image_features is None else name in self._image_features
+            )
+            feature = self._features[name] = _FeatureStats(name, is_image)
+        return feature
+
+    def _count(self, episodes: int) -> None:
+        self._in_block += episodes
+        if self._in_block >= self._block_episodes:
+            self._in_block = 0
+            for feature in self._features.values():
+                feature.reduce_block()
+
+    def result(self) -> dict[str, dict[str, Array]]:
+        """Return the statistics of all episodes: feature to statistic to array, features sorted."""
+        self._in_block = 0
+        for feature in self._features.values():
+            feature.reduce_block()
+        return {name: self._features[name].total() for name in sorted(self._features)}
+
+    def bounds(self, feature: str, quantile: str) -> tuple[Array, Array]:
+        """Return the least and the greatest of a quantile among the episodes of `result`."""
+        partial = self._features[feature].partial
+        assert partial is not None
+        return partial.quantiles[quantile]
+
+
+@dataclass(slots=True)
+class _Partial:
+    """What is known of a stretch of episodes; the variance is kept as it is, not as a root."""
+
+    values: dict[str, Array]
+    variance: Array
+    # The least and the greatest of each quantile.
+    quantiles: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _FeatureStats:
+    name: str
+    is_image: bool
+    episodes: list[int] = field(default_factory=list)
+    run: list[Mapping[str, Any]] = field(default_factory=list)
+    packed: dict[str, list[Array]] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    partial: _Partial | None = None
+
+    def add(self, episode: int, values: Mapping[str, Any]) -> None:
+        self.episodes.append(episode)
+        self.run.append(values)
+        if len(self.run) == _RUN_EPISODES:
+            self.pack()
+
+    def takes(self, columns: Mapping[str, Array]) -> bool:
+        """Whether columns have all that is wanted, in the right shapes."""
+        if not all(key in columns for key in self.keys or _REQUIRED):
+            return False
+        count, shape = columns["count"], self.shape or columns["min"].shape[1:]
+        return (
+            self._shape_problem("count", count.shape[1:]) is None
+            and self._shape_problem("min", shape) is None
+            and not (count < 0).any()
+            and all(
+                columns[key].shape[1:] == shape
+                for key in self.keys or _keys_of(columns)
+                if key != "count"
+            )
+        )
+
+    def add_columns(self, episodes: Sequence[int], columns: Mapping[str, Array]) -> None:
+        """Add episodes that it `takes`, after all others were packed."""
+        self.episodes += episodes
+        self.keys = self.keys or _keys_of(columns)
+        self.shape = self.shape or columns["min"].shape[1:]
+        for key in self.keys:
+            self.packed.setdefault(key, []).append(columns[key])
+
+    def reduce_block(self) -> None:
+        if not self.episodes:
+            return
+        self.pack()
+        stacked = {key: np.concatenate(self.packed[key]) for key in self.keys}
+        block = _reduce(stacked, stacked["std"] ** 2)
+        quantiles = {
+            key: (values.min(axis=0), values.max(axis=0))
+            for key, values in stacked.items()
+            if key not in _REQUIRED
+        }
+        if self.partial is not None:
+            pair = {
+                key: np.stack([self.partial.values[key], block.values[key]])
+                for key in _REQUIRED
+                if key != "std"
+            }
+            before = self.partial.quantiles
+            quantiles = {
+                key: (np.minimum(before[key][0], least), np.maximum(before[key][1], greatest))
+                for key, (least, greatest) in quantiles.items()
+                if key in before
+            }
+            block = _reduce(pair, np.stack([self.partial.variance, block.variance]))
+        block.quantiles = quantiles
+        self.partial = block
+        self.episodes.clear()
+        self.packed.clear()
+
+    def total(self) -> dict[str, Array]:
+        assert self.partial is not None
+        values = {**self.partial.values, "std": np.sqrt(self.partial.variance)}
+        quantiles = {
+            key: bounds[int(key[1:]) > _MEDIAN] for key, bounds in self.partial.quantiles.items()
+        }
+        return {key: values[key] for key in _REQUIRED} | quantiles
+
+    def pack(self) -> None:
+        """Turn the parsed values of the last few episodes into one array a statistic."""
+        if not self.run:
+            return
+        episodes = self.episodes[-len(self.run) :]
+        if not self.keys:
+            self.keys = _keys_of(self.run[0])
+        for key in self.keys:
+            try:
+                values = [stats[key] for stats in self.run]
+            except KeyError as error:
+                if key not in _REQUIRED:
+                    # A quantile that one episode lacks is dropped for all.
+                    self.keys = tuple(other for other in self.keys if other != key)
+                    continue
+                lacking = next(
+                    episode
+                    for episode, stats in zip(episodes, self.run, strict=True)
+                    if key not in stats
+                )
+                raise _malformed(self.name, lacking, f"{key} is missing") from error
+            array = self._array(key, values, episodes)
+            if key == "count" and (array < 0).any():
+                strange = episodes[int(np.flatnonzero(array[:, 0] < 0)[0])]
+                raise _malformed(self.name, strange, "count is negative")
+            shape = array.shape[1:]
+            if key != "count":
+                self.shape = self.shape or shape
+                if shape != self.shape:
+                    raise _malformed(
+                        self.name, episodes[0], f"{key} has shape {shape} beside {self.shape}"
+                    )
+            self.packed.setdefault(key, []).append(array)
+        self.run.clear()
+
+    def _array(self, key: str, values: list[Any], episodes: list[int]) -> Array:
+        try:
+            array = np.array(values)
+        except (ValueError, OverflowError):
+            array = self._one_by_one(key, values, episodes)
+        shape = array.shape[1:] or (1,)
+        if array.dtype.kind not in "biuf" or self._shape_problem(key, shape) is not None:
+            array = self._one_by_one(key, values, episodes)
+        return array.reshape(len(values), *shape)
+
+    def _shape_problem(self, key: str, shape: tuple[int, ...]) -> str | None:
+        if key == "count":
+            return None if shape == (1,) else f"count has shape {shape} and not (1,)"
+        if self.is_image and shape not in _IMAGE_SHAPES:
+            return f"{key} has shape {shape} and not (3, 1, 1) or (1, 1, 1)"
+        return None
+
+    def _one_by_one(self, key: str, values: list[Any], episodes: list[int]) -> Array:
+        """Stack values that do not convert together, or name the episode that does not fit."""
+        arrays: list[Array] = []
+        for episode, value in zip(episodes, values, strict=True):
+            try:
+                array = np.atleast_1d(np.array(value))
+            except (ValueError, OverflowError) as error:
+                raise _malformed(self.name, episode, f"{key} is ragged") from error
+            if array.dtype.kind not in "biuf":
+                raise _malformed(self.name, episode, f"{key} is not made of numbers")
+            problem = self._shape_problem(key, array.shape)
+            if problem is None and arrays and array.shape != arrays[0].shape:
+                problem = f"{key} has shape {array.shape}, before {arrays[0].shape}"
+            if problem is not None:
+                raise _malformed(self.name, episode, problem)
+            arrays.append(array)
+        return np.stack(arrays)
+
+
+def _keys_of(stats: Mapping[str, Any]) -> tuple[str, ...]:
+    return *_REQUIRED, *(key for key in stats if _QUANTILE.fullmatch(key))
+
+
+def _reduce(stacked: Mapping[str, Array], variances: Array) -> _Partial:
+    """Aggregate along the first axis, which runs over episodes or blocks."""
+    means, counts = stacked["mean"], stacked["count"]
+    total_count = counts.sum(axis=0)
+    weights = counts.reshape(counts.shape + (1,) * (means.ndim - counts.ndim))
+    # A count of 0 gives nan, as in LeRobot, and no warning on the terminal.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (means * weights).sum(axis=0) / total_count
+        spread = variances + (means - mean) ** 2
+        variance = (spread * weights).sum(axis=0) / total_count
+    values = {
+        "min": np.min(stacked["min"], axis=0),
+        "max": np.max(stacked["max"], axis=0),
+        "mean": mean,
+        "count": total_count,
+    }
+    return _Partial(values, variance)
+
+
+def _features_of(
+    stats: Mapping[str, Any], prefix: str, episode: int
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the innermost mappings with their path."""
+    for name, values in stats.items():
+        path = f"{prefix}{name}"
+        if type(values) is not dict and not isinstance(values, Mapping):
+            raise _malformed(path, episode, "the statistics are not a mapping")
+        for value in values.values():
+            if type(value) is not list and isinstance(value, Mapping):
+                yield from _features_of(values, f"{path}/", episode)
+                break
+        else:
+            yield path, values
+
+
+def _malformed(feature: str, episode: int, reason: str) -> SourceError:
+    return SourceError(
+        f"The statistics of {feature} in episode {episode} cannot be used: {reason}.",
+        next_step="Correct the line in meta/episodes_stats.jsonl, or compute the statistics again.",
+    )

@@ -1,0 +1,775 @@
+"""Checks of a v2.x dataset as a whole, when every file was looked at.
+
+What ``info.json`` declares is compared with itself and with the columns that are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from leconvert import tables
+from leconvert.dataset.findings import (
+    DROP,
+    SOURCE_CATALOGUE,
+    Observation,
+    RepeatedObservations,
+    said_of_paths,
+)
+from leconvert.dataset.formats.v2 import (
+    INFO_PATH,
+    NO_TASK,
+    DatasetInfo,
+    EpisodeTable,
+    SourcePaths,
+    TaskTable,
+    tasks_helps,
+)
+from leconvert.dataset.scan.changes import SourceFiles
+from leconvert.dataset.scan.episodes import BoolArray, EpisodePaths, Gathered, Slices
+from leconvert.dataset.scan.file_checks import NO_INDEX, NOT_KNOWN
+from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.values import DATA_STREAM, camera_of, stream_of_camera
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import count, shown
+from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
+from leconvert.tables.arrow import innermost_type, is_binary, is_number, is_text
+from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
+from leconvert.tables.schemas import align_table
+
+__all__ = [
+    "DataColumns",
+    "absent_features",
+    "check_columns",
+    "check_declarations",
+    "check_files",
+    "check_global_index",
+    "check_images",
+    "check_names",
+    "check_tasks",
+    "check_totals",
+    "codec_changes",
+    "common_columns",
+    "declared_as_stored",
+    "dropped_phantoms",
+    "expected_totals",
+    "has_first_clip",
+    "is_of_numbers",
+    "located_remarks",
+    "lost_instructions",
+    "with_other_columns",
+    "wrong_rate",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What can only be said once every file was looked at.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataColumns:
+    """The columns of a dataset's tables.
+
+    Attributes:
+        schema: Those of most tables, left-out ones among them; None where none could be read.
+        lengths: What the types do not say of the lists in them: their lengths, or why there are
+            none that all rows have; see `leconvert.tables.DataFile.lengths`.
+        is_common: Whether each table can be joined with these, shape (E,).
+        wrapped: Columns that hold lists of one value, in some of these tables at least.
+        floating: Default columns of whole numbers that some of these tables hold as floating-point
+            numbers.
+    """
+
+    schema: pa.Schema | None
+    lengths: Mapping[str, tuple[int, ...] | str]
+    is_common: BoolArray
+    wrapped: frozenset[str] = frozenset()
+    floating: frozenset[str] = frozenset()
+
+
+def check_files(
+    paths: EpisodePaths, episodes: EpisodeTable, slices: Sequence[Slices], survey: SourceFiles
+) -> Iterator[Observation]:
+    """Say which files are missing, and which streams have none at all."""
+    num_episodes = len(episodes.index)
+    for stream in slices:
+        missing = stream.is_missing
+        there = num_episodes - int(np.count_nonzero(missing))
+        camera = camera_of(stream.stream)
+        example = shown(paths.relative(stream.stream, int(episodes.index[0])))
+        is_misplaced = any(owner[0] == stream.stream for owner in survey.misplaced)
+        if there == 0 and not is_misplaced:
+            near = survey.stray_near(stream.stream)
+            beside = f"on disk there is {shown(near)}" if near else "nothing like it is on disk"
+            if camera is not None and near is None:
+                said = f"{shown(camera)} is declared, but has no video: no {example} and so on."
+                yield Observation("phantom-feature", said, stream=stream.stream, feature=camera)
+            else:
+                name = "data_path" if camera is None else "video_path"
+                said = f"{name} names no file that exists, such as {example}; {beside}."
+                yield Observation(
+                    "path-template", said, stream=stream.stream, path="meta/info.json"
+                )
+            continue
+        what = "tables" if camera is None else "videos"
+        for episode in episodes.index[missing].tolist():
+            path = paths.relative(stream.stream, episode)
+            others = survey.misplaced.get((stream.stream, episode), [])
+            if others:
+                yield _misplaced(path, others, episode, stream.stream)
+                continue
+            said = f"{shown(path)} is missing; there are {there} {what} of {num_episodes} episodes."
+            yield Observation("missing-file", said, episode, stream.stream, path)
+
+
+def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> Observation:
+    listed = " and ".join(map(shown, others))
+    helps = SOURCE_CATALOGUE["misplaced-file"].repairs
+    if len(others) > 1:
+        said = f"{shown(path)} is missing; {listed} have its name; put the right one there."
+        helps = tuple(flag for flag in helps if flag != "--locate-files")
+    else:
+        said = f"{shown(path)} is missing; {listed} has its name."
+    return Observation("misplaced-file", said, episode, stream, path, helps=helps)
+
+
+def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observation]:
+    """Say of which streams files are taken from elsewhere."""
+    sightings = RepeatedObservations()
+    for (stream, episode), path in sorted(info.located.items()):
+        said = f"{shown(paths.template_path(stream, episode))} lies at {shown(path)}."
+        remark = Observation(
+            "misplaced-file", said, stream=stream, path=path, helps=("--locate-files",)
+        )
+        sightings.add(remark)
+    yield from sightings.remarks()
+
+
+def common_columns(
+    paths: EpisodePaths,
+    episodes: EpisodeTable,
+    data: Slices,
+    left_out: Sequence[str],
+    remarks: list[Observation],
+) -> DataColumns:
+    """Find the columns that most tables have, and tables that do not fit to them."""
+    readable = data.is_readable
+    counts = np.bincount(data.kind[readable], minlength=len(data.kinds))
+    if not counts.any():
+        return DataColumns(None, {}, readable)
+    common = int(counts.argmax())
+    schema, lengths = _columns_of(paths, episodes, data, common)
+    wrapped = _wrapped(schema, lengths)
+    floating = _floating(schema, wrapped)
+    plain = _without(schema, left_out, unwrapped=wrapped)
+    fits = np.zeros(len(data.kinds), dtype=np.bool_)
+    fits[common] = True
+    reasons: dict[int, list[tuple[str | None, str]]] = {}
+    for kind in np.flatnonzero(counts).tolist():
+        if kind == common:
+            continue
+        other, their_lengths = _columns_of(paths, episodes, data, kind)
+        also_wrapped = _wrapped(other, their_lengths)
+        misfit = _misfit(_without(other, left_out, unwrapped=also_wrapped), plain)
+        differing = _other_lengths(
+            {**_sizes(schema), **lengths},
+            {**_sizes(other), **their_lengths},
+            {*left_out, *wrapped, *also_wrapped},
+        )
+        if misfit is not None:
+            reasons[kind] = [(None, misfit)]
+        elif differing:
+            reasons[kind] = differing
+        else:
+            fits[kind] = True
+            wrapped |= also_wrapped
+            floating |= _floating(other, also_wrapped)
+    is_common: BoolArray = fits[data.kind] & readable
+    for position in np.flatnonzero(readable & ~is_common).tolist():
+        episode = int(episodes.index[position])
+        path = paths.relative(DATA_STREAM, episode)
+        for feature, reason in reasons[int(data.kind[position])]:
+            said = f"{shown(path)} has other columns than most: {reason}."
+            helps = None if feature is None else ("--drop-feature", DROP)
+            remarks.append(
+                Observation(
+                    "schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps
+                )
+            )
+    return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
+
+
+def with_other_columns(
+    paths: EpisodePaths, episodes: EpisodeTable, data: Slices, result: pa.Schema
+) -> BoolArray:
+    """Return whose tables have other columns than the result's data files, shape (E,)."""
+    has_others = np.zeros(len(data.kinds), dtype=np.bool_)
+    for kind in np.unique(data.kind[data.is_readable]).tolist():
+        stored = tables.read_data_schema(_first_path_of(paths, episodes, data, kind))
+        has_others[kind] = not tables.holds_columns_of(stored, result)
+    found: BoolArray = has_others[data.kind]
+    return found
+
+
+def _columns_of(
+    paths: EpisodePaths, episodes: EpisodeTable, data: Slices, kind: int
+) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
+    path = _first_path_of(paths, episodes, data, kind)
+    schema = tables.read_data_schema(path)
+    with tables.DataFile(path) as table:
+        return schema, table.lengths(schema)
+
+
+def _first_path_of(paths: EpisodePaths, episodes: EpisodeTable, data: Slices, kind: int) -> str:
+    """Return the first of the tables of a kind."""
+    episode = int(episodes.index[np.flatnonzero(data.kind == kind)[0]])
+    return next(paths.absolute(DATA_STREAM, [episode]))
+
+
+def _sizes(schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
+    """Return the lengths of lists that the types of their columns say."""
+    sizes = {field.name: tables.list_sizes(field.type) for field in schema}
+    return {
+        name: tuple([size for size in found if size is not None])
+        for name, found in sizes.items()
+        if found and None not in found
+    }
+
+
+def _other_lengths(
+    wanted: Mapping[str, tuple[int, ...] | str],
+    found: Mapping[str, tuple[int, ...] | str],
+    left_out: Set[str],
+) -> list[tuple[str | None, str]]:
+    """Return columns whose lists have other lengths, as far as anybody can say, and which."""
+    return [
+        (name, f"{shown(name)}: {_told(found[name])} instead of {_told(wanted[name])}")
+        for name in sorted(wanted.keys() & found.keys() - left_out)
+        if found[name] != wanted[name] and isinstance(wanted[name], tuple)
+    ]
+
+
+def _told(lengths: tuple[int, ...] | str) -> str:
+    return lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths))}"
+
+
+def _without(schema: pa.Schema, names: Sequence[str], *, unwrapped: Set[str]) -> pa.Schema:
+    floating = _floating(schema, unwrapped)
+    return pa.schema(
+        [
+            field.with_type(pa.int64())
+            if field.name in floating
+            else field.with_type(field.type.value_type)
+            if field.name in unwrapped
+            else field
+            for field in schema
+            if field.name not in names
+        ]
+    )
+
+
+def _wrapped(schema: pa.Schema, lengths: Mapping[str, tuple[int, ...] | str]) -> set[str]:
+    """Return columns whose lists hold one value each."""
+    known = {**_sizes(schema), **lengths}
+    return {name for name, found in known.items() if found == (1,)}
+
+
+def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
+    """Return default columns of whole numbers that hold floating-point numbers."""
+    kinds = {
+        field.name: innermost_type(field.type) if field.name in wrapped else field.type
+        for field in schema
+        if DEFAULT_COLUMNS.get(field.name) == "int64"
+    }
+    return {name for name, kind in kinds.items() if pa.types.is_floating(kind)}
+
+
+def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
+    """Say why tables cannot be brought to other columns; None where they can."""
+    missing = sorted(set(wanted.names) - set(found.names))
+    extra = sorted(set(found.names) - set(wanted.names))
+    if missing or extra:
+        said = [f"{shown(name)} is missing" for name in missing]
+        return ", ".join([*said, *(f"{shown(name)} is not expected" for name in extra)])
+    for field in wanted:
+        one_column = pa.schema([found.field(field.name)])
+        with suppress(UnreadableSourceError):
+            align_table(one_column.empty_table(), pa.schema([field]), path="")
+            continue
+        return f"{shown(field.name)} is {found.field(field.name).type} instead of {field.type}"
+    return None
+
+
+def check_global_index(
+    episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
+) -> Iterator[Observation]:
+    """Say where the column ``index`` does not go on from episode to episode.
+
+    Rows are count as ``length`` says or as the tables have them, where these differ: that one of
+    them is wrong is said elsewhere. Where episodes are missing nobody knows the right numbers.
+    """
+    if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
+        return
+    wrong = gathered.has_rows & columns.is_common
+    rows = gathered.slices[0].numbers[:, 3]
+    for counts in (episodes.length, np.where(gathered.slices[0].is_readable, rows, 0)):
+        wrong &= gathered.first_index != np.cumsum(counts) - counts
+    positions = np.flatnonzero(wrong)
+    if not len(positions):
+        return
+    position = int(positions[0])
+    first = int(np.cumsum(episodes.length)[position] - episodes.length[position])
+    found = int(gathered.first_index[position])
+    what = "does not count its rows" if found == NOT_KNOWN else f"begins with {found}"
+    sightings = RepeatedObservations()
+    said = f"The column index of episode {int(episodes.index[position])} {what} instead of {first}."
+    sightings.add(Observation("global-index", said, stream=DATA_STREAM), len(positions))
+    yield from sightings.remarks()
+
+
+def check_tasks(
+    paths: EpisodePaths, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
+) -> Iterator[Observation]:
+    """Compare the tasks of rows with those that are listed."""
+    if not tasks.is_there:
+        return
+    sightings = RepeatedObservations()
+    listed = np.array([index for index, _ in tasks.listed], dtype=np.int64)
+    # Rows of one task that is the only one listed, under its first index, are the rule.
+    usual = (gathered.task == episodes.task) & np.isin(gathered.task, listed)
+    usual |= ~gathered.has_rows
+    for position in np.flatnonzero(~usual).tolist():
+        found = gathered.tasks.get(position) or (int(gathered.task[position]),)
+        if found == (NOT_KNOWN,):
+            continue
+        episode = int(episodes.index[position])
+        unknown = [task for task in found if task not in tasks.first_index]
+        if unknown:
+            path = paths.relative(DATA_STREAM, episode)
+            what = f"of task {unknown[0]}, which {tasks.path} lacks"
+            if unknown[0] == NO_INDEX:
+                what = f"whose task_index names no task of {tasks.path}"
+            said = f"{shown(path)} has rows {what}."
+            helps = tasks_helps("task-index", bool(episodes.has_one_text[position]))
+            yield Observation("task-index", said, episode, DATA_STREAM, path, helps=helps)
+            continue
+        own = episodes.tasks.get(position)
+        if own is None:
+            own = frozenset({int(episodes.task[position])})
+        strange = {tasks.first_index[task] for task in found} - own
+        # Of an episode that lists nothing but unknown tasks that is said already.
+        if strange and own != {NO_TASK}:
+            said = f"Rows of episode {episode} have task {min(strange)}, which {episodes.path} "
+            said += "does not list for it."
+            helps = tasks_helps("task-mismatch", bool(episodes.has_one_text[position]))
+            remark = Observation("task-mismatch", said, stream=DATA_STREAM, helps=helps)
+            sightings.add(remark)
+    yield from sightings.remarks()
+
+
+def wrong_rate(
+    info: DatasetInfo, remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
+) -> list[Observation]:
+    """Say that ``fps`` is wrong where all timestamps step at one other rate; else propose none."""
+    off = [remark for remark in remarks if remark.code == "timestamps"]
+    found = {remark.helps for remark in off}
+    told = np.count_nonzero(gathered.has_rows & (episodes.length > 1))
+    if len(found) == 1 and None not in found and len(off) == told:
+        (helps,) = found
+        flag = (helps or ("",))[0]
+        said = f"info.json says {float(info.fps):g} frames a second; the timestamps of "
+        said += f"{count(int(told), 'episode')} step at {flag.split()[-1]}."
+        severity = off[0].severity
+        rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
+        return [rate, *remarks]
+    return [
+        replace(remark, helps=None) if remark.code == "timestamps" else remark for remark in remarks
+    ]
+
+
+def lost_instructions(
+    remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
+) -> list[Observation]:
+    """Make errors of task mismatches where rows tell nothing and the episodes everything.
+
+    Where all rows have one task and the episodes several, the rows were written without them:
+    LeRobot gives an item the task of its row.
+    """
+    of_rows = np.unique(gathered.task[gathered.has_rows])
+    if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
+        return list(remarks)
+    said = f" All rows have task {of_rows[0]}, the episodes {episodes.num_texts} tasks, which "
+    said += "items would lack."
+    return [
+        replace(remark, severity="error", message=remark.message + said)
+        if remark.code == "task-mismatch"
+        else remark
+        for remark in remarks
+    ]
+
+
+def absent_features(
+    features: Mapping[str, Mapping[str, Any]], schema: pa.Schema | None, slices: Sequence[Slices]
+) -> set[str]:
+    """Return features that have no data at all, of which nobody expects statistics."""
+    absent = {
+        camera
+        for stream in slices
+        if (camera := camera_of(stream.stream)) is not None and bool(stream.is_missing.all())
+    }
+    if schema is not None:
+        absent |= {
+            name
+            for name, feature in features.items()
+            if feature["dtype"] != "video" and name not in schema.names
+        }
+    return absent
+
+
+def codec_changes(slices: Sequence[Slices]) -> Iterator[Observation]:
+    """Say how often the decoder configuration changes within a camera."""
+    for stream in slices[1:]:
+        kinds = stream.kind[stream.is_readable]
+        changes = int(np.count_nonzero(np.diff(kinds)))
+        if changes:
+            number = count(len(set(kinds.tolist())), "decoder configuration")
+            said = f"{shown(camera_of(stream.stream))} has {number}, which take "
+            said += f"{count(changes, 'output file')} more."
+            yield Observation("codec-change", said, stream=stream.stream)
+
+
+def expected_totals(
+    info: DatasetInfo,
+    episodes: EpisodeTable,
+    tasks: TaskTable,
+    slices: Sequence[Slices],
+    survey: SourceFiles,
+) -> dict[str, Sequence[int]]:
+    """Return what the totals of ``info.json`` may be."""
+    num_episodes = len(episodes.index)
+    empty = {stream.stream for stream in slices if bool(stream.is_missing.all())}
+    looked_at = {stream.stream for stream in slices}
+    with_clips = sum(
+        stream not in empty if stream in looked_at else camera in survey.cameras
+        for camera in info.camera_keys
+        for stream in (stream_of_camera(camera),)
+    )
+    totals: dict[str, Sequence[int]] = {
+        "total_episodes": [num_episodes],
+        "total_frames": [int(episodes.length.sum())],
+        "total_videos": [num_episodes * number for number in (with_clips, len(info.camera_keys))],
+        "total_chunks": [-(-(int(episodes.index[-1]) + 1) // info.chunks_size)],
+    }
+    if info.codebase_version == V3_VERSION:  # which counts neither
+        del totals["total_videos"], totals["total_chunks"]
+    if tasks.is_there:
+        totals["total_tasks"] = [len(tasks.of_text), len(tasks.listed)]
+    return totals
+
+
+def has_first_clip(paths: EpisodePaths, episodes: EpisodeTable, camera: str) -> bool:
+    """Whether the first episode has a clip of a camera, though it be behind a link to a folder."""
+    for path in paths.absolute(stream_of_camera(camera), [int(episodes.index[0])]):
+        with suppress(OSError):
+            return Path(path).is_file()
+    return False
+
+
+def dropped_phantoms(
+    info: DatasetInfo, dropped: Sequence[str], survey: SourceFiles
+) -> Iterator[Observation]:
+    """Say which cameras that are left out, and so were not looked at, have no video."""
+    for camera in info.camera_keys:
+        if camera in dropped and camera not in survey.cameras:
+            said = f"{shown(camera)} is declared, but has no video."
+            stream = stream_of_camera(camera)
+            yield Observation("phantom-feature", said, stream=stream, feature=camera)
+
+
+# ------------------------------------------------------------------------------------------------
+# Declarations, against each other and against the columns that are stored.
+
+
+_VISUAL_DTYPES = frozenset({"video", "image"})
+_SHOWN = 5
+
+Features = Mapping[str, Mapping[str, Any]]
+# Total in info.json to the numbers that it may have.
+Totals = Mapping[str, Sequence[int]]
+
+
+def beyond_target(features: Features, to: str) -> Iterator[Observation]:
+    """Say what the version that is to be written has no form for."""
+    if to != "v2.1":
+        return
+    from leconvert.dataset.statistics import is_depth_map  # nobody else pays for its imports
+
+    for name, feature in features.items():
+        if feature["dtype"] == "language" or name in tables.LANGUAGE_COLUMNS:
+            what = "annotations, of which LeRobot 0.3.3 loads no row"
+        elif feature["dtype"] in _VISUAL_DTYPES and is_depth_map(feature):
+            what = "a depth map, whose distances LeRobot 0.3.3 reads as colours"
+        elif feature["dtype"] == "audio":
+            what = "sound"
+        else:
+            continue
+        said = (
+            f"{shown(name)} is {what}: v2.1 has no form for it. Left out, it stays in the source."
+        )
+        stream = stream_of_camera(name) if feature["dtype"] == "video" else None
+        yield Observation("beyond-v21", said, stream=stream, path=INFO_PATH, feature=name)
+
+
+def check_declarations(features: Features) -> Iterator[Observation]:
+    """Say what is unusual about declared features."""
+    nested, unnamed, old_style, untold = [], [], [], []
+    for name, feature in features.items():
+        shape, names, dtype = feature.get("shape"), feature.get("names"), feature["dtype"]
+        sizes = shape if isinstance(shape, list) else []
+        if not _is_shape(shape):
+            said = f"{INFO_PATH} declares {shown(name)} with the shape {shown(shape)}."
+            yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
+        if names is not None and not _is_list_of_texts(names):
+            nested.append(name)
+        if (
+            names in (None, [], {})
+            and len(sizes) == 1
+            and sizes[0] != 1
+            and dtype not in _VISUAL_DTYPES
+        ):
+            unnamed.append(name)
+        if dtype == "video" and "video_info" in feature and "info" not in feature:
+            old_style.append(name)
+        if not all(isinstance(feature.get(key) or {}, dict) for key in ("info", "video_info")):
+            untold.append(name)
+    for code, said, found in (
+        ("nested-names", "names of {} are no plain list; they stay as they are.", nested),
+        ("null-names", "{} have no names.", unnamed),
+        ("video-info", "{}: described under video_info instead of info.", old_style),
+        ("video-info", "what describes {} is no table of facts; it is left out.", untold),
+    ):
+        if found:
+            yield Observation(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
+
+
+def check_names(features: Features) -> Iterator[Observation]:
+    """Say which vectors have other names than one for each of their values.
+
+    Names may be a list, lists in a list or in a table, or a table of places: LeRobot's datasets
+    have all of these. Axes of what has several are named as anybody likes, so nothing is said.
+    """
+    for name, feature in features.items():
+        shape: Any = feature.get("shape")
+        if not _is_shape(shape) or len(shape) != 1 or feature["dtype"] in _VISUAL_DTYPES:
+            continue
+        groups = _name_groups(feature.get("names"))
+        num_names = sum(map(len, groups))
+        twice = [label for group in groups for label in group if group.count(label) > 1]
+        said = ""
+        if num_names and num_names != shape[0]:
+            said = f"has {count(num_names, 'name')} for {count(shape[0], 'value')}"
+        elif twice:
+            said = f"has the name {shown(twice[0])} for several values"
+        if said:
+            said = f"{shown(name)} {said}, and keeps them; correct {INFO_PATH} before you convert."
+            yield Observation("feature-names", said, path=INFO_PATH, feature=name)
+
+
+def _name_groups(names: object) -> list[list[str]]:
+    """Return names of values in the groups in which each shall be there once; else nothing."""
+    if isinstance(names, dict) and all(type(place) is int for place in names.values()):
+        return [list(names)]
+    groups = list(names.values()) if isinstance(names, dict) else names
+    if _is_list_of_texts(groups):
+        groups = [groups]
+    if isinstance(groups, list) and all(map(_is_list_of_texts, groups)):
+        return groups
+    return []
+
+
+def check_columns(
+    features: Features,
+    columns: DataColumns,
+    *,
+    num_tasks: int,
+    one_text_each: bool,
+    left_out: Collection[str],
+) -> Iterator[Observation]:
+    """Compare declared features with the columns that most tables have."""
+    assert columns.schema is not None
+    stored = set(columns.schema.names)
+    for name in DEFAULT_COLUMNS:
+        if name not in stored:
+            several = name == "task_index" and num_tasks != 1
+            how = f"and there are {num_tasks} tasks to choose from" if several else "it is computed"
+            said = f"The tables have no column {name}; {how}."
+            helps = tasks_helps("missing-column", several and one_text_each)
+            severity = "error" if several else "warning"
+            yield Observation("missing-column", said, feature=name, severity=severity, helps=helps)
+        elif name in columns.floating:
+            said = f"{name} is stored as floating-point numbers. The result stores int64, which "
+            said += "LeRobot needs."
+            yield Observation("dtype-mismatch", said, feature=name)
+    for name, feature in features.items():
+        dtype = feature["dtype"]
+        if name not in stored:
+            if name not in DEFAULT_COLUMNS and dtype != "video":
+                said = f"{INFO_PATH} declares {shown(name)}, but no table has such a column."
+                yield Observation("phantom-feature", said, path=INFO_PATH, feature=name)
+        elif dtype == "video":
+            if name not in left_out:
+                # Of no feature, so that nobody is told to drop it: the camera would go, too.
+                said = f"The tables have a column {shown(name)}, which is declared as a camera."
+                yield Observation("undeclared-column", said)
+        elif dtype == "image" and _holds_paths(columns.schema.field(name).type):
+            yield Observation("image-paths", said_of_paths(name), path=INFO_PATH, feature=name)
+        else:
+            yield from _check_type(name, feature, columns)
+    for name in sorted(stored - features.keys()):
+        said = f"The tables have a column {shown(name)}, which {INFO_PATH} does not declare."
+        yield Observation("undeclared-column", said, feature=name)
+        if name in columns.wrapped:
+            yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
+
+
+def _said_of_wrapped(name: str) -> str:
+    return f"{shown(name)} is stored as lists of one value, which LeRobot cannot load."
+
+
+def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, dict[str, Any]]:
+    """Return features whose declaration is to change, so that LeRobot reads what is stored."""
+    assert columns.schema is not None
+    changes: dict[str, dict[str, Any]] = {}
+    for name in columns.schema.names:
+        if name in features and features[name]["dtype"] != "video":
+            declared = _readable_declaration(name, features[name], columns)
+            if declared is not None and not declared.items() <= features[name].items():
+                changes[name] = {**features[name], **declared}
+    return changes
+
+
+def _check_type(
+    name: str, feature: Mapping[str, Any], columns: DataColumns
+) -> Iterator[Observation]:
+    """Say whether LeRobot reads a column as it is declared, or with which other declaration."""
+    assert columns.schema is not None
+    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    declared = _readable_declaration(name, feature, columns)
+    if declared is None:
+        as_stored = {"dtype": dtype_name(kind), "shape": list_sizes(kind) or [1]}
+        of_images = feature["dtype"] == "image" or name in LANGUAGE_COLUMNS
+        reason = read_by_lerobot(name, feature if of_images else as_stored, kind).reason
+        if isinstance(lengths, str):
+            reason = f"it holds {lengths}"
+        said = f"{shown(name)} is stored as {shown(str(kind))}, which LeRobot cannot load"
+        yield Observation(
+            "unloadable-feature", f"{said}: {reason or 'it holds no files'}.", feature=name
+        )
+        return
+    if name in columns.wrapped:
+        yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
+    dtype, shape = feature["dtype"], feature.get("shape")
+    if declared["dtype"] != dtype and name not in columns.floating:
+        said = f"{shown(name)} is stored as {declared['dtype']}, {shown(dtype)} is declared."
+        yield Observation("dtype-mismatch", said, path=INFO_PATH, feature=name)
+    if declared["shape"] != shape and _is_shape(shape):
+        said = f"{shown(name)} is stored in the shape {declared['shape']}, {shape} is declared."
+        yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
+
+
+def _readable_declaration(
+    name: str, feature: Mapping[str, Any], columns: DataColumns
+) -> dict[str, Any] | None:
+    """Return dtype and shape with which LeRobot reads a column, as far as possible the declared.
+
+    Of a column that holds lists of one value they are those of the value.
+    """
+    assert columns.schema is not None
+    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    as_declared = {"dtype": feature["dtype"], "shape": feature.get("shape")}
+    if feature["dtype"] == "image" or name in LANGUAGE_COLUMNS:
+        # Paths lead to files beside the dataset, and arrays of pixels are no files.
+        if read_by_lerobot(name, feature, kind).verdict == "exact":
+            return as_declared
+        if name in LANGUAGE_COLUMNS or dtype_name(kind) not in NUMBER_DTYPES:
+            return None
+    if isinstance(lengths, str):
+        return None
+    if name in columns.wrapped:
+        lengths = ()
+        kind = innermost_type(kind)
+    if name in columns.floating:
+        kind = pa.int64()
+    if read_by_lerobot(name, feature, kind, lengths).verdict == "exact":
+        return as_declared
+    return declaration_of(name, kind, lengths)
+
+
+def _is_shape(shape: object) -> bool:
+    return (
+        isinstance(shape, list)
+        and bool(shape)
+        and all(type(size) is int and size > 0 for size in shape)
+    )
+
+
+def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]:
+    """Say which images, whose statistics are to be computed, are stored as anything but files."""
+    for name, feature in features.items():
+        if feature["dtype"] != "image" or name not in schema.names:
+            continue
+        kind = schema.field(name).type
+        while isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        held = kind
+        if pa.types.is_struct(kind):
+            place = kind.get_field_index("bytes")
+            held = kind.field(place).type if place >= 0 else pa.null()
+        if not is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
+            said = f"The images {shown(name)} are stored as {shown(str(kind))} and not as files: "
+            said += "no statistics can be computed."
+            yield Observation("uncomputable-stats", said, feature=name)
+
+
+def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
+    """Whether a column holds numbers or truth values, or lists of them, nested to any depth."""
+    if schema is None or column not in schema.names:
+        return False
+    return is_number(innermost_type(schema.field(column).type))
+
+
+def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Observation]:
+    """Compare the totals that ``info.json`` states with those that were found."""
+    wrong = [
+        f"{key} {shown(info.raw[key])} instead of {right[0]}"
+        for key, right in totals.items()
+        if key in info.raw and not (type(info.raw[key]) is int and info.raw[key] in right)
+    ]
+    if wrong:
+        yield Observation("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)
+
+
+def _holds_paths(kind: pa.DataType) -> bool:
+    """Whether a column of images can hold nothing but the paths of files."""
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_struct(kind):
+        return bool(kind.get_field_index("bytes") < 0 <= kind.get_field_index("path"))
+    return is_text(kind)
+
+
+def _is_list_of_texts(names: object) -> bool:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
+def _few(names: Sequence[str]) -> str:
+    said = ", ".join(map(shown, names[:_SHOWN]))
+    more = len(names) - _SHOWN
+    return f"{said} and {count(more, 'other')}" if more > 0 else said

@@ -1,0 +1,839 @@
+"""Checks of the files of one episode: its clips, its table, its statistics.
+
+Headers and footers are compared with what ``info.json`` declares and with each other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert import media
+from leconvert.dataset.findings import DROP, ObservationLog, said_of_paths
+from leconvert.dataset.formats import StatsBlock
+from leconvert.dataset.formats.v2 import STATS_PATH
+from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import count, shown
+from leconvert.tables import DataFile
+
+__all__ = [
+    "NOT_KNOWN",
+    "NO_INDEX",
+    "ClipCheck",
+    "ClipFacts",
+    "Extremes",
+    "RowFacts",
+    "StatsCheck",
+    "TableCheck",
+    "declared_as_encoded",
+    "pixel_format",
+    "steps_are_even",
+    "uneven_steps",
+]
+
+
+_RATE_TOLERANCE = 0.01
+_KEPT_CONFIGS = 256
+_LAST_NAMES = ("channel", "channels")
+
+
+class ClipFacts(NamedTuple):
+    """What a clip's header says of its pictures; None where it does not."""
+
+    codec: str | None
+    pixel_format: str | None
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, clip: media.ClipIndex) -> ClipFacts:
+        """Return those of a clip."""
+        codec = media.codec_of(clip.codec)
+        return cls(codec, pixel_format(clip), clip.height, clip.width)
+
+    @property
+    def channels(self) -> int | None:
+        """Colour channels of a frame; None where that is not known, or how to count gray."""
+        has_colour = self.pixel_format is not None and self.pixel_format.startswith("yuv")
+        return 3 if has_colour else None
+
+
+class _Declared(NamedTuple):
+    """What is declared of a camera; None and () where nothing, or nothing usable, is."""
+
+    rate: float | None
+    shape: tuple[int, ...]
+
+
+class ClipCheck:
+    """Checks the clips of one camera; what equal configurations have in common is checked once."""
+
+    def __init__(self, feature: Mapping[str, Any], fps: Fraction) -> None:
+        self._feature = feature
+        self._fps = fps
+        self._declared = _declared(feature)
+        self._known: dict[object, tuple[tuple[str, str], ...]] = {}
+
+    def __call__(self, clip: media.ClipIndex, notes: ObservationLog) -> None:
+        """Say where a clip differs from the declaration."""
+        step = clip.decoded.step if isinstance(clip.decoded, range) and clip.num_samples > 1 else 0
+        kind = (clip.config_key, clip.timescale, step)
+        differences = self._known.get(kind)
+        if differences is None:
+            if len(self._known) >= _KEPT_CONFIGS:
+                self._known.clear()
+            differences = self._known[kind] = tuple(self._differences(clip, step))
+        for code, said in differences:
+            notes.sight(code, f"{shown(notes.path)} {said}")
+
+    def _differences(self, clip: media.ClipIndex, step: int) -> Iterator[tuple[str, str]]:
+        declared = self._declared
+        facts = ClipFacts.of(clip)
+        video = declared_video(self._feature)
+        right = _right_facts(video, facts, self._fps)
+        said = []
+        if "video.codec" in right:
+            said.append(f"codec {facts.codec} ({shown(video['video.codec'])} is declared)")
+        if "video.pix_fmt" in right:
+            pixels = facts.pixel_format
+            said.append(f"pixel format {pixels} ({shown(video['video.pix_fmt'])} is declared)")
+        said += [
+            f"{key.removeprefix('video.')} {right[key]} ({shown(video[key])} is declared)"
+            for key in ("video.height", "video.width", "video.channels")
+            if key in right
+        ]
+        if declared.rate is not None:
+            rate = clip.timescale / step if step else declared.rate
+            if not _is_rate(declared.rate, rate):
+                said.append(f"{rate:g} frames a second ({declared.rate:g} are declared)")
+            elif "video.fps" in right:
+                said.append(
+                    f"{float(self._fps):g} frames a second in the result ({declared.rate:g} are "
+                    "declared)"
+                )
+        if "has_audio" in right:
+            said.append("no sound in the result (has_audio is declared)")
+        if clip.rotation != 0:
+            how = "mirrored" if clip.rotation is None else f"rotated by {clip.rotation} degrees"
+            yield (
+                "rotated-frames",
+                f"is to be shown {how}: torchcodec does so, PyAV does not, so that LeRobot's "
+                "frames depend on which of them decodes.",
+            )
+        if said:
+            yield "codec-mismatch", f"has {', '.join(said)}."
+        shape, size = declared.shape, (clip.height, clip.width)
+        if len(shape) == 3 and shape[:2] != size:
+            text = f"{list(shape)} is declared"
+            if shape[1:] == size:
+                text += ", with channels first"
+            yield "shape-mismatch", f"has frames of {clip.height} x {clip.width}, {text}."
+        elif facts.channels is not None and len(shape) == 3 and shape[2] != facts.channels:
+            yield "shape-mismatch", f"has {facts.channels} channels, {list(shape)} is declared."
+
+
+def declared_as_encoded(
+    feature: Mapping[str, Any], facts: ClipFacts, fps: Fraction
+) -> dict[str, Any]:
+    """Return the declaration of a camera whose clips are as these facts say.
+
+    What the source does not declare is not added, and what no header tells is kept. Shapes are
+    (height, width, channels), as LeRobot writes them.
+    """
+    found = dict(feature)
+    for key in ("info", "video_info"):
+        video = found.get(key)
+        if not isinstance(video, dict):
+            continue
+        right = _right_facts(video, facts, fps)
+        has_no_audio = "has_audio" in right
+        found[key] = {
+            name: right.get(name, value)
+            for name, value in video.items()
+            if not (has_no_audio and name.startswith("audio."))
+        }
+    shape = found.get("shape")
+    sizes: list[Any] = shape if isinstance(shape, list) else []
+    channels_last = sizes[2:] if sizes[:2] == [facts.height, facts.width] else sizes[:1]
+    channels = facts.channels or next((n for n in channels_last if n in (1, 3)), 3)
+    wanted = [facts.height, facts.width, channels]
+    if sizes != wanted or not all(type(size) is int for size in sizes):
+        found["shape"] = wanted
+        names = found.get("names")
+        if not (isinstance(names, list) and len(names) == 3 and names[2] in _LAST_NAMES):
+            found["names"] = ["height", "width", "channels"]
+    return found
+
+
+def _right_facts(video: Mapping[str, Any], facts: ClipFacts, fps: Fraction) -> dict[str, Any]:
+    """Return what is declared otherwise than it is, by its key."""
+    right: dict[str, Any] = {}
+    codec, pixels = video.get("video.codec"), video.get("video.pix_fmt")
+    named = media.codec_of(codec) if isinstance(codec, str) else codec
+    if named is not None and facts.codec and named != facts.codec:
+        right["video.codec"] = facts.codec
+    plain = _plain(pixels) if isinstance(pixels, str) else pixels
+    if plain is not None and facts.pixel_format and plain != facts.pixel_format:
+        right["video.pix_fmt"] = facts.pixel_format
+    sizes = {
+        "video.height": facts.height,
+        "video.width": facts.width,
+        "video.channels": facts.channels,
+    }
+    right |= {
+        key: size
+        for key, size in sizes.items()
+        if size is not None and video.get(key) not in (None, size)
+    }
+    rate = _rate(video.get("video.fps"))
+    if rate is not None and not _is_rate(rate, float(fps)):
+        right["video.fps"] = int(fps) if fps.denominator == 1 else float(fps)
+    if video.get("has_audio") is True:
+        right["has_audio"] = False
+    return right
+
+
+def _is_rate(declared: float, rate: float) -> bool:
+    return abs(rate - declared) <= _RATE_TOLERANCE * rate
+
+
+def _rate(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        return None
+    return float(value)
+
+
+def declared_video(feature: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a camera's declaration says about its encoding, ``info`` or ``video_info``."""
+    for key in ("info", "video_info"):
+        facts = feature.get(key)
+        if isinstance(facts, dict):
+            return facts
+    return {}
+
+
+def _declared(feature: Mapping[str, Any]) -> _Declared:
+    shape = feature.get("shape")
+    sizes = shape if isinstance(shape, list) else []
+    return _Declared(
+        _rate(declared_video(feature).get("video.fps")),
+        tuple(sizes) if all(type(size) is int for size in sizes) else (),
+    )
+
+
+def pixel_format(clip: media.ClipIndex) -> str | None:
+    """Return FFmpeg's name of a clip's pixel format, from its decoder configuration.
+
+    Read from ``av1C`` (AV1 in ISOBMFF, 2.3.3), ``hvcC`` and ``avcC`` (ISO/IEC 14496-15, 8.3.2 and
+    5.3.3) and ``vpcC`` (VP codecs in ISOBMFF). None where they do not say.
+    """
+    for kind, read in _CONFIGURATIONS.items():
+        place = clip.sample_entry.find(kind)
+        if place > 0:
+            try:
+                chroma, bits = read(clip.sample_entry[place + 4 :])
+            except (IndexError, KeyError):
+                return None
+            return _name(chroma, bits)
+    return None
+
+
+_CHROMA = ("gray", "420", "422", "444")
+
+
+def _from_av1(record: bytes) -> tuple[str, int]:
+    flags = record[2]
+    high, twelve, gray, subsampled_x, subsampled_y = (
+        flags >> 6 & 1, flags >> 5 & 1, flags >> 4 & 1, flags >> 3 & 1, flags >> 2 & 1,
+    )  # fmt: skip
+    chroma = "gray" if gray else {(1, 1): "420", (1, 0): "422", (0, 0): "444"}[
+        (subsampled_x, subsampled_y)
+    ]  # fmt: skip
+    return chroma, 12 if high and twelve else 10 if high else 8
+
+
+def _from_hevc(record: bytes) -> tuple[str, int]:
+    return _CHROMA[record[16] & 3], 8 + (record[17] & 7)
+
+
+def _from_avc(record: bytes) -> tuple[str, int]:
+    profile = record[1]
+    if profile in (66, 77, 88):  # Baseline, Main and Extended know nothing else
+        return "420", 8
+    place = 6
+    for _ in range(record[5] & 0x1F):
+        place += 2 + int.from_bytes(record[place : place + 2], "big")
+    count = record[place]
+    place += 1
+    for _ in range(count):
+        place += 2 + int.from_bytes(record[place : place + 2], "big")
+    chroma = _CHROMA[record[place] & 3]
+    # FFmpeg decodes H.264 without colour to 4:2:0; either name may be declared.
+    if chroma == "gray":
+        raise KeyError(chroma)
+    return chroma, 8 + (record[place + 1] & 7)
+
+
+def _from_vp9(record: bytes) -> tuple[str, int]:
+    flags = record[6]
+    return {0: "420", 1: "420", 2: "422", 3: "444"}[flags >> 1 & 7], flags >> 4
+
+
+_CONFIGURATIONS = {b"av1C": _from_av1, b"hvcC": _from_hevc, b"avcC": _from_avc, b"vpcC": _from_vp9}
+
+
+def _name(chroma: str, bits: int) -> str:
+    base = "gray" if chroma == "gray" else f"yuv{chroma}p"
+    return base if bits == 8 else f"{base}{bits}le"
+
+
+def _plain(name: str) -> str:
+    """Return a declared pixel format without the range and byte order, which headers lack."""
+    plain = re.sub(r"^yuvj", "yuv", name.strip().lower())
+    return re.sub(r"(?<=\d\d)be$", "le", plain)
+
+
+# ------------------------------------------------------------------------------------------------
+# What can be wrong with the table of one episode, mostly by what its footer says.
+
+
+# Column to its least and its greatest value.
+Extremes = Mapping[str, tuple[float, float]]
+Times = npt.NDArray[np.floating[Any]]
+
+# How far LeRobot lets a frame lie from the timestamp that asks for it.
+_LEROBOT_TOLERANCE_SECONDS = 1e-4
+_FIRST_FRAMES = 2048
+_NO_TENSOR_FROM = 2**63
+_BROADCAST_RATES = ("23.976", "29.97", "59.94")
+_KEPT_TIMES = 256
+# No index or task has these numbers: it is not known; a value is none, such as NaN or 1.5.
+NOT_KNOWN = -(2**62)
+NO_INDEX = NOT_KNOWN + 1
+_VISUAL_DTYPES = frozenset({"video", "image"})
+# Columns that count rows: of floating-point numbers the least and the greatest do not tell enough.
+_COUNTED = frozenset({"frame_index", "index"})
+
+
+class RowFacts(NamedTuple):
+    """What a table's rows say about their place in the dataset.
+
+    Attributes:
+        first_index: ``index`` of the first row, `NOT_KNOWN` where rows are not count by one.
+        tasks: The tasks of its rows, `NO_INDEX` for what can be none; () where there is no such
+            column.
+        was_looked_at: Whether there were rows to look at.
+    """
+
+    first_index: int = NOT_KNOWN
+    tasks: tuple[int, ...] = ()
+    was_looked_at: bool = False
+
+
+class TableCheck:
+    """Checks tables of one dataset."""
+
+    def __init__(
+        self,
+        fps: Fraction,
+        features: Mapping[str, Mapping[str, Any]],
+        *,
+        has_cameras: bool,
+        checks_steps: bool = False,
+    ) -> None:
+        self._fps = fps
+        self._checks_steps = checks_steps
+        self._expected: dict[str, Times] = {}
+        self._right_times: set[tuple[object, bytes]] = set()
+        self._times_severity = "" if has_cameras else "warning"
+        # Whatever is declared: a column may be stored as numbers.
+        self._stored = [
+            name
+            for name, feature in features.items()
+            if feature["dtype"] != "video" and name not in DEFAULT_COLUMNS
+        ]
+        self._images = [name for name, feature in features.items() if feature["dtype"] == "image"]
+        # Whose statistics may have to be computed, whatever is declared.
+        self._computed = [
+            name
+            for name, feature in features.items()
+            if feature["dtype"] not in _VISUAL_DTYPES and name not in DEFAULT_COLUMNS
+        ]
+
+    def __call__(self, file: DataFile, extremes: Extremes, notes: ObservationLog) -> RowFacts:
+        """Check a table that has as many rows as its episode has frames."""
+        rows = file.counts.rows
+        columns = file.counts.columns
+        for name in self._stored:
+            greatest = extremes.get(name, (0, 0))[1]
+            if greatest >= _NO_TENSOR_FROM and isinstance(greatest, int):
+                notes.say(
+                    "unloadable-feature",
+                    f"{shown(name)} goes up to {greatest} in {shown(notes.path)}, which LeRobot "
+                    f"cannot load: no tensor holds numbers from 2^63 on.",
+                    feature=name,
+                )
+        for name in self._images:
+            if missing := file.missing_files(name):
+                where = f" in {missing} of {count(rows, 'row')} of {shown(notes.path)}"
+                notes.sight("image-paths", said_of_paths(name, where), feature=name)
+        for name in self._computed:
+            values, empty = file.num_values(name), file.null_count(name)
+            if empty:
+                what = count(empty, "empty value")
+            elif values is not None and values % rows:
+                what = f"lists of different lengths, {values} values in {rows} rows"
+            else:
+                continue
+            notes.say(
+                "uncomputable-stats",
+                f"{shown(name)} has {what} in {shown(notes.path)}: no statistics can be computed.",
+                feature=name,
+            )
+        if "episode_index" in columns and not _says_empty(file, "episode_index", notes):
+            found = _extremes(file, extremes, "episode_index", "episode-index", notes)
+            if found not in (None, (notes.episode, notes.episode)):
+                notes.say(
+                    "episode-index", f"{shown(notes.path)} has rows of episode {_span(*found)}."
+                )
+        if "frame_index" in columns and not _says_empty(file, "frame_index", notes):
+            found = _extremes(file, extremes, "frame_index", "frame-index", notes)
+            if found not in (None, (0, rows - 1)):
+                notes.say(
+                    "frame-index",
+                    f"{shown(notes.path)} counts its {rows} frames {_span(*found)} "
+                    f"instead of {_span(0, rows - 1)}.",
+                )
+        if "timestamp" in columns:
+            empty = file.null_count("timestamp")
+            if empty:
+                said = f"{shown(notes.path)} has {count(empty, 'row')} without timestamp."
+                notes.say("timestamps", said)
+            else:
+                self._check_times(file, notes)
+        first_index = NOT_KNOWN
+        if "index" in columns and not file.null_count("index"):
+            found = _extremes(file, extremes, "index", "global-index", notes)
+            if found and found[1] - found[0] == rows - 1 and _index(found[0]) != NO_INDEX:
+                first_index = int(found[0])
+        tasks: tuple[int, ...] = ()
+        if "task_index" in columns and not _says_empty(file, "task_index", notes):
+            # No flag knows which text or list stands for which task.
+            found = _extremes(file, extremes, "task_index", "dtype-mismatch", notes)
+            if found and found[0] == found[1]:
+                tasks = (_index(found[0]),)
+            elif found:
+                with _numbers_or_said("dtype-mismatch", notes):
+                    tasks = tuple(dict.fromkeys(map(_index, file.distinct("task_index"))))
+        return RowFacts(first_index, tasks, was_looked_at=True)
+
+    def _check_times(self, file: DataFile, notes: ObservationLog) -> None:
+        # Episodes of one length have the same times, and mostly the same bytes for them.
+        raw = file.raw("timestamp")
+        if raw is not None and raw in self._right_times:
+            return
+        with _numbers_or_said("timestamps", notes):
+            self._compare_times(file, raw, notes)
+
+    def _compare_times(
+        self, file: DataFile, raw: tuple[object, bytes] | None, notes: ObservationLog
+    ) -> None:
+        times = file.numbers("timestamp")
+        expected = self._times(len(times), times.dtype)
+        is_even = not self._checks_steps or steps_are_even(times, self._fps, notes)
+        if is_even and (times == expected).all():
+            if raw is not None:
+                if len(self._right_times) >= _KEPT_TIMES:
+                    self._right_times.clear()
+                self._right_times.add(raw)
+            return
+        offsets = np.abs(times - expected.astype(np.float64))
+        right = offsets < _LEROBOT_TOLERANCE_SECONDS
+        if right.all():
+            return
+        wrong = np.flatnonzero(~right)
+        rate = _steady_rate(times)
+        worst = float(np.nanmax(offsets)) if not np.isnan(offsets).all() else float("nan")
+        notes.say(
+            "timestamps",
+            f"{shown(notes.path)}: {len(wrong)} of {len(times)} timestamps are not frame / fps, "
+            f"first at frame {int(wrong[0])} ({float(times[wrong[0]]):g} s), at worst "
+            f"{worst:g} s off." + (f" They are frame / {rate}." if rate else ""),
+            severity=self._times_severity,
+            helps=(f"--assume-fps {rate}", "--retime") if rate else None,
+        )
+
+    def _times(self, length: int, kind: np.dtype[Any]) -> Times:
+        """Return frame / fps for the frames of an episode, shape (length,).
+
+        They are rounded as LeRobot rounds them where it stores them in this type: late in long
+        episodes that is coarse, but right.
+        """
+        known = self._expected.get(kind.str)
+        if known is None or len(known) < length:
+            frames = np.arange(max(length, _FIRST_FRAMES), dtype=np.float64)
+            times = frames * self._fps.denominator / self._fps.numerator
+            known = times.astype(np.float32) if kind == np.float32 else times
+            self._expected[kind.str] = known
+        return known[:length]
+
+
+def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64]:
+    """Return after which timestamps of an episode the next is too near or too far.
+
+    It is the arithmetic of LeRobot 0.3.3 when it opens a dataset (``check_timestamps_sync``):
+    timestamps are float32 there, and so are their differences.
+    """
+    steps = np.diff(times.astype(np.float32))
+    is_even = np.abs(steps - np.float32(1 / float(fps))) <= np.float32(_LEROBOT_TOLERANCE_SECONDS)
+    return np.flatnonzero(~is_even)
+
+
+def steps_are_even(times: npt.NDArray[Any], fps: Fraction, notes: ObservationLog) -> bool:
+    """Tell whether LeRobot 0.3.3 takes the distances of an episode's timestamps; say if not."""
+    if not len(uneven := uneven_steps(times, fps)):
+        return True
+    at = int(uneven[0])
+    first, second = (f"{float(time):g}" for time in times[at : at + 2])
+    said = f"{shown(notes.path)}: {count(len(uneven), 'timestamp')} not 1 / fps after the one "
+    said += f"before, first {second} s after {first} s."
+    exact = np.arange(len(times)) * fps.denominator / fps.numerator
+    lasts = len(uneven_steps(exact, fps)) > 0
+    if lasts:
+        said = f"{shown(notes.path)}: the episode is so long that timestamps in float32, even "
+        said += "exact ones, are not 1 / fps apart."
+    notes.say("uneven-times", said, helps=(DROP,) if lasts else None)
+    return False
+
+
+def _steady_rate(times: npt.NDArray[Any]) -> str | None:
+    """Return the rate at which timestamps step from 0 on as LeRobot demands it; None for none."""
+    seconds = float(times[-1])
+    if not 0 < seconds < np.inf:
+        return None
+    found = (len(times) - 1) / seconds
+    rate = next((text for text in _BROADCAST_RATES if abs(found - float(text)) < 1e-3), None)
+    rate = rate or f"{found:.4g}"
+    expected = np.arange(len(times)) / float(rate)
+    return rate if (np.abs(times - expected) < _LEROBOT_TOLERANCE_SECONDS).all() else None
+
+
+@contextmanager
+def _numbers_or_said(code: str, notes: ObservationLog) -> Iterator[None]:
+    """Say of a column that has no number a row that it is wrong, whatever its values are."""
+    try:
+        yield
+    except UnreadableSourceError as error:
+        if not isinstance(error.__cause__, TypeError):
+            raise
+        said = f"{shown(notes.path)} cannot be used as it is: {shown(str(error.__cause__))}."
+        notes.say(code, said, severity="error", is_acceptable=False)
+
+
+def _says_empty(file: DataFile, column: str, notes: ObservationLog) -> bool:
+    """Say of how many rows a column tells nothing; False where it tells it of every row."""
+    empty = file.null_count(column)
+    if empty:
+        code = column.replace("_", "-")
+        notes.say(code, f"{shown(notes.path)} has {count(empty, 'row')} without {column}.")
+    return bool(empty)
+
+
+def _extremes(
+    file: DataFile, extremes: Extremes, column: str, code: str, notes: ObservationLog
+) -> tuple[float, float] | None:
+    """Return the least and the greatest number of a column of at least one row.
+
+    None where it has no number a row, which is said.
+    """
+    found = extremes.get(column)
+    # A footer passes over NaN; a column of indices that are no integers is rare enough to be read.
+    if found is None or isinstance(found[0], float):
+        found = None
+        with _numbers_or_said(code, notes):
+            values = file.numbers(column)
+            if column not in _COUNTED or (values == np.rint(values)).all():
+                found = values.min().item(), values.max().item()
+            elif column == "frame_index":  # of index it is said once all tables are known
+                said = f"{shown(notes.path)} has values of {column} that are no whole numbers."
+                notes.say(code, said)
+    return found
+
+
+def _index(value: float) -> int:
+    """Return a number as an index, `NO_INDEX` where it cannot be one."""
+    is_index = -NO_INDEX > value > NO_INDEX and value == int(value)
+    return int(value) if is_index else NO_INDEX
+
+
+def _span(least: float, greatest: float) -> str:
+    said = [f"{value:g}" if isinstance(value, float) else str(value) for value in (least, greatest)]
+    return said[0] if least == greatest else " to ".join(said)
+
+
+# ------------------------------------------------------------------------------------------------
+# Statistics of an episode against what the footer of its table says.
+
+
+# Extremes of these are compared by another order than the footer's bytes are read in.
+_UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
+# Statistics are often computed and written in single precision.
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
+_MAX_DEPTH = 8
+_VALUES = ("min", "max", "mean", "std")
+_PICTURE_SHAPES = {(3, 1, 1), (1, 1, 1)}
+_NUMBER = (int, float)
+
+
+class StatsCheck:
+    """Checks the statistics of episodes."""
+
+    def __init__(self, features: Mapping[str, Mapping[str, Any]], path: str = STATS_PATH) -> None:
+        self._path = path
+        # Name, values of each statistic (0: any number), whether a footer tells their extremes.
+        self._numeric: list[tuple[str, int, bool]] = []
+        self._visual: list[str] = []
+        self._known = {
+            name for name, feature in features.items() if feature["dtype"] not in TEXT_DTYPES
+        }
+        for name, feature in features.items():
+            dtype, shape = feature["dtype"], feature.get("shape")
+            if dtype in TEXT_DTYPES:
+                continue
+            if dtype in _VISUAL_DTYPES:
+                self._visual.append(name)
+            else:
+                is_vector = isinstance(shape, list) and len(shape) == 1
+                size = shape[0] if is_vector and shape and type(shape[0]) is int else 0
+                self._numeric.append((name, size, dtype not in _UNSIGNED_DTYPES))
+
+    @property
+    def features(self) -> list[str]:
+        """Features that have statistics."""
+        return [*(name for name, *_ in self._numeric), *self._visual]
+
+    def __call__(
+        self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: ObservationLog
+    ) -> tuple[list[str], list[str]]:
+        """Check one line; return the features whose statistics are missing, and are stale."""
+        stats = None if line is None else line.get("stats")
+        if not isinstance(stats, dict):
+            what = "no statistics" if line is None else "a line without statistics"
+            notes.sight(
+                "missing-stats",
+                f"{self._path} has {what} of episode {notes.episode}.",
+                path=self._path,
+            )
+            return self.features, []
+        missing: list[str] = []
+        stale: list[str] = []
+        for name, size, is_compared in self._numeric:
+            try:
+                entry = stats[name]
+                low, high, mean, std = entry["min"], entry["max"], entry["mean"], entry["std"]
+                (counted,) = entry["count"]
+                sound = (
+                    len(low) == len(high) == len(mean) == len(std) == (size or len(low)) > 0
+                    and isinstance(counted, _NUMBER)
+                    and counted >= 0
+                    and _are_of_numbers(low, high, mean, std)
+                )
+            except (KeyError, TypeError, ValueError):
+                sound = False
+            if not sound:
+                self._say_unsound(stats, name, notes)
+                missing.append(name)
+                continue
+            extremes = found.get(name)
+            if extremes is None or not is_compared:
+                continue
+            try:
+                if min(low) == extremes[0] and max(high) == extremes[1] and counted == rows:
+                    continue
+            except TypeError:
+                pass  # nested
+            if self._compare(name, entry, extremes, rows, notes):
+                stale.append(name)
+        for name in self._visual:
+            try:
+                entry = stats[name]
+                (counted,) = entry["count"]
+                sound = (
+                    isinstance(counted, _NUMBER)
+                    and counted >= 0
+                    and _are_of_channels(entry["min"], entry["max"], entry["mean"], entry["std"])
+                )
+            except (KeyError, TypeError, ValueError):
+                sound = False
+            if not sound:
+                self._say_unsound(stats, name, notes)
+                missing.append(name)
+        # Those of what is not declared are copied, too.
+        for name in stats.keys() - self._known:
+            if not _can_be_copied(stats[name]):
+                self._say_unsound(stats, name, notes, helps=("--recompute-stats",))
+        return missing, stale
+
+    def finds_nothing(self, block: StatsBlock) -> bool:
+        """Whether there is nothing to say of some episodes, their extremes left aside."""
+        columns = block.columns
+        if columns is None or not columns.keys() >= set(self.features):
+            return False
+        if not all(map(_can_be_added_up, columns.values())):
+            return False
+        shapes = {name: {columns[name][key].shape[1:] for key in _VALUES} for name in self.features}
+        return all(
+            len(shapes[name]) == 1 and size in (0, *(shape[0] for shape in shapes[name]))
+            for name, size, _ in self._numeric
+        ) and all(shapes[name] <= _PICTURE_SHAPES for name in self._visual)
+
+    def _say_unsound(
+        self,
+        stats: Mapping[str, Any],
+        name: str,
+        notes: ObservationLog,
+        helps: tuple[str, ...] | None = None,
+    ) -> None:
+        what = "not numbers in the right shape" if name in stats else "not there"
+        notes.sight(
+            "missing-stats",
+            f"Statistics of {shown(name)} are {what} in {self._path} for episode {notes.episode}.",
+            feature=name,
+            path=self._path,
+            helps=helps,
+        )
+
+    def _compare(
+        self,
+        name: str,
+        entry: Mapping[str, Any],
+        extremes: tuple[float, float],
+        rows: int,
+        notes: ObservationLog,
+    ) -> bool:
+        """Say where statistics are stale; return whether they are."""
+        lows = [value for value in _numbers(entry["min"]) if math.isfinite(value)]
+        highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
+        least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
+        if _differ(least, extremes[0]) or _differ(greatest, extremes[1]):
+            said = f"from {least:g} to {greatest:g}, the data goes from {extremes[0]:g} to "
+            said += f"{extremes[1]:g}"
+        elif entry["count"][0] != rows:
+            said = f"of {shown(entry['count'][0])} frames, the table has {rows}"
+        else:
+            return False
+        notes.sight(
+            "stale-stats",
+            f"Statistics of {shown(name)} are stale: for episode {notes.episode} {self._path} has "
+            f"them {said}.",
+            feature=name,
+            path=self._path,
+        )
+        return True
+
+
+def _can_be_added_up(own: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether columns are such as the result's statistics of a feature are added up from."""
+    count = own.get("count")
+    if count is None or count.shape[1:] != (1,) or not (count >= 0).all():
+        return False
+    return own.keys() >= set(_VALUES)
+
+
+def _differ(stated: float, found: float) -> bool:
+    """Whether two extremes differ by more than rounding; NaN says nothing."""
+    if math.isnan(stated) or not math.isfinite(found):
+        return False
+    return not math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
+
+
+def _numbers(value: object, depth: int = 0) -> Iterator[float]:
+    """Yield the numbers in a nested list."""
+    if isinstance(value, int | float):
+        try:
+            yield float(value)
+        except OverflowError:
+            yield math.inf
+    elif isinstance(value, list) and depth < _MAX_DEPTH:
+        items: Iterable[object] = value
+        for item in items:
+            yield from _numbers(item, depth + 1)
+
+
+def _are_of_channels(low: Any, high: Any, mean: Any, std: Any) -> bool:
+    """Whether `_is_of_channels` holds for each value, of which three channels are asked at once."""
+    try:
+        ((a,),), ((b,),), ((c,),) = low
+        ((d,),), ((e,),), ((f,),) = high
+        ((g,),), ((h,),), ((i,),) = mean
+        ((j,),), ((k,),), ((m,),) = std
+        sum((a, b, c, d, e, f, g, h, i, j, k, m))
+    except (TypeError, ValueError, OverflowError):
+        return all(map(_is_of_channels, (low, high, mean, std)))
+    return True
+
+
+def _is_of_channels(value: Any) -> bool:
+    """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
+    try:
+        sum([number for ((number,),) in value])
+    except (TypeError, ValueError, OverflowError):
+        return (
+            len(value) in (1, 3)
+            and len(value[-1]) == 1 == len(value[-1][0])
+            and _is_of_numbers(value)
+        )
+    return len(value) in (1, 3)
+
+
+def _can_be_copied(values: object) -> bool:
+    """Whether the statistics of anything are such as the result's can be added up from.
+
+    Mappings below them are statistics of names with a slash, which are rare and not looked at.
+    """
+    if not isinstance(values, dict):
+        return False
+    found: Mapping[str, object] = values
+    if any(isinstance(value, dict) for value in found.values()):
+        return True
+    return all(
+        isinstance(found.get(key), int | float) or _is_of_numbers(found.get(key))
+        for key in ("min", "max", "mean", "std", "count")
+    ) and _is_count(found["count"] if isinstance(found["count"], list) else [found["count"]])
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a list of one number that can count frames: none or more."""
+    return len(value) == 1 and isinstance(value[0], int | float) and value[0] >= 0
+
+
+def _are_of_numbers(low: Any, high: Any, mean: Any, std: Any) -> bool:
+    """Whether `_is_of_numbers` holds for each value, none of which is empty."""
+    try:
+        sum([*low, *high, *mean, *std])
+    except (TypeError, OverflowError):
+        return all(map(_is_of_numbers, (low, high, mean, std)))
+    # A byte string is made of numbers, too.
+    return type(low) is type(high) is type(mean) is type(std) is list
+
+
+def _is_of_numbers(value: object, depth: int = 0) -> bool:
+    """Whether a value is a list, nested or not, that holds numbers and nothing else."""
+    if not isinstance(value, list) or depth > _MAX_DEPTH:
+        return False
+    items: list[Any] = value
+    try:
+        sum(items)  # knows numbers from anything else, and is fast: most lists hold only these
+    except TypeError:
+        return all(_is_of_numbers(item, depth + 1) for item in items)
+    except OverflowError:  # a whole number that no float holds, and floats
+        return all(isinstance(item, int | float) for item in items)
+    return True

@@ -1,0 +1,299 @@
+"""Several sources as one: what they must have in common, and what becomes of each in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from leconvert import tables
+from leconvert.dataset.files import GIT_FILES
+from leconvert.dataset.findings import SOURCE_CATALOGUE
+from leconvert.dataset.formats import (
+    Sources,
+    SourceView,
+    differences_table,
+    differing_features,
+    differing_subtasks,
+    open_sources,
+)
+from leconvert.dataset.scan.changes import files_along
+from leconvert.dataset.scan.modality import read_modality, task_columns
+from leconvert.model.repairs import DEFAULT_COLUMNS, TEXT_DTYPES, Repairs
+from leconvert.model.values import (
+    DATA_STREAM,
+    FILE_COLUMNS,
+    SLICE_COLUMNS,
+    FileTable,
+    Finding,
+    IntArray,
+    Misfit,
+    SourceScan,
+    StreamScan,
+    camera_of,
+)
+from leconvert.support.errors import SourceError
+from leconvert.support.text import count, shown
+
+__all__ = ["join_scans"]
+
+_NUMBERED = ("episode_index", "index")
+ROBOT_TYPE = "robot-type"
+
+
+def join_scans(
+    scans: Sequence[SourceScan], *, list_entry: str, accept: Sequence[str] = ()
+) -> SourceScan:
+    """Return the scan of several sources one behind the other, of scans of one each.
+
+    Their episodes are numbered through, and tasks of the same text become one.
+    """
+    if len(scans) == 1:
+        return scans[0]
+    schema = _check_alike(scans, accept)
+    views = open_sources([scan.only for scan in scans])
+    maps = _task_maps(views)
+    sources = [
+        replace(scan.only, repairs=_numbered_on(scan, view, task_map))
+        for scan, view, task_map in zip(scans, views, maps, strict=True)
+    ]
+    joined = open_sources(sources)
+    computed = Repairs(computed_columns=_NUMBERED)
+    stored = tables.repaired_schema(schema, computed)
+    source = np.repeat(np.arange(len(scans)), [scan.num_episodes for scan in scans])
+    decoders: dict[str, list[str]] = {}
+    return SourceScan(
+        sources=sources,
+        fps=scans[0].fps,
+        episode_index=np.concatenate([scan.episode_index for scan in scans]),
+        length=np.concatenate([scan.length for scan in scans]),
+        streams=[_joined_stream(scans, each.stream, decoders) for each in scans[0].streams],
+        data_schema=tables.serialize_schema(
+            tables.output_schema(stored, joined.features, list_entry=list_entry)
+        ),
+        findings=(
+            *_findings_of(scans, has_quantiles=all(view.has_quantiles for view in joined)),
+            *_findings_of_all(scans, joined),
+        ),
+        features=joined.features,
+        robot_type=scans[0].robot_type,
+        decoders=decoders,
+        misfits=_joined_misfits(scans),
+        source=source,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# What all sources must have in common.
+
+
+def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schema:
+    """Refuse sources that differ in what a dataset has once; return a schema that holds all rows.
+
+    The first source's is taken where it can be.
+    """
+    rows: list[list[str]] = []
+    fps = [f"{float(scan.fps):g}" for scan in scans]
+    if len({scan.fps for scan in scans}) > 1:
+        rows.append(["fps", *fps])
+    robots = [_told(scan.robot_type) for scan in scans]
+    if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
+        rows.append(["robot_type", *robots])
+    differing = differing_features([scan.features for scan in scans])
+    rows += differing
+    subtasks = differing_subtasks(
+        [scan.features for scan in scans], [Path(scan.only.root) for scan in scans]
+    )
+    rows += [subtasks] if subtasks else []
+    schemas = [tables.deserialize_schema(scan.data_schema) for scan in scans]
+    holding = None
+    if not differing:
+        holding = next((one for one in schemas if _holds(one, schemas)), None)
+        rows += [] if holding is not None else list(_type_rows(schemas))
+    if not rows:
+        assert holding is not None
+        return holding
+    helps = []
+    if len(set(fps)) > 1:
+        helps.append("Datasets of different frame rates cannot be merged.")
+    if differing or (holding is None and not differing):
+        helps.append(
+            "Leave out what differs (--drop-feature NAME), or call alike what is the same "
+            "(--rename-feature OLD=NEW)."
+        )
+    if subtasks:
+        helps.append(
+            "--drop-feature subtask_index leaves out which subtask a row is of; to keep it, the "
+            "tables must list the same texts in the same order."
+        )
+    if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
+        helps.append(f"--accept {ROBOT_TYPE} writes the robot type of the first.")
+    names = [str(scan.only.root) for scan in scans]
+    raise SourceError(
+        f"{count(len(scans), 'dataset')} cannot be merged: they differ in "
+        f"{count(len(rows), 'point')}.",
+        path=names[0],
+        details=differences_table(names, rows),
+        next_step=" ".join(helps),
+    )
+
+
+def _told(value: object) -> str:
+    return "-" if value is None else shown(str(value))
+
+
+def _holds(schema: pa.Schema, others: Sequence[pa.Schema]) -> bool:
+    return all(
+        set(schema.names) == set(other.names)
+        and all(tables.fits(f.type, schema.field(f.name).type) for f in other)
+        for other in others
+    )
+
+
+def _type_rows(schemas: Sequence[pa.Schema]) -> Iterator[list[str]]:
+    """Yield the columns that no source's type can hold for all, and their types."""
+    for name in {field: None for schema in schemas for field in schema.names}:
+        types = [schema.field(name).type if name in schema.names else None for schema in schemas]
+        if len({str(kind) for kind in types}) > 1:
+            stored = ["-" if kind is None else f"stored as {kind}" for kind in types]
+            yield [shown(name), *stored]
+
+
+# ------------------------------------------------------------------------------------------------
+# What becomes of each source.
+
+
+def _task_maps(views: Sources) -> list[dict[int, int] | None]:
+    """Return for each source the result's index of each of its tasks; None where it is the same.
+
+    Tasks are numbered in the order in which the sources list them, equal texts once.
+    """
+    places: dict[str, int] = {}
+    maps: list[dict[int, int] | None] = []
+    for view in views:
+        # Of an index with several texts the one that the repairs would take.
+        united = {index: places.setdefault(text, len(places)) for index, text in view.tasks}
+        own = view.repairs.task_map
+        if own is not None:
+            united = {old: united[new] for old, new in own.items()}
+        is_same = all(old == new for old, new in united.items())
+        is_plain = len({text for _, text in view.tasks}) == len(view.tasks)
+        maps.append(None if is_same and is_plain else united)
+    return maps
+
+
+def _numbered_on(scan: SourceScan, view: SourceView, task_map: Mapping[int, int] | None) -> Repairs:
+    """Return a source's repairs with its episodes and tasks numbered as in the result."""
+    repairs = view.repairs
+    computed = {*repairs.computed_columns, *_NUMBERED}
+    stale = {*repairs.computed_stats, *_NUMBERED}
+    columns: Sequence[str] = ()
+    if task_map is not None:
+        stored = tables.deserialize_schema(scan.data_schema)
+        columns = [
+            name
+            for name in task_columns(read_modality(view.root), stored)
+            if name not in repairs.dropped_features
+        ]
+        stale.update(["task_index", *columns])
+    texts = {name for name, ft in scan.features.items() if ft["dtype"] in TEXT_DTYPES}
+    stale = {name for name in stale if name in scan.features} - texts
+    return replace(
+        repairs,
+        computed_columns=tuple(name for name in DEFAULT_COLUMNS if name in computed),
+        task_map=task_map,
+        task_columns=tuple(columns) if task_map is not None else repairs.task_columns,
+        computed_stats=tuple(sorted(stale)),
+        quantiles=repairs.quantiles or view.dataset.has_quantiles,
+        stats_episodes={
+            name: episodes
+            for name, episodes in repairs.stats_episodes.items()
+            if name not in _NUMBERED and (task_map is None or name not in ("task_index", *columns))
+        },
+    )
+
+
+def _joined_stream(
+    scans: Sequence[SourceScan], name: str, decoders: dict[str, list[str]]
+) -> StreamScan:
+    """Join one stream of all scans; say in ``decoders`` what its groups are."""
+    groups: dict[str, int] = {}
+    parts: list[StreamScan] = []
+    num_files = 0
+    for source, scan in enumerate(scans):
+        part = next(each for each in scan.streams if each.stream == name)
+        group = part.group
+        if camera_of(name) is not None:
+            numbers = [groups.setdefault(kind, len(groups)) for kind in scan.decoders[name]]
+            group = np.array(numbers, dtype=np.int64)[part.group]
+        files = replace(part.files, source=np.full(len(part.files), source, dtype=np.int64))
+        parts.append(replace(part, files=files, file=part.file + num_files, group=group))
+        num_files += len(files)
+    if camera_of(name) is not None:
+        decoders[name] = list(groups)
+
+    def chained(of: Callable[[StreamScan], Any], columns: Sequence[str]) -> list[Any]:
+        return [np.concatenate([getattr(of(part), column) for part in parts]) for column in columns]
+
+    files = FileTable(*chained(lambda part: part.files, FILE_COLUMNS))
+    return StreamScan(name, files, *chained(lambda part: part, SLICE_COLUMNS))
+
+
+def _joined_misfits(scans: Sequence[SourceScan]) -> dict[str, IntArray]:
+    """Return why files cannot be taken as they are: rows are numbered anew, clips stay."""
+    found = {
+        name: np.concatenate([scan.misfits[name] for scan in scans]) for name in scans[0].misfits
+    }
+    found[DATA_STREAM] = found[DATA_STREAM] | int(Misfit.CHANGED_ROWS)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------
+# What the user should know.
+
+
+def _findings_of(scans: Sequence[SourceScan], *, has_quantiles: bool) -> Iterator[Finding]:
+    """Yield what was seen in each source, its name in front."""
+    for scan in scans:
+        for finding in scan.findings:
+            if finding.code == "quantile-bounds" and not has_quantiles:
+                continue  # there are none of all episodes
+            yield replace(finding, message=f"{scan.only.root}: {finding.message}")
+
+
+def _findings_of_all(scans: Sequence[SourceScan], joined: Sources) -> Iterator[Finding]:
+    along = files_along([scan.only for scan in scans])
+    for scan in scans:
+        left = [path for path in scan.only.extra_files if along[path] is not scan.only]
+        left = [path for path in left if path not in GIT_FILES]
+        if left:
+            taken = along[left[0]].root
+            said = f"{scan.only.root}: {count(len(left), 'file')} left behind, as an earlier "
+            said += f"source has one of the same name: {', '.join(left[:3])}"
+            said += ", ..." if len(left) > 3 else ""
+            yield _finding("merged-file", f"{said}; taken from {taken}.", path=left[0])
+    robots = {_told(scan.robot_type): None for scan in scans}
+    if len(robots) > 1:
+        said = f"The robot types are {', '.join(robots)}; the result says the first."
+        yield _finding(ROBOT_TYPE, said, severity="repaired")
+    lacking = [str(view.root) for view in joined if not view.has_quantiles]
+    if 0 < len(lacking) < len(joined):
+        said = f"Statistics of {', '.join(lacking)} have no quantiles, those of the others do; the "
+        said += "result has none of all episodes."
+        yield replace(_finding("merged-quantiles", said), remedy="--quantiles")
+    for view in joined:
+        splits = view.dataset.info.get("splits")
+        whole = {"train": f"0:{len(view.dataset.episodes)}"}
+        if splits not in (None, {}, whole):
+            said = f"{view.root}: its splits are not in the result, whose only one is train."
+            yield _finding("merged-splits", said, path="meta/info.json")
+
+
+def _finding(
+    code: str, message: str, *, path: str | None = None, severity: str | None = None
+) -> Finding:
+    return Finding(code, severity or SOURCE_CATALOGUE[code].severity, message, path=path)

@@ -1,0 +1,786 @@
+"""The scan: every file of a source looked at once, nothing of it kept but numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from leconvert import tables
+from leconvert.dataset.findings import (
+    SOURCE_CATALOGUE,
+    Observation,
+    ResolvedRepairs,
+    SourceFacts,
+    check_accepted,
+    check_dropped_features,
+    check_renamed_features,
+    computes_all_stats,
+    redeclared,
+    resolve_repairs,
+    task_map_of,
+)
+from leconvert.dataset.fitness import data_misfits
+from leconvert.dataset.formats import TARGETS, open_dataset, renamed_stream, v3
+from leconvert.dataset.formats.v2 import (
+    INFO_PATH,
+    STATS_PATH,
+    DatasetInfo,
+    EpisodeLines,
+    EpisodeTable,
+    PathTemplateError,
+    SourcePaths,
+    TaskTable,
+    frame_rate,
+    load_info,
+    load_tasks,
+    read_episode_table,
+    read_task_table,
+    refuse_pointers,
+    tasks_helps,
+)
+from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
+from leconvert.dataset.scan.dataset_checks import (
+    DataColumns,
+    absent_features,
+    beyond_target,
+    check_columns,
+    check_declarations,
+    check_files,
+    check_global_index,
+    check_images,
+    check_names,
+    check_tasks,
+    check_totals,
+    codec_changes,
+    common_columns,
+    declared_as_stored,
+    dropped_phantoms,
+    expected_totals,
+    has_first_clip,
+    is_of_numbers,
+    located_remarks,
+    lost_instructions,
+    with_other_columns,
+    wrong_rate,
+)
+from leconvert.dataset.scan.declare import declare_columns
+from leconvert.dataset.scan.episodes import (
+    EpisodePaths,
+    EpisodeScanner,
+    Gathered,
+    ScanAccumulator,
+    ScannedSource,
+)
+from leconvert.dataset.scan.file_checks import declared_as_encoded
+from leconvert.dataset.scan.modality import (
+    check_modality,
+    read_modality,
+    stale_extensions,
+    task_columns,
+)
+from leconvert.dataset.scan.trimming import trimmed_before, trimmed_slices
+from leconvert.dataset.scan.v3 import read_v3_source
+from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
+from leconvert.model.selection import EpisodeRanges, EpisodeSelection
+from leconvert.model.values import (
+    DATA_STREAM,
+    TARGET_VERSIONS,
+    FileTable,
+    Finding,
+    IntArray,
+    Source,
+    SourceScan,
+    StreamScan,
+    camera_of,
+    stream_of_camera,
+)
+from leconvert.model.versions import said_version
+from leconvert.support.errors import SourceError
+from leconvert.support.parallel import Spread, parallel_map
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.text import count, shown
+from leconvert.workdir.fs import devices_with_fleeting_inodes
+from leconvert.workdir.swap import is_converted
+
+__all__ = ["scan_source"]
+
+_EPISODES_PER_BLOCK = 32
+# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
+_MOST_EPISODES_PER_BLOCK = 64
+_BLOCKS = 32
+NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+
+
+def scan_source(
+    root: Path,
+    options: RepairOptions | None = None,
+    *,
+    selection: EpisodeSelection = EpisodeSelection(),
+    to: str = TARGET_VERSIONS[0],
+    progress: Progress = NO_PROGRESS,
+    spread: Spread | None = None,
+) -> SourceScan:
+    """Look at the files of a dataset, and settle what is done about what is wrong.
+
+    Nothing is said of episodes that are not selected, and none of their files is opened. Errors are
+    collected, so that one run tells the user about all of them; the caller decides by the findings'
+    severity. Episodes that are left out are not in the result.
+
+    Args:
+        to: The version that is to be written, for what it cannot hold.
+    """
+    options = options or RepairOptions()
+    check_accepted(options.accept)
+    if is_converted(root):
+        source: ScannedSource | SourceScan = read_v3_source(
+            root, options, selection, to, progress, spread
+        )
+    else:
+        source = _read_v2_source(root, options, selection, to, progress, spread)
+    if isinstance(source, SourceScan):
+        return source
+    return _resolved(root, source, options, selection, to)
+
+
+def _read_v2_source(
+    root: Path,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    to: str,
+    progress: Progress,
+    spread: Spread | None,
+) -> ScannedSource | SourceScan:
+    """Read the tables of a v2.x dataset, and look at all files that its templates name.
+
+    Where these name none, what becomes of it is known already.
+    """
+    info = load_info(root, options.reading, guess_version=True)
+    refuse_pointers(root)
+    remarks = [
+        *_version_remarks(info),
+        *_rate_remarks(info),
+        *check_declarations(info.features),
+    ]
+    tasks = read_task_table(root, remarks)
+    episodes = read_episode_table(root, tasks, remarks, selection)
+    remarks = [
+        replace(remark, helps=tasks_helps(remark.code, bool(episodes.has_one_text.all())))
+        if remark.code == "missing-tasks"
+        else remark
+        for remark in remarks
+    ]
+    streams = [
+        DATA_STREAM,
+        *(stream_of_camera(key) for key in info.camera_keys if key not in options.drop_features),
+    ]
+    try:
+        paths = SourcePaths(root, info)
+    except PathTemplateError as error:
+        check_dropped_features(options.drop_features, list(info.features))
+        survey = survey_folder(root, lambda _: None, lambda _: True, ())
+        near = survey.stray_near(DATA_STREAM)
+        said = error.message.removesuffix(".")
+        said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
+        remarks.append(Observation("path-template", said, path=INFO_PATH))
+        nothing = [_nothing(stream, episodes.index) for stream in streams]
+        settled = resolve_repairs(
+            remarks,
+            options,
+            _facts(
+                info,
+                episodes,
+                tasks.listed,
+                remarks,
+                selection,
+                takes_tasks=options.tasks_from is not None,
+            ),
+        )
+        return _scan(root, info, episodes, nothing, survey, b"", settled)
+    if options.locate_files:
+        info = replace(info, located=_located(root, paths, episodes, info, options.drop_features))
+        paths = SourcePaths(root, info)
+        remarks += located_remarks(info, paths)
+    if paths.other_names:
+        names = ", ".join(f"{{{name}}}" for name in paths.other_names)
+        said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
+        remarks.append(Observation("template-names", said, path=INFO_PATH))
+    look = EpisodeScanner(
+        paths,
+        info.fps,
+        {key: value for key, value in info.features.items() if key not in options.drop_features},
+        streams,
+        episodes.index,
+        episodes.length,
+        _stats_lines(root, info, episodes, remarks),
+        devices_with_fleeting_inodes(),
+        checks_steps=to == "v2.1",
+    )
+    gathered = _look(look, streams, episodes.index, progress, spread)
+    return ScannedSource(
+        info, paths, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
+    )
+
+
+def _resolved(
+    root: Path,
+    source: ScannedSource,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    to: str,
+) -> SourceScan:
+    """Say what can only be said once all files are known, and settle what is done about it."""
+    info, paths, episodes = source.info, source.paths, source.episodes
+    tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
+    remarks += beyond_target(info.features, to)
+    takes_tasks = options.tasks_from is not None
+    computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
+    has_all = len(gathered.slices) == 1 + len(info.camera_keys) and not selection.takes_some
+    is_usual = paths.are_usual and has_all
+    survey = survey_folder(
+        root,
+        paths.slice_of,
+        _Membership(episodes.listed),
+        info.camera_keys,
+        misplaced=paths.misplaced,
+        num_known=gathered.num_files if is_usual else None,
+    )
+    survey.cameras.update(
+        camera
+        for camera in info.camera_keys
+        if camera in options.drop_features and has_first_clip(paths, episodes, camera)
+    )
+    columns = common_columns(paths, episodes, gathered.slices[0], options.drop_features, remarks)
+    stored = [] if columns.schema is None else columns.schema.names
+    check_dropped_features(options.drop_features, [*info.features, *stored])
+    modality = read_modality(root)
+    indices = task_columns(modality, columns.schema)
+    check_renamed_features(options.renames, [*info.features, *stored], indices)
+    remarks += _whole_remarks(
+        info, paths, episodes, tasks, survey, gathered, columns, options.drop_features
+    )
+    remarks += check_modality(
+        root,
+        {**{name: {} for name in stored}, **info.features},
+        columns.schema,
+        options.drop_features,
+        options.renames,
+        remaps_tasks=options.remap_tasks and task_map_of(tasks.listed) is not None,
+    )
+    remarks = wrong_rate(info, remarks, episodes, gathered)
+    remarks = lost_instructions(remarks, episodes, gathered)
+    remarks += dropped_phantoms(info, options.drop_features, survey)
+    if "frame_index" in columns.floating:  # only those that count are sure to be whole numbers
+        remarks = [
+            replace(remark, is_acceptable=False) if remark.code == "frame-index" else remark
+            for remark in remarks
+        ]
+    declarations, refused = declare_columns(info.features, columns, paths, episodes)
+    remarks = [_undeclared_remark(remark, declarations, refused) for remark in remarks]
+    corrected = {} if columns.schema is None else declared_as_stored(info.features, columns)
+    if columns.schema is not None:
+        remarks += check_images(info.features, columns.schema)
+    unsound = _computable(gathered, remarks) if source.reads_stats else None
+    if not computes_stats and unsound is not None:
+        remarks = [_stale_remark(remark, gathered.stale_stats, unsound) for remark in remarks]
+        anew = redeclared(info.features, corrected)
+        needed = {name: set(found) for name, found in gathered.missing_stats.items()}
+        remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
+    features = {**info.features, **corrected}
+    remarks += check_names(features)
+    # Of what turns out to be text nobody wants statistics.
+    remarks = [
+        remark
+        for remark in remarks
+        if remark.code not in ("missing-stats", "stale-stats")
+        or features.get(remark.feature or "", {}).get("dtype") not in TEXT_DTYPES
+    ]
+    facts = _facts(
+        info,
+        episodes,
+        load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
+        remarks,
+        selection,
+        declarations,
+        takes_tasks=takes_tasks,
+        indices=indices,
+    )
+    intervals = selection.kept_frames(episodes.index, episodes.length)
+    cut, uncut = trimmed_slices(
+        gathered.slices, paths, episodes.index, episodes.length, intervals, info.fps, to
+    )
+    remarks += uncut
+    if to == "v2.1":
+        remarks += trimmed_before(
+            root,
+            gathered.slices,
+            paths,
+            episodes.index,
+            episodes.length,
+            intervals,
+            info.fps,
+        )
+    facts = replace(
+        facts,
+        corrected=corrected,
+        unsound_stats=unsound,
+        trimmed=intervals,
+        has_quantiles=open_dataset(root, options.reading).has_quantiles,
+        floating_indices=columns.floating,
+    )
+    settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
+    settled = _with_right_cameras(settled, info, gathered)
+    settled = _with_new_names(settled, options.renames)
+    num_kept = int(np.count_nonzero(settled.kept))
+    stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
+    bounded = _quantile_bounds(features, settled.repairs) if facts.has_quantiles else ()
+    settled = replace(settled, findings=(*settled.findings, *stale, *bounded))
+    scans = [slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM) for slices in cut]
+    length = episodes.length.copy()
+    for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
+        length[np.searchsorted(episodes.index, episode)] = stop - first
+    episodes = replace(episodes, length=length)
+    schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
+    decoders = {slices.stream: slices.kinds_of(settled.kept) for slices in gathered.slices[1:]}
+    found = _scan(root, info, episodes, scans, survey, schema, settled, decoders)
+    return _renamed(
+        replace(
+            found, misfits=_misfits(paths, episodes, replace(gathered, slices=cut), schema, settled)
+        ),
+        options.renames,
+    )
+
+
+def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> ResolvedRepairs:
+    """Let repairs call features as the result does."""
+    if not renames:
+        return settled
+    repairs = settled.repairs
+
+    def new(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(renames.get(name, name) for name in names))
+
+    return replace(
+        settled,
+        repairs=replace(
+            repairs,
+            renamed_features=dict(renames),
+            computed_stats=new(repairs.computed_stats),
+            stats_episodes={
+                renames.get(name, name): episodes
+                for name, episodes in repairs.stats_episodes.items()
+            },
+            unwrapped_columns=new(repairs.unwrapped_columns),
+        ),
+    )
+
+
+def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
+    """Return the scan with streams called as in the result."""
+    if not renames:
+        return scan
+    return replace(
+        scan,
+        streams=[
+            replace(each, stream=renamed_stream(each.stream, renames)) for each in scan.streams
+        ],
+        decoders={renamed_stream(name, renames): kinds for name, kinds in scan.decoders.items()},
+        misfits={renamed_stream(name, renames): why for name, why in scan.misfits.items()},
+    )
+
+
+def _quantile_bounds(
+    features: Mapping[str, Mapping[str, Any]], repairs: Repairs
+) -> Iterator[Finding]:
+    """Say which pictures' quantiles of all episodes are none, as those of episodes are copied."""
+    for name, feature in repairs.features(features).items():
+        if feature["dtype"] not in ("image", "video") or (
+            name in repairs.computed_stats and name not in repairs.stats_episodes
+        ):
+            continue
+        said = f"{shown(name)}: pictures are not decoded, so {v3.STATS_PATH} has bounds of their "
+        said += "quantiles."
+        yield Finding(
+            "quantile-bounds",
+            SOURCE_CATALOGUE["quantile-bounds"].severity,
+            said,
+            stream=name,
+            path=v3.STATS_PATH,
+            remedy="--quantiles",
+        )
+
+
+def _misfits(
+    paths: EpisodePaths,
+    episodes: EpisodeTable,
+    gathered: Gathered,
+    data_schema: bytes,
+    settled: ResolvedRepairs,
+) -> dict[str, IntArray]:
+    """Return why files of the episodes that are kept cannot be taken as they are."""
+    data, kept = gathered.slices[0], settled.kept
+    found = {slices.stream: slices.misfit[kept] for slices in gathered.slices}
+    if data_schema:
+        schema = tables.deserialize_schema(data_schema)
+        found[DATA_STREAM] = data_misfits(
+            found[DATA_STREAM],
+            has_other_columns=with_other_columns(paths, episodes, data, schema)[kept],
+            first_index=gathered.first_index[kept],
+            episode_index=episodes.index[kept],
+            length=episodes.length[kept],
+            repairs=settled.repairs,
+        )
+    return found
+
+
+def _located(
+    root: Path,
+    paths: SourcePaths,
+    episodes: EpisodeTable,
+    info: DatasetInfo,
+    left_out: Sequence[str],
+) -> dict[tuple[str, int], str]:
+    """Return where files lie that are not where their template says, if only one may be each."""
+    survey = survey_folder(
+        root,
+        paths.slice_of,
+        _Membership(episodes.listed),
+        info.camera_keys,
+        misplaced=paths.misplaced,
+    )
+    return {
+        (stream, episode): found[0]
+        for (stream, episode), found in sorted(survey.misplaced.items())
+        if len(found) == 1
+        and camera_of(stream) not in left_out
+        and not (root / paths.template_path(stream, episode)).exists()
+    }
+
+
+def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
+    stated = info.raw.get("codebase_version")
+    if stated != info.codebase_version:
+        said = (
+            f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
+        )
+        helps = (f"--assume-version {info.codebase_version}",)
+        yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
+
+
+def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
+    stated = info.raw.get("fps")
+    if frame_rate(stated) != info.fps:
+        said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
+        yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
+
+
+def _look(
+    look: EpisodeScanner,
+    streams: list[str],
+    episode_index: IntArray,
+    progress: Progress,
+    spread: Spread | None,
+) -> Gathered:
+    num_episodes = len(episode_index)
+    gatherer = ScanAccumulator(streams, episode_index)
+    blocks = _blocks(num_episodes)
+    weights = [stop - first for first, stop in blocks]
+    with (
+        progress.stage("scan", num_episodes * len(streams), "files") as stage,
+        closing(parallel_map(look, blocks, spread, weights=weights)) as looked_at,
+    ):
+        for block in looked_at:
+            stage.advance(gatherer.add(block))
+    return gatherer.gathered()
+
+
+def _blocks(num_episodes: int) -> list[tuple[int, int]]:
+    """Return first and stop of each block; two halves begin, to know sooner what they cost."""
+    size = max(_EPISODES_PER_BLOCK, min(num_episodes // _BLOCKS, _MOST_EPISODES_PER_BLOCK))
+    half = max(1, size // 2)
+    edges = {0, min(half, num_episodes), num_episodes}
+    edges.update(range(2 * half, num_episodes, size))
+    return list(pairwise(sorted(edges)))
+
+
+def _stats_lines(
+    root: Path, info: DatasetInfo, episodes: EpisodeTable, remarks: list[Observation]
+) -> tuple[Path, IntArray] | None:
+    """Return where each episode's statistics are; None in v2.0, which has none of them."""
+    path = root / STATS_PATH
+    if not info.has_episode_stats:
+        said = "v2.0 has no statistics of episodes; they are computed from the data."
+        remarks.append(Observation("computed-stats", said))
+        return None
+    if not path.exists():
+        remarks.append(Observation("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
+        return None
+    # Each line is parsed when its episode is looked at.
+    try:
+        lines = EpisodeLines(path, validated=True)
+    except SourceError as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # the table may be sound
+        said = f"{shown(error.message[:-1])}: no statistics are read."
+        remarks.append(Observation("missing-stats", said, path=STATS_PATH))
+        return None
+    strange = len(lines) - int(np.isin(lines.episode_index, episodes.listed).sum())
+    if strange:
+        said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
+        remarks.append(Observation("stray-stats", said, path=STATS_PATH))
+    return path, lines.offsets_of(episodes.index)
+
+
+def _whole_remarks(
+    info: DatasetInfo,
+    paths: EpisodePaths,
+    episodes: EpisodeTable,
+    tasks: TaskTable,
+    survey: SourceFiles,
+    gathered: Gathered,
+    columns: DataColumns,
+    left_out: Sequence[str],
+) -> list[Observation]:
+    """Return what was said of single files, and what is to be said now that all are known."""
+    absent = absent_features(info.features, columns.schema, gathered.slices)
+    remarks = [
+        remark
+        for remark in gathered.sightings.remarks()
+        if not (remark.code == "missing-stats" and remark.feature in absent)
+    ]
+    one_text = dict(zip(episodes.index.tolist(), episodes.has_one_text.tolist(), strict=True))
+    remarks += [
+        replace(remark, helps=tasks_helps(remark.code, one_text[remark.episode]))
+        if remark.code == "task-index" and remark.episode is not None
+        else remark
+        for remark in gathered.remarks
+        # Where the column is of no numbers there are no statistics to compute.
+        if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
+    ]
+    about_files = list(check_files(paths, episodes, gathered.slices, survey))
+    remarks += about_files
+    # Where a template misses every file, all of them are strays.
+    missed = {
+        "data" if remark.stream == DATA_STREAM else "videos"
+        for remark in about_files
+        if remark.code == "path-template"
+    }
+    remarks += survey.remarks(missed)
+    if columns.schema is not None:
+        num_tasks = len(tasks.of_text) if tasks.is_there else 0
+        remarks += check_columns(
+            info.features,
+            columns,
+            num_tasks=num_tasks,
+            one_text_each=bool(episodes.has_one_text.all()),
+            left_out=left_out,
+        )
+    remarks += check_global_index(episodes, gathered, columns)
+    remarks += check_tasks(paths, episodes, tasks, gathered)
+    remarks += codec_changes(gathered.slices)
+    # What the whole source has is not known from some of its episodes.
+    if len(episodes.index) == len(episodes.listed):
+        totals = expected_totals(info, episodes, tasks, gathered.slices, survey)
+        remarks += check_totals(info, totals)
+    return remarks
+
+
+def _facts(
+    info: DatasetInfo,
+    episodes: EpisodeTable,
+    tasks: Sequence[tuple[int, str]],
+    remarks: list[Observation],
+    selection: EpisodeSelection,
+    declarations: Mapping[str, Mapping[str, Any]] = NOTHING_DECLARED,
+    *,
+    takes_tasks: bool,
+    indices: Sequence[str] = (),
+) -> SourceFacts:
+    return SourceFacts(
+        episode_index=episodes.index,
+        length=episodes.length,
+        selected=EpisodeRanges.of_episodes(episodes.index) if selection.takes_some else None,
+        features=info.features,
+        tasks=tasks,
+        missing_columns=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "missing-column" and remark.feature
+            if remark.severity != "error" or (remark.helps and takes_tasks)
+        ],
+        has_episode_stats=info.has_episode_stats,
+        undeclared=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "undeclared-column" and remark.feature
+        ],
+        declarations=declarations,
+        codebase_version=info.codebase_version,
+        located=info.located,
+        task_columns=indices,
+        assumed_fps=None if frame_rate(info.raw.get("fps")) == info.fps else f"{float(info.fps)!r}",
+    )
+
+
+def _undeclared_remark(
+    remark: Observation, declarations: Mapping[str, object], refused: Mapping[str, str]
+) -> Observation:
+    """Say of a column that is not declared why it cannot be, where it cannot."""
+    if remark.code != "undeclared-column" or remark.feature in declarations:
+        return remark
+    why = refused.get(remark.feature or "")
+    said = f"{remark.message[:-1]}, and {why}." if why else remark.message
+    return replace(remark, message=said, helps=("--drop-feature",))
+
+
+def _computable(gathered: Gathered, remarks: Sequence[Observation]) -> dict[str, list[int]]:
+    """Return features whose statistics are unsound, and in which episodes they can be computed.
+
+    Those that are missing have to be.
+    """
+    never = {
+        (remark.feature, remark.episode)
+        for remark in remarks
+        if remark.code == "uncomputable-stats"
+    }
+    unsound = {name: list(episodes) for name, episodes in gathered.missing_stats.items()}
+    for name, episodes in gathered.stale_stats.items():
+        if (name, None) not in never:
+            found = [episode for episode in episodes if (name, episode) not in never]
+            unsound[name] = sorted([*unsound.get(name, ()), *found])
+    return unsound
+
+
+def _stale_remark(
+    remark: Observation, stale: Mapping[str, Sequence[int]], computable: Mapping[str, Sequence[int]]
+) -> Observation:
+    """Say that nothing helps with stale statistics that cannot be computed."""
+    name = remark.feature or ""
+    if remark.code != "stale-stats" or set(stale.get(name, ())) <= set(computable.get(name, ())):
+        return remark
+    said = f"{remark.message} They stay: none can be computed of all of the data."
+    return replace(remark, message=said, helps=())
+
+
+def _is_of_computed(remark: Observation, missing: Mapping[str, Set[int]], anew: Set[str]) -> bool:
+    """Whether a remark is not about statistics that need not be computed."""
+    if remark.code != "uncomputable-stats" or remark.feature in anew:
+        return True
+    episodes = missing.get(remark.feature or "", ())
+    return bool(episodes) if remark.episode is None else remark.episode in episodes
+
+
+def _with_right_declarations(
+    settled: ResolvedRepairs, info: DatasetInfo, columns: DataColumns
+) -> ResolvedRepairs:
+    """Return what becomes of a source, its computed columns declared as they are in the result."""
+    repairs = settled.repairs
+    computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
+    if columns.schema is None or not computed:
+        return settled
+    changed = {*computed, *repairs.unwrapped_columns}
+    stored = replace(
+        columns,
+        schema=tables.repaired_schema(columns.schema, repairs),
+        lengths={name: found for name, found in columns.lengths.items() if name not in changed},
+        wrapped=columns.wrapped - changed,
+        floating=columns.floating - computed,
+    )
+    added = repairs.declared_features.keys() - info.features.keys()
+    features = {**info.features, **{name: repairs.declared_features[name] for name in added}}
+    corrected = declared_as_stored(features, stored)
+    declared = {
+        name: feature
+        for name, feature in {**repairs.declared_features, **corrected}.items()
+        if name not in computed or name in corrected or name in added
+    }
+    return replace(
+        settled, repairs=replace(repairs, declared_features=dict(sorted(declared.items())))
+    )
+
+
+def _with_right_cameras(
+    settled: ResolvedRepairs, info: DatasetInfo, gathered: Gathered
+) -> ResolvedRepairs:
+    """Return what becomes of a source, its cameras declared as most of their clips are."""
+    declared = dict(settled.repairs.declared_features)
+    for slices in gathered.slices[1:]:
+        camera = str(camera_of(slices.stream))
+        facts = gathered.usual_clip(slices, settled.kept)
+        if facts is not None:
+            feature = declared_as_encoded(info.features[camera], facts, info.fps)
+            if feature != info.features[camera]:
+                declared[camera] = feature
+    if declared == settled.repairs.declared_features:
+        return settled
+    repairs = replace(settled.repairs, declared_features=dict(sorted(declared.items())))
+    return replace(settled, repairs=repairs)
+
+
+def _result_schema(
+    info: DatasetInfo, columns: DataColumns, repairs: Repairs, list_entry: str
+) -> bytes:
+    """Return the schema of the result's data files; nothing where no table could be read."""
+    if columns.schema is None:
+        return b""
+    repaired = tables.repaired_schema(columns.schema, repairs)
+    features = repairs.features(info.features)
+    return tables.serialize_schema(tables.output_schema(repaired, features, list_entry=list_entry))
+
+
+def _scan(
+    root: Path,
+    info: DatasetInfo,
+    episodes: EpisodeTable,
+    streams: list[StreamScan],
+    survey: SourceFiles,
+    data_schema: bytes,
+    settled: ResolvedRepairs,
+    decoders: Mapping[str, Sequence[str]] | None = None,
+) -> SourceScan:
+    source = Source(
+        root=str(root),
+        codebase_version=info.codebase_version,
+        meta_digest=meta_digest(root, info.codebase_version),
+        extra_files=survey.extra_files,
+        repairs=settled.repairs,
+    )
+    return SourceScan(
+        sources=(source,),
+        fps=info.fps,
+        episode_index=episodes.index[settled.kept],
+        length=episodes.length[settled.kept],
+        streams=streams,
+        data_schema=data_schema,
+        findings=settled.findings,
+        features=settled.repairs.features(info.features),
+        robot_type=info.raw.get("robot_type"),
+        decoders=decoders or {},
+    )
+
+
+def _nothing(stream: str, episode_index: IntArray) -> StreamScan:
+    """Return the scan of a stream whose files nobody can name."""
+    none = np.zeros_like(episode_index)
+    files = FileTable(episode_index, none, none, none)
+    return StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)
+
+
+class _Membership:
+    """Whether there is an episode of an index."""
+
+    def __init__(self, index: IntArray) -> None:
+        self._index = index
+        self._last = int(index[-1])
+        self._has_gaps = self._last != len(index) - 1
+
+    def __call__(self, index: int) -> bool:
+        if index > self._last:
+            return False
+        return not self._has_gaps or bool(self._index[np.searchsorted(self._index, index)] == index)

@@ -1,0 +1,244 @@
+"""The slices of trimmed episodes: fewer rows, and the samples without which no frame decodes.
+
+A clip of v2.1 holds an episode's frames and nothing else, so what is cut for it begins at a
+keyframe.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from leconvert import media
+from leconvert.dataset.findings import Observation
+from leconvert.dataset.scan.episodes import EpisodePaths, Slices, index_of_remuxed
+from leconvert.model.values import DATA_STREAM, IntArray, Misfit
+from leconvert.support.errors import UsageError
+from leconvert.support.text import count, shown
+
+__all__ = ["trimmed_before", "trimmed_slices"]
+
+Intervals = Mapping[int, tuple[int, int]]
+
+
+def trimmed_slices(
+    slices: Sequence[Slices],
+    paths: EpisodePaths,
+    episode_index: IntArray,
+    length: IntArray,
+    intervals: Intervals,
+    fps: Fraction,
+    to: str,
+) -> tuple[list[Slices], list[Observation]]:
+    """Return the slices of all streams once some episodes are trimmed, and what cannot be cut.
+
+    The index of each of their clips is read again. Nothing is said of what could not be read.
+
+    Args:
+        slices: Those of whole episodes.
+        paths: Where the files are.
+        episode_index: Index of each episode, ascending, shape (E,).
+        length: Frames of each, shape (E,).
+        intervals: The first frame that stays of an episode, and the one after the last, by its
+            index.
+        to: The version that is to be written.
+    """
+    found, remarks = [], []
+    clips: dict[int, list[_Clip]] = {}
+    for each in slices:
+        numbers, first = each.numbers.copy(), each.first.copy()
+        size_bytes, lead = each.size_bytes.copy(), each.lead.copy()
+        readable = each.is_readable & ~each.is_missing
+        for episode, (begin, stop) in intervals.items():
+            at = int(np.searchsorted(episode_index, episode))
+            samples = int(numbers[at, 3])
+            numbers[at, 5] |= int(Misfit.SHARED)
+            if not readable[at] or samples < length[at]:
+                continue  # why is said
+            if each.stream == DATA_STREAM:
+                first[at] += begin
+                numbers[at, 4] = numbers[at, 4] * (stop - begin) // samples
+                size_bytes[at] = size_bytes[at] * (stop - begin) // samples
+                numbers[at, 3] = stop - begin
+                continue
+            (path,) = paths.absolute(each.stream, [episode])
+            clip = _index(path, fps)
+            own = int(first[at] + lead[at])
+            clips.setdefault(episode, []).append(
+                _Clip(clip, own, int(first[at]), int(first[at]) + samples)
+            )
+            cut = clips[episode][-1].cut(begin, stop)
+            what = f"frames {begin}:{stop} of episode {episode}"
+            said = f"no keyframe begins what {what} need; without encoding they cannot be cut out."
+            if cut is None or (said := clips[episode][-1].doubt(path, cut, what)):
+                relative = paths.relative(each.stream, episode)
+                said = f"{shown(relative)}: {said}"
+                remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
+                continue
+            first[at], lead[at] = own + cut[0], begin - cut[0]
+            numbers[at, 3] = cut[1] - cut[0]
+            size_bytes[at] = numbers[at, 4] = clip.sizes[own + cut[0] : own + cut[1]].sum()
+        found.append(replace(each, numbers=numbers, first=first, size_bytes=size_bytes, lead=lead))
+    if to == "v2.1":
+        for episode in clips.keys() - {remark.episode for remark in remarks}:
+            at = int(np.searchsorted(episode_index, episode))
+            _check_held_by_v21(episode, clips[episode], *intervals[episode], int(length[at]))
+    return found, remarks
+
+
+def trimmed_before(
+    root: Path,
+    slices: Sequence[Slices],
+    paths: EpisodePaths,
+    episode_index: IntArray,
+    length: IntArray,
+    intervals: Intervals,
+    fps: Fraction,
+) -> Iterator[Observation]:
+    """Yield the episodes that v2.1 cannot hold, since they were trimmed between keyframes.
+
+    Args:
+        root: The source.
+        slices: Those of whole episodes.
+        paths: Where the files are.
+        episode_index: Index of each episode, ascending, shape (E,).
+        length: Frames of each, shape (E,).
+        intervals: The episodes that are trimmed now, of which nothing is said.
+        fps: Frames a second.
+    """
+    videos = [each for each in slices if each.stream != DATA_STREAM]
+    wider: dict[int, list[Slices]] = {}
+    for each in videos:
+        is_part = (each.misfit & int(Misfit.SHARED)) != 0
+        for at in np.flatnonzero(is_part & (each.numbers[:, 3] > length)).tolist():
+            if int(episode_index[at]) not in intervals:
+                wider.setdefault(at, []).append(each)
+    within: dict[int, tuple[int, int]] = {}
+    for at in wider:
+        if any(each.numbers[at, 3] < length[at] for each in videos):
+            continue  # what is wrong with that camera is said
+        clips = []
+        for each in videos:
+            (path,) = paths.absolute(each.stream, [int(episode_index[at])])
+            own, samples = int(each.first[at] + each.lead[at]), int(each.numbers[at, 3])
+            begin = int(each.first[at])
+            clips.append(_Clip(_index(path, fps), own, begin, begin + samples))
+        if (found := _held_by_v21(clips, 0, int(length[at]))) is not None:
+            within[at] = found
+    words = ["leconvert", "trim", str(root), "-o", "NEW"]
+    for at, (first, stop) in sorted(within.items()):
+        words += ["--episode", str(episode_index[at]), "--frames", f"{first}:{stop}"]
+    command = f"{shlex.join(words)} --to v2.1"
+    for at, found_slices in sorted(wider.items()):
+        episode, stream = int(episode_index[at]), found_slices[0].stream
+        said = f"{shown(paths.relative(stream, episode))}: episode {episode} was trimmed and needs "
+        said += "frames beside it, and a clip of v2.1 holds an episode's frames alone."
+        if at in within:
+            first, stop = within[at]
+            said += f" Frames {first}:{stop} of its {length[at]} need none: `{command}`."
+        yield Observation("no-keyframe", said, episode, stream, paths.relative(stream, episode))
+
+
+def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, int] | None:
+    """Return the most frames of an interval that need no frame beside them, in no camera."""
+    begin = next(
+        (
+            frame
+            for frame in range(first, stop)
+            if all(clip.clip.begins_at(clip.own + frame) for clip in clips)
+        ),
+        stop,
+    )
+    end = next(
+        (
+            frame
+            for frame in range(stop, begin, -1)
+            if all(clip.clip.can_cut(clip.own + frame) for clip in clips)
+        ),
+        begin,
+    )
+    return None if begin == end else (begin, end)
+
+
+def _index(path: str, fps: Fraction) -> media.ClipIndex:
+    try:
+        return media.read_clip_index(path)
+    except media.UnsupportedClipError:
+        return index_of_remuxed(path, fps)[0]
+
+
+class _Clip(NamedTuple):
+    """An episode's part of a video file.
+
+    Attributes:
+        clip: The file's index.
+        own: The episode's first frame, in the order of presentation.
+        begin: The first sample of its slice.
+        end: The one after the last.
+    """
+
+    clip: media.ClipIndex
+    own: int
+    begin: int
+    end: int
+
+    def cut(self, first: int, stop: int) -> tuple[int, int] | None:
+        """Return what has to be cut out for some frames of the episode, in its own count."""
+        cut = self.clip.cut_around(
+            self.own + first, self.own + stop, begin=self.begin, end=self.end
+        )
+        return None if cut is None else (cut[0] - self.own, cut[1] - self.own)
+
+    def doubt(self, path: str, cut: tuple[int, int], what: str) -> str:
+        """Say why what is cut out would not be seen as in the file; nothing where it would.
+
+        A decoder starts at every keyframe that a file lists: so do LeRobot and our statistics. The
+        first sample is left out, at which whoever reads the file as it is starts too. A clip that
+        has to be remuxed is not looked at: its keyframes are FFmpeg's.
+        """
+        if self.clip.path != path:
+            return ""
+        first, stop = self.own + cut[0], self.own + cut[1]
+        false = [sample for sample in self.clip.false_keyframes(first, stop) if sample]
+        if not false:
+            return ""
+        frame = int(self.clip.ranks[false[0]]) - self.own
+        more = f" and {count(len(false) - 1, 'other')}" if len(false) > 1 else ""
+        return (
+            f"no decoder can start at frame {frame}{more} that its table of keyframes lists (the "
+            "encoder refreshed pictures bit by bit, or the table is wrong), so "
+            f"{what} cannot be cut out as they are. Encode the clip anew, with whole keyframes, or "
+            "leave the episode as it is."
+        )
+
+
+def _check_held_by_v21(
+    episode: int, clips: Sequence[_Clip], first: int, stop: int, length: int
+) -> None:
+    """Refuse cuts that take along what a clip of v2.1, which is one episode, has no place for."""
+    wider, before = (first, stop), (-1, -1)
+    while wider != before:  # what one camera needs may not be a cut of another
+        before = wider
+        cuts = [clip.cut(*wider) or wider for clip in clips]
+        wider = min(cut[0] for cut in cuts), max(cut[1] for cut in cuts)
+    if wider == (first, stop):
+        return
+    found = [wider, _held_by_v21(clips, first, stop)]
+    # An episode that was trimmed before has no more frames on that side.
+    intervals = [
+        f"{each[0]}:{each[1]}"
+        for each in found
+        if each is not None and each[0] >= 0 and each[1] <= length and each != (0, length)
+    ]
+    held = f"Give --frames {' or '.join(intervals)}, or write v3.0" if intervals else "Write v3.0"
+    raise UsageError(
+        f"Frames {first}:{stop} of episode {episode} are not between keyframes, and a clip of "
+        "v2.1 begins and ends with its episode.",
+        next_step=f"{held}, which holds the frames that are needed beside them.",
+    )

@@ -1,0 +1,792 @@
+"""The scan of a v3.0 dataset: each file looked at once, and every episode's slice of it found.
+
+Whose rows and frames are an episode's is not taken from one number. The rows of a file follow each
+other in the order of its episodes; where there are others in between, they are found by their
+column ``episode_index``. The frames are counted where the lengths of a file's episodes add up to
+its frames; where they do not, as in trimmed files, they begin at ``from_timestamp * fps``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from leconvert import media, tables
+from leconvert.dataset.files import special_files
+from leconvert.dataset.findings import Observation, ObservationLog, RepeatedObservations
+from leconvert.dataset.formats import v3
+from leconvert.dataset.formats.v2 import (
+    NO_TASK,
+    DatasetInfo,
+    EpisodeTable,
+    TaskTable,
+    read_info,
+    refuse_pointers,
+)
+from leconvert.dataset.scan.changes import FileFacts, signed_inode
+from leconvert.dataset.scan.dataset_checks import check_declarations
+from leconvert.dataset.scan.episodes import (
+    NO_FILE,
+    BoolArray,
+    Gathered,
+    ScannedSource,
+    Scanner,
+    Slices,
+    TableKinds,
+    index_of_remuxed,
+    say_unread,
+)
+from leconvert.dataset.scan.file_checks import (
+    NO_INDEX,
+    NOT_KNOWN,
+    ClipCheck,
+    ClipFacts,
+    RowFacts,
+    StatsCheck,
+    steps_are_even,
+)
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import (
+    DATA_STREAM,
+    Finding,
+    FloatArray,
+    IntArray,
+    Misfit,
+    camera_of,
+    stream_of_camera,
+    v3_file_key,
+)
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.parallel import Spread, parallel_map
+from leconvert.support.progress import Progress
+from leconvert.support.text import count, shown
+from leconvert.tables.arrow import floats
+from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names
+
+__all__ = ["read_v3_source"]
+
+_TOLERANCE_SECONDS = 1e-4
+_SHARES_FRAMES = "shares frames with another episode"
+# What the rows of an episode are checked for, and the finding of each.
+_ROW_CODES = {
+    "episode_index": "episode-index",
+    "frame_index": "frame-index",
+    "timestamp": "timestamps",
+}
+_ONLY_V2 = (
+    ("locate_files", "--locate-files"),
+    ("tasks_from", "--tasks-from"),
+    ("assume_version", "--assume-version"),
+)
+
+
+def read_v3_source(
+    root: Path,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    to: str,
+    progress: Progress,
+    spread: Spread | None,
+) -> ScannedSource:
+    """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in."""
+    raw = read_info(root)
+    for name, flag in _ONLY_V2:
+        if getattr(options, name):
+            raise UsageError(
+                f"{flag} is for v2.x datasets; {root} is {raw['codebase_version']}.",
+                next_step="Leave it out.",
+            )
+    refuse_pointers(root)
+    _refuse_special_tables(root)
+    declared = v3.Dataset(root, info=raw, assumed_fps=options.assume_fps).declared
+    info = _info(raw, declared)
+    every = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
+    streams = [stream for stream in every if camera_of(stream) not in options.drop_features]
+    remarks = list(check_declarations(info.features))
+    features = {key: ft for key, ft in info.features.items() if key not in options.drop_features}
+    tasks, task_rows = _read_tasks(root, raw, remarks)
+    table = _read_episodes(root, every, streams, task_rows)
+    if tasks.listed and not len(table.task_ends):
+        said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, and neither will the "
+        said += "result; rows keep theirs."
+        remarks.append(
+            Observation("missing-tasks", said, path=v3.EPISODES_DIR, severity="warning", helps=())
+        )
+    ranges, found = v3.check_ranges(table, declared)
+    kept = selection.keeps(
+        np.arange(len(table)),
+        lambda: (
+            [tasks.listed[number][1] for number in table.tasks_of(row) if number >= 0]
+            for row in range(len(table) if len(table.task_ends) else 0)
+        ),
+    )
+    remarks += _range_remarks(root, found)
+    missing_stats = _check_stats(root, features, kept & (ranges.length > 0), remarks)
+    routes = [
+        routed for stream in table.placed for routed in v3.routed_files(table, declared, stream)
+    ]
+    wanted = [
+        routed for routed in routes if routed.stream in streams and kept[routed.episodes].any()
+    ]
+    look = FileScanner(
+        root,
+        wanted,
+        table,
+        ranges,
+        declared,
+        features,
+        None if task_rows is None else len(tasks.listed),
+        devices_with_fleeting_inodes(),
+        to == "v2.1",
+    )
+    gathered = _look(look, wanted, streams, table, kept, progress, spread)
+    return ScannedSource(
+        info,
+        V3Paths(root, routes),
+        _episodes(table, ranges, kept, remarks),
+        tasks,
+        replace(gathered, missing_stats=missing_stats),
+        remarks,
+        reads_stats=True,
+    )
+
+
+def _refuse_special_tables(root: Path) -> None:
+    """Refuse what must not be opened as a table; files of episodes are looked at one by one."""
+    for path in special_files(root):
+        if path.startswith("meta/"):
+            raise SourceError(
+                f"{root / path} is a pipe, a socket or a device.",
+                path=str(root / path),
+                next_step="Put the file itself there, or move what is there out of the dataset.",
+            )
+
+
+def _info(raw: Mapping[str, Any], declared: v3.Declared) -> DatasetInfo:
+    features = raw["features"]
+    return DatasetInfo(
+        raw=raw,
+        codebase_version=V3_VERSION,
+        fps=declared.fps,
+        features=features,
+        camera_keys=tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video")),
+        image_keys=tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image")),
+        data_path=declared.templates[DATA_STREAM],
+        video_path=raw.get("video_path"),
+        chunks_size=1,
+        located={},
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The tables below ``meta``.
+
+
+def _read_tasks(
+    root: Path, raw: Mapping[str, Any], remarks: list[Observation]
+) -> tuple[TaskTable, dict[str, int] | None]:
+    """Return the tasks, each under its row, which is what readers go by, and the rows of texts."""
+    texts, found = v3.read_task_rows(root, raw)
+    told = {"missing-file": "missing-tasks", "unreadable-file": "missing-tasks"}
+    told |= {"tasks-layout": "missing-tasks", "tasks-order": "task-gap"}
+    for finding in found:
+        code = told.get(finding.code)
+        if code == "task-gap":
+            said = f"{v3.TASKS_PATH}: {finding.message} Readers find a task by its row, and so "
+            said += f"does this conversion; `leconvert repair {shlex.quote(str(root))}` tells "
+            said += "whether the rows or the numbers are right."
+            remarks.append(Observation(code, said, path=v3.TASKS_PATH, severity="warning"))
+        elif code is not None:
+            said = f"{v3.TASKS_PATH}: {finding.message}"
+            remarks.append(Observation(code, said, path=v3.TASKS_PATH, helps=()))
+    listed = list(enumerate(texts or ()))
+    of_text: dict[str, int] = {}
+    first_index = {index: of_text.setdefault(text, index) for index, text in listed}
+    if len(of_text) < len(listed):
+        said = f"{v3.TASKS_PATH} lists {count(len(listed) - len(of_text), 'text')} again."
+        remarks.append(Observation("task-duplicate", said, path=v3.TASKS_PATH, severity="warning"))
+    table = TaskTable(listed, first_index, of_text, texts is not None, v3.TASKS_PATH)
+    return table, None if texts is None else of_text
+
+
+def _read_episodes(
+    root: Path,
+    streams: Sequence[str],
+    needed: Sequence[str],
+    task_rows: Mapping[str, int] | None,
+) -> v3.EpisodeTable:
+    """Read where the episodes of all streams are, of which some are needed."""
+    reader = v3.EpisodesReader(root)
+    table, found = v3.read_episode_table(reader, streams, task_rows=task_rows)
+    errors = [finding.message for finding in found if finding.severity == "error"]
+    if table is None or not set(needed) <= table.placed.keys():
+        raise SourceError(
+            f"{root / v3.EPISODES_DIR} does not say where the episodes lie: "
+            f"{errors[0] if errors else 'it has no rows.'}",
+            path=str(root / v3.EPISODES_DIR),
+            details=errors[1:],
+            next_step="Restore the table from another copy of the dataset.",
+        )
+    return table
+
+
+def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation]:
+    for finding in found:
+        if finding.code == "episode-order":
+            raise SourceError(
+                f"{root / v3.EPISODES_DIR} is not sorted by episode: {finding.message} Readers go "
+                "by the row.",
+                path=str(root / v3.EPISODES_DIR),
+                next_step=f"`leconvert repair {shlex.quote(str(root))}` sorts or numbers its rows, "
+                "where the dataset says how; otherwise sort them by episode_index over all files.",
+            )
+        if finding.code == "episode-range":
+            yield Observation("episode-range", finding.message, path=v3.EPISODES_DIR)
+
+
+def _episodes(
+    table: v3.EpisodeTable, ranges: v3.Ranges, kept: BoolArray, remarks: list[Observation]
+) -> EpisodeTable:
+    """Return the selected episodes as the checks of all sources know them."""
+    index = np.flatnonzero(kept)
+    task = np.full(len(index), NO_TASK, dtype=np.int64)
+    several: dict[int, frozenset[int]] = {}
+    if len(table.task_ends):
+        for place, row in enumerate(index.tolist()):
+            listed = table.tasks_of(row)
+            if len(listed) == 1 and min(listed) >= 0:
+                task[place] = min(listed)
+            else:
+                several[place] = frozenset(listed) or frozenset([NO_TASK])
+    for row in np.flatnonzero(kept & (ranges.length < 1)).tolist():
+        said = f"{v3.EPISODES_DIR} gives episode {row} the length 0."
+        remarks.append(Observation("empty-episode", said, row, path=v3.EPISODES_DIR))
+    lists = sum(len(found) > 1 for found in several.values())
+    if lists:
+        said = f"{count(lists, 'episode')} have several tasks."
+        remarks.append(Observation("several-tasks", said, path=v3.EPISODES_DIR))
+    return EpisodeTable(
+        index=index,
+        listed=np.arange(len(table)),
+        length=ranges.length[index],
+        task=task,
+        tasks=several,
+        # No flag takes the tasks of rows from this table, so nothing is offered that would.
+        has_one_text=np.zeros(len(index), np.bool_),
+        num_texts=0,
+        path=v3.EPISODES_DIR,
+    )
+
+
+def _check_stats(
+    root: Path,
+    features: Mapping[str, Mapping[str, Any]],
+    wanted: BoolArray,
+    remarks: list[Observation],
+) -> dict[str, list[int]]:
+    """Return which features lack statistics in which of the wanted episodes."""
+    check = StatsCheck(features, v3.EPISODES_DIR)
+    log = ObservationLog(stream="episodes", file=v3.EPISODES_DIR)
+    missing: dict[str, list[int]] = {}
+    row = 0
+    for block in v3.EpisodesReader(root).blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
+        stats = v3.stats_of_rows(block)
+        if check.finds_nothing(stats):
+            row += len(stats)
+            continue
+        for record in stats.rows:
+            log.episode = row
+            for name in check({"stats": record}, 0, {}, log)[0] if wanted[row] else ():
+                missing.setdefault(name, []).append(row)
+            row += 1
+    if not row:  # no column at all
+        said = f"{v3.EPISODES_DIR} has no statistics of episodes."
+        remarks.append(Observation("missing-stats", said, path=v3.EPISODES_DIR))
+        episodes = np.flatnonzero(wanted).tolist()
+        return {name: list(episodes) for name in check.features}
+    remarks += log.sightings.remarks()
+    return missing
+
+
+# ------------------------------------------------------------------------------------------------
+# Where the files are.
+
+
+class V3Paths:
+    """Relative and absolute paths of the files that episodes lie in."""
+
+    are_usual = False
+
+    def __init__(self, root: Path, routes: Sequence[v3.RoutedFile]) -> None:
+        self.root = root
+        self._files = {routed.path: routed.stream for routed in routes}
+        self._paths: dict[str, tuple[list[str], IntArray]] = {}
+        for stream in dict.fromkeys(routed.stream for routed in routes):
+            own = [routed for routed in routes if routed.stream == stream]
+            file = np.zeros(sum(len(routed.episodes) for routed in own), dtype=np.int64)
+            for number, routed in enumerate(own):
+                file[routed.episodes] = number
+            self._paths[stream] = [routed.path for routed in own], file
+
+    def relative(self, stream: str, episode: int) -> str:
+        """Return the path of the file that an episode's slice is in."""
+        paths, file = self._paths[stream]
+        return paths[int(file[episode])]
+
+    def absolute(self, stream: str, episodes: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each slice's file; none where nothing is known of the stream."""
+        for episode in episodes if stream in self._paths else ():
+            yield f"{self.root}/{self.relative(stream, episode)}"
+
+    def slice_of(self, relative: str) -> tuple[str, int] | None:
+        """Return the stream that a file is of, and an episode of it; None for other files."""
+        stream = self._files.get(relative)
+        if stream is not None:
+            return stream, 0
+        stream = v3.stream_of(relative)
+        # A camera that is not declared or left out.
+        return (stream, 0) if stream and camera_of(stream) and stream not in self._paths else None
+
+    def misplaced(self, _: str) -> None:
+        """Return nothing: which file is whose is said by a table, not by names."""
+
+
+# ------------------------------------------------------------------------------------------------
+# One look at one file.
+
+
+@dataclass(slots=True, eq=False)
+class FileLook:
+    """What a look at one file found; arrays have shape (n,), one value an episode in it.
+
+    Attributes:
+        facts: Size, time and inode; `NO_FILE` and zeros where it is missing.
+        kind: As `Slices.kinds`; empty where it cannot be read.
+        first: First row or frame of each slice.
+        frames: Rows or frames of each, as they are in the file.
+        size_bytes: Bytes of each.
+        roll_bytes: What each counts towards the file size limit.
+        misfit: The `Misfit` of each, as far as the file alone says it.
+        rows: What the rows of each say.
+        remarks: About single episodes.
+        sightings: About many.
+        clips: What clips of each decoder configuration are.
+        lead: Frames of each slice before the episode's first.
+    """
+
+    first: IntArray
+    frames: IntArray
+    size_bytes: IntArray
+    roll_bytes: IntArray
+    lead: IntArray
+    facts: tuple[int, int, int] = (0, 0, 0)
+    kind: str = ""
+    misfit: int = 0
+    rows: list[RowFacts] = field(default_factory=list)
+    remarks: list[Observation] = field(default_factory=list)
+    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
+    clips: dict[str, ClipFacts] = field(default_factory=dict)
+
+
+class FileScanner(Scanner):
+    """Looks at one file after another."""
+
+    def __init__(
+        self,
+        root: Path,
+        routes: Sequence[v3.RoutedFile],
+        table: v3.EpisodeTable,
+        ranges: v3.Ranges,
+        declared: v3.Declared,
+        features: Mapping[str, Mapping[str, Any]],
+        num_tasks: int | None,
+        fleeting_inodes: frozenset[int] = frozenset(),
+        is_for_v21: bool = False,
+    ) -> None:
+        self._is_for_v21 = is_for_v21
+        self._root = root
+        self._routes = routes
+        self._table = table
+        self._ranges = ranges
+        self._declared = declared
+        self._num_tasks = num_tasks
+        self._fleeting_inodes = fleeting_inodes
+        self._kinds = TableKinds()
+        self._has_cameras = any(routed.stream != DATA_STREAM for routed in routes)
+        self._check_clip = {
+            routed.stream: ClipCheck(features[camera], declared.fps)
+            for routed in routes
+            if (camera := camera_of(routed.stream)) is not None
+        }
+
+    def __call__(self, number: int) -> FileLook:
+        """Look at one of the files."""
+        routed = self._routes[number]
+        lengths = self._ranges.length[routed.episodes]
+        none = np.zeros(len(lengths), dtype=np.int64)
+        look = FileLook(none, none, none, none, none)
+        file = f"{self._root}/{routed.path}"
+        notes = ObservationLog(
+            look.remarks,
+            look.sightings,
+            int(routed.episodes[0]),
+            routed.stream,
+            file,
+            len(file) - len(routed.path),
+        )
+        forget_old_names([file])
+        try:
+            facts = FileFacts.of(file, self._fleeting_inodes)
+            look.facts = facts.size_bytes, facts.mtime_ns, signed_inode(facts.inode)
+            if routed.stream == DATA_STREAM:
+                self._look_at_table(routed, lengths, look, notes)
+            else:
+                self._look_at_video(routed, lengths, look, notes)
+        except (OSError, UnreadableSourceError) as error:
+            look.kind = ""
+            look.rows = [RowFacts()] * len(lengths)
+            look.remarks.clear()
+            if say_unread(error, notes):
+                look.facts = NO_FILE, 0, 0
+            look.remarks[:] = [
+                replace(remark, episode=episode)
+                for remark in look.remarks
+                for episode in routed.episodes.tolist()
+            ]
+        return look
+
+    # --- tables -----------------------------------------------------------------------------
+
+    def _look_at_table(
+        self, routed: v3.RoutedFile, lengths: IntArray, look: FileLook, notes: ObservationLog
+    ) -> None:
+        with tables.DataFile(notes.file) as table:
+            look.kind = self._kinds(table)
+            counts = table.counts
+        group_rows = tables.row_group_rows(notes.file)
+        with pq.ParquetFile(notes.file) as file:
+            if counts.rows == int(lengths.sum()):
+                look.first, look.frames = np.cumsum(lengths) - lengths, lengths
+            else:
+                look.first, look.frames = v3.rows_by_column(file, routed.episodes)
+                self._say_wrong_rows(routed, lengths, counts.rows, look, notes)
+            is_whole = (look.first >= 0) & (look.frames == lengths) & (lengths > 0)
+            look.rows = self._check_rows(file, routed, look.first, is_whole, notes)
+        if lengths.tolist() != [counts.rows]:
+            look.misfit = Misfit.SHARED
+        look.first = np.maximum(look.first, 0)
+        look.size_bytes = look.facts[0] * look.frames // max(1, counts.rows)
+        parts = counts.parts
+        if parts is not None and group_rows == lengths.tolist():
+            sizes = [sum(group.numbers.uncompressed_bytes) for group in parts.row_groups]
+            look.roll_bytes = np.array(sizes, dtype=np.int64)
+        else:
+            look.roll_bytes = counts.uncompressed_bytes * look.frames // max(1, counts.rows)
+
+    def _say_wrong_rows(
+        self,
+        routed: v3.RoutedFile,
+        lengths: IntArray,
+        rows: int,
+        look: FileLook,
+        notes: ObservationLog,
+    ) -> None:
+        said = f"{shown(notes.path)} has {count(rows, 'row')}, its episodes have "
+        said += f"{int(lengths.sum())}; the rows of each are found by their episode_index"
+        said += f", rows of episodes that {v3.EPISODES_DIR} does not list are left behind."
+        notes.sight("rows-by-column", said)
+        for place in np.flatnonzero((look.frames != lengths) | (look.first < 0)).tolist():
+            notes.episode = int(routed.episodes[place])
+            has = count(int(look.frames[place]), "row")
+            where = "" if look.first[place] >= 0 or not look.frames[place] else ", not side by side"
+            notes.say(
+                "row-count",
+                f"{shown(notes.path)} has {has} of episode {notes.episode}{where}; "
+                f"{v3.EPISODES_DIR} says {int(lengths[place])}.",
+            )
+
+    def _check_rows(
+        self,
+        file: pq.ParquetFile,
+        routed: v3.RoutedFile,
+        first: IntArray,
+        is_whole: BoolArray,
+        notes: ObservationLog,
+    ) -> list[RowFacts]:
+        """Compare the rows of the episodes that are found whole."""
+        order = np.argsort(first[is_whole], kind="stable")
+        among = replace(routed, episodes=routed.episodes[is_whole][order])
+        check = v3.RowCheck(
+            among, self._table, self._ranges, self._declared, self._num_tasks,
+            first[is_whole][order],
+        )  # fmt: skip
+        if len(among.episodes):
+            check.read(file)
+        for column, code in _ROW_CODES.items():
+            mild = column == "timestamp" and not self._has_cameras
+            for episode, said in check.wrong_in(column).items():
+                notes.episode = episode
+                notes.say(
+                    code,
+                    f"{shown(notes.path)}: {column} is wrong, first in {said}.",
+                    severity="warning" if mild else "",
+                )
+        if self._is_for_v21 and "timestamp" in file.schema_arrow.names:
+            self._check_steps(file, among, first[is_whole][order], notes)
+        unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
+        has_index = "index" in file.schema_arrow.names
+        facts = []
+        for episode, compared in zip(routed.episodes.tolist(), is_whole.tolist(), strict=True):
+            begins = int(self._ranges.start[episode])
+            facts.append(
+                RowFacts(
+                    begins if has_index and episode not in unplaced else NOT_KNOWN,
+                    (NO_INDEX,) if episode in untasked else check.tasks.get(episode, ()),
+                    was_looked_at=True,
+                )
+                if compared
+                else RowFacts()
+            )
+        return facts
+
+    def _check_steps(
+        self, file: pq.ParquetFile, among: v3.RoutedFile, first: IntArray, notes: ObservationLog
+    ) -> None:
+        """Look at the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
+
+        No more rows are held than an episode has, and those that are read at a time.
+        """
+        stop = first + self._ranges.length[among.episodes]
+        spans = deque(zip(among.episodes.tolist(), first.tolist(), stop.tolist(), strict=True))
+        held: FloatArray = np.zeros(0)  # times from row `begin` on
+        begin = 0
+        for batch in file.iter_batches(v3.ROWS_AT_A_TIME, columns=["timestamp"], use_threads=False):
+            times = floats(batch.column(0))
+            if times is None:
+                return  # that there are none is said
+            held = np.concatenate([held, times])
+            while spans and spans[0][2] <= begin + len(held):
+                notes.episode, *rows = spans.popleft()
+                steps_are_even(held[rows[0] - begin : rows[1] - begin], self._declared.fps, notes)
+            if not spans:
+                return
+            passed = min(max(0, spans[0][1] - begin), len(held))
+            held, begin = held[passed:], begin + passed
+
+    # --- videos -----------------------------------------------------------------------------
+
+    def _look_at_video(
+        self, routed: v3.RoutedFile, lengths: IntArray, look: FileLook, notes: ObservationLog
+    ) -> None:
+        fps, stored = self._declared.fps, None
+        try:
+            clip = media.read_clip_index(notes.file)
+        except media.UnsupportedClipError as error:
+            notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
+            (clip, stored), look.misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
+        else:
+            if media.may_be_damaged(clip):
+                media.check_decodes(clip)
+        if lengths.tolist() != [clip.num_samples]:
+            look.misfit |= Misfit.SHARED
+        else:
+            look.misfit |= clip.misfit(fps)
+        look.kind = clip.config_key
+        look.clips[clip.config_key] = ClipFacts.of(clip)
+        self._check_clip[routed.stream](clip, notes)
+        if clip.other_tracks:
+            tracks = ", ".join(map(shown, clip.other_tracks))
+            said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
+            notes.sight("other-tracks", said)
+        begin_seconds = self._table.placed[routed.stream].begin_seconds[routed.episodes]
+        first = _frames_begin(clip, begin_seconds, lengths, fps, notes)
+        stop = first + lengths
+        seconds = np.sort(clip.presentation_times) / clip.timescale
+        wrong = _not_there(clip, seconds, first, stop, begin_seconds, fps)
+        sound = (wrong == "") & (lengths > 0)
+        begins, ends = v3.with_leads(clip, np.where(sound, first, 0), np.where(sound, stop, 0))
+        for place, episode in enumerate(routed.episodes.tolist()):
+            notes.episode = episode
+            if wrong[place]:
+                code = "shared-frames" if wrong[place] == _SHARES_FRAMES else "frame-count"
+                notes.say(code, f"{shown(notes.path)}: episode {episode} {wrong[place]}.")
+            elif sound[place] and begins[place] < 0:
+                notes.say(
+                    "no-keyframe",
+                    f"{shown(notes.path)}: episode {episode} does not begin with a keyframe, or "
+                    "needs frames of its neighbours; without encoding it cannot be cut out.",
+                )
+        placed = sound & (np.rint(begin_seconds * float(fps)) == first)
+        seconds = seconds if stored is None else stored
+        _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
+        sound &= begins >= 0
+        look.first = np.where(sound, begins, 0)
+        look.frames = np.where(sound, ends - begins, 0)
+        look.lead = np.where(sound, first - begins, 0)
+        at = np.concatenate(([0], np.cumsum(clip.sizes)))
+        look.size_bytes = at[look.first + look.frames] - at[look.first]
+        look.roll_bytes = look.size_bytes
+
+
+def _frames_begin(
+    clip: media.ClipIndex,
+    begin_seconds: FloatArray,
+    lengths: IntArray,
+    fps: Fraction,
+    notes: ObservationLog,
+) -> IntArray:
+    """Return the first frame of each episode of a file, in the order of presentation."""
+    first, is_counted = v3.first_frames(clip.num_samples, begin_seconds, lengths, fps)
+    if not is_counted:
+        said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, its episodes have "
+        said += f"{int(lengths.sum())}: they are found by from_timestamp."
+        notes.sight("frames-by-time", said)
+        return first
+    off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != first)
+    if len(off):
+        place = int(off[0])
+        said = f"{shown(notes.path)}: from_timestamp of {count(len(off), 'episode')} is wrong, "
+        said += f"first {begin_seconds[place]:.6f}, where counting frames says "
+        said += f"{first[place] / float(fps):.6f}; the count decides."
+        notes.sight("from-timestamp", said)
+    return first
+
+
+def _not_there(
+    clip: media.ClipIndex,
+    seconds: FloatArray,
+    first: IntArray,
+    stop: IntArray,
+    begin_seconds: FloatArray,
+    fps: Fraction,
+) -> npt.NDArray[np.object_]:
+    """Say of each episode why its frames are not in the file; "" where they are."""
+    wrong = np.full(len(first), "", dtype=object)
+    has_frames = stop > first
+    beyond = has_frames & ((first < 0) | (stop > clip.num_samples))
+    wrong[beyond] = f"ends beyond the last of its {count(clip.num_samples, 'frame')}"
+    order = np.lexsort((stop, first))
+    order = order[has_frames[order] & ~beyond[order]]
+    shared = np.flatnonzero(first[order[1:]] < np.maximum.accumulate(stop[order])[:-1])
+    for place in {*order[shared].tolist(), *order[shared + 1].tolist()}:
+        wrong[place] = _SHARES_FRAMES
+    if int((stop - first).sum()) != clip.num_samples:
+        for place in np.flatnonzero(has_frames & (wrong == "")).tolist():
+            if abs(seconds[first[place]] - begin_seconds[place]) >= 0.5 / float(fps):
+                wrong[place] = f"begins at {begin_seconds[place]:.6f} s, where no frame is shown"
+    return wrong
+
+
+def _say_drift(
+    seconds: FloatArray,
+    first: IntArray,
+    lengths: IntArray,
+    begin_seconds: FloatArray,
+    fps: Fraction,
+    notes: ObservationLog,
+) -> None:
+    """Say how many frames LeRobot refuses to load for their times, which a join makes exact."""
+    off, worst = 0, 0.0
+    for begin, length, from_seconds in zip(
+        first.tolist(), lengths.tolist(), begin_seconds.tolist(), strict=True
+    ):
+        wanted = from_seconds + np.arange(length) / float(fps)
+        distance = np.abs(seconds[begin : begin + length] - wanted)
+        far = distance >= _TOLERANCE_SECONDS
+        off += int(np.count_nonzero(far))
+        worst = max(worst, float(distance.max(initial=0.0)))
+    if off:
+        said = f"{shown(notes.path)}: {off:,} of {int(lengths.sum()):,} frames lie 0.1 ms or more "
+        said += f"from their time, by up to {worst:.6f} s; in the result all times are exact."
+        notes.sight("drifted-times", said)
+
+
+# ------------------------------------------------------------------------------------------------
+# All files.
+
+
+def _look(
+    look: FileScanner,
+    routes: Sequence[v3.RoutedFile],
+    streams: Sequence[str],
+    table: v3.EpisodeTable,
+    kept: BoolArray,
+    progress: Progress,
+    spread: Spread | None,
+) -> Gathered:
+    number = len(table)
+    numbers = {stream: np.zeros((number, 6), dtype=np.int64) for stream in streams}
+    first = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
+    size_bytes = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
+    lead = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
+    kind = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
+    kinds: dict[str, dict[str, int]] = {stream: {} for stream in streams}
+    first_index = np.full(number, NOT_KNOWN, dtype=np.int64)
+    has_rows: BoolArray = np.zeros(number, np.bool_)
+    task = np.full(number, NOT_KNOWN, dtype=np.int64)
+    tasks: dict[int, tuple[int, ...]] = {}
+    remarks: list[Observation] = []
+    sightings = RepeatedObservations()
+    clips: dict[str, ClipFacts] = {}
+    pieces = [(place,) for place in range(len(routes))]
+    with progress.stage("scan", len(routes), "files") as stage:
+        looks = parallel_map(look, pieces, spread, weights=[len(r.episodes) for r in routes])
+        for routed, seen in zip(routes, looks, strict=True):
+            stream, episodes = routed.stream, routed.episodes
+            numbers[stream][episodes, :3] = seen.facts
+            numbers[stream][episodes, 3] = seen.frames
+            numbers[stream][episodes, 4] = seen.roll_bytes
+            numbers[stream][episodes, 5] = seen.misfit
+            first[stream][episodes] = seen.first
+            size_bytes[stream][episodes] = seen.size_bytes
+            lead[stream][episodes] = seen.lead
+            kind[stream][episodes] = kinds[stream].setdefault(seen.kind, len(kinds[stream]))
+            for episode, facts in zip(episodes.tolist(), seen.rows, strict=False):
+                first_index[episode] = facts.first_index
+                has_rows[episode] = facts.was_looked_at
+                if len(facts.tasks) == 1:
+                    task[episode] = facts.tasks[0]
+                elif facts.tasks:
+                    tasks[episode] = facts.tasks
+            remarks += seen.remarks
+            sightings.merge(seen.sightings)
+            clips |= seen.clips
+            stage.advance(1)
+    own = np.flatnonzero(kept)
+    slices = [
+        Slices(
+            stream,
+            numbers[stream][own],
+            kind[stream][own],
+            tuple(kinds[stream]),
+            v3_file_key(table.placed[stream].chunk, table.placed[stream].file)[own],
+            first[stream][own],
+            size_bytes[stream][own],
+            lead[stream][own],
+        )
+        for stream in streams
+    ]
+    place_of = {episode: place for place, episode in enumerate(own.tolist())}
+    return Gathered(
+        slices,
+        first_index[own],
+        has_rows[own],
+        task[own],
+        {place_of[episode]: found for episode, found in tasks.items() if episode in place_of},
+        [each for each in remarks if each.episode is None or each.episode in place_of],
+        sightings,
+        {},
+        {},
+        clips,
+    )

@@ -1,0 +1,505 @@
+"""Statistics of one episode: of its columns, and of the frames of its cameras."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leconvert.tables.arrow import (
+    innermost_type,
+    is_list,
+    is_number,
+    list_length,
+    list_values,
+    stored_numbers,
+)
+
+__all__ = [
+    "QUANTILES",
+    "ImageStats",
+    "QuantileCheck",
+    "QuantileSearch",
+    "column_stats",
+    "downsampled",
+    "rank_of",
+    "sample_indices",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which quantiles an episode's statistics have, and which value each of them is.
+#
+# LeRobot counts values in a histogram of 5,000 bins from the least value to the greatest, looks
+# for the first bin up to which at least level × n values lie, and interpolates inside it. The
+# value that this estimates is the one at rank ⌈level × n⌉ in ascending order, the least x with
+# F(x) ≥ level: it lies in the bin that LeRobot finds. That value is what is given here, so that
+# LeRobot's differs from it by at most one bin, (max − min) / 5,000, and the rounding of the bin's
+# edges.
+#
+# Those of a whole dataset, in ``meta/stats.json``, are of the same rank among all its rows. LeRobot
+# 0.6.1 takes the mean of those of the episodes, weighted by their rows, which is none: of 12
+# episodes of a real recording it was off by up to 58 % of a column's range.
+
+
+QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+"""Names and levels of LeRobot's quantiles."""
+
+
+def rank_of(level: float, count: int) -> int:
+    """Return the place of a quantile among ``count`` > 0 values in ascending order, from 0."""
+    return min(max(math.ceil(level * count), 1), count) - 1
+
+
+# ------------------------------------------------------------------------------------------------
+# Numeric columns.
+
+
+Array = npt.NDArray[Any]
+
+
+def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict[str, Any] | None:
+    """Compute the statistics of a column over all its rows, as an episode's statistics have them.
+
+    Minimum and maximum are the column's own values. Mean and standard deviation (of the population)
+    are computed in float64, from the differences to the first row and then from those to the mean,
+    so that a column that hardly changes keeps its digits and a constant one has a deviation of 0.
+    Quantiles are values of the column: those that `leconvert.dataset.statistics.columns` names.
+
+    LeRobot computes in the column's precision, float32 at least, and takes the deviation from
+    E[x²] − E[x]². With unit roundoff u (2⁻²⁴ for float32, 2⁻⁵³ for float64 and int64), n rows and
+    M = E[x²], sums of n terms are off by at most n u times the sum of their magnitudes (Higham,
+    *Accuracy and Stability of Numerical Algorithms*, section 4.2). So LeRobot's mean is within
+    (n + 1) u √M of the exact one, its variance within v = (3 n + 8) u M, and its deviation within
+    min(√v, v / std).
+
+    A row that holds NaN makes all statistics of its component NaN; an infinite value makes the mean
+    infinite or NaN and the deviation NaN, and leaves minimum, maximum and quantiles defined.
+
+    Returns:
+        ``min``, ``max``, ``mean``, ``std`` and the quantiles as nested lists in the shape of a row,
+        a scalar's being (1,); integers where minimum and maximum are of whole numbers or of truth
+        values (0 and 1), else floats. ``count`` is the number of rows, shape (1,). None for columns
+        of anything but numbers.
+    """
+    values = _dense_values(column)
+    if values is None:
+        return None
+    shape = values.shape[1:] or (1,)
+    rows = values.reshape(len(values), -1)
+    # Infinities and NaN are carried along as documented and need no warning.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean, std = _mean_and_std(rows.astype(np.float64))
+        found: dict[str, Array] = {"min": rows.min(axis=0), "max": rows.max(axis=0)}
+        found |= {"mean": mean, "std": std}
+    if quantiles:
+        found |= _quantiles_of(rows)
+    stats: dict[str, Any] = {name: value.reshape(shape).tolist() for name, value in found.items()}
+    # The order of keys of LeRobot's files: count comes before the quantiles.
+    first = {name: stats.pop(name) for name in ("min", "max", "mean", "std")}
+    return first | {"count": [len(rows)]} | stats
+
+
+def _mean_and_std(rows: npt.NDArray[np.float64]) -> tuple[Array, Array]:
+    """Return mean and deviation of each component; ``rows``, shape (n, components), is used up."""
+    origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
+    rows -= origin
+    offset = rows.mean(axis=0)
+    rows -= offset
+    # What is left of the mean after it was subtracted is rounding, and goes too.
+    rest = np.where(np.isfinite(offset), rows.mean(axis=0), 0.0)
+    np.square(rows, out=rows)
+    variance = rows.mean(axis=0) - np.square(rest)
+    return origin + (offset + rest), np.sqrt(np.maximum(variance, 0.0))
+
+
+def _quantiles_of(rows: Array) -> dict[str, Array]:
+    ranks = {name: rank_of(level, len(rows)) for name, level in QUANTILES.items()}
+    ordered = np.partition(rows, sorted(set(ranks.values())), axis=0)
+    found = {name: ordered[rank].astype(np.float64) for name, rank in ranks.items()}
+    if rows.dtype.kind == "f":
+        # NaN is sorted behind everything else and would leave the lower quantiles as they are.
+        is_nan = np.isnan(rows).any(axis=0)
+        for value in found.values():
+            value[is_nan] = np.nan
+    return found
+
+
+def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
+    """Return a column as one array of shape (rows, …), or None where it does not hold numbers.
+
+    It is read from Arrow's buffers; to ask pyarrow for a NumPy array would import pandas.
+    """
+    if not is_number(innermost_type(column.type)):
+        return None
+    if not len(column):
+        raise ValueError("there are no rows")
+    kind, chunks = column.type, column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    # Before they become one: not every version of pyarrow joins chunks of an extension type.
+    while isinstance(kind, pa.BaseExtensionType):
+        kind, chunks = kind.storage_type, [chunk.storage for chunk in chunks]
+    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    shape = [len(array)]
+    while True:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+            continue
+        if array.null_count:
+            raise ValueError(f"{array.null_count} of its entries are null")
+        if not is_list(array.type):
+            break
+        shape.append(list_length(array))
+        array = list_values(array)
+    values = stored_numbers(array)
+    return (values.view(np.uint8) if values.dtype == np.bool_ else values).reshape(shape)
+
+
+# ------------------------------------------------------------------------------------------------
+# Quantiles of columns over all rows of many tables, which no single array holds.
+#
+# Every value has a key, a whole number that orders as the values do. A pass over the tables counts
+# how often the next bits of a key take each of their values, among the keys that begin as the
+# wanted one does, and so finds these bits: float32 is read two or three times, int64 once or twice
+# more than its range needs. Memory is that of the counts.
+
+
+_COUNT_BYTES = 32 * 1024**2
+# Mostly one pass more tells the rest, or how many bits differ at all.
+_FIRST_BITS, _MOST_BITS = 16, 20
+
+
+class QuantileSearch:
+    """Finds the quantiles of one column, in passes: all rows are added until `is_done`.
+
+    They are values of the column, those at the ranks that `column_stats` takes them from.
+
+    Args:
+        shape: That of the statistics, of one row or of its last axes: then the values of the other
+            axes count as rows.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self._components = math.prod(shape)
+        self._dtype: np.dtype[Any] | None = None
+        self._known_bits = 0
+        # Of each component and level: how its key begins, and its rank among the keys that do.
+        self._head: npt.NDArray[np.uint64] = np.zeros((self._components, 1), np.uint64)
+        self._ranks = np.zeros((self._components, 1), np.int64)
+        self._counts: npt.NDArray[np.int64] | None = None
+        self._least = np.full(self._components, np.iinfo(np.uint64).max, np.uint64)
+        self._greatest = np.zeros(self._components, np.uint64)
+        self._has_nan = np.zeros(self._components, np.bool_)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the quantiles are known."""
+        return self._dtype is not None and self._known_bits == self._width
+
+    @property
+    def _width(self) -> int:
+        assert self._dtype is not None
+        return self._dtype.itemsize * 8
+
+    @property
+    def _bits(self) -> int:
+        """How many bits this pass finds."""
+        cells = _COUNT_BYTES // (8 * self._head.size)
+        most = _MOST_BITS if self._known_bits else _FIRST_BITS
+        return min(max(cells.bit_length() - 1, 1), most, self._width - self._known_bits)
+
+    def add(self, column: pa.Array | pa.ChunkedArray) -> None:
+        """Add rows of one table.
+
+        Raises:
+            ValueError: They are no numbers of the shape and type of the others, or some are null.
+        """
+        values = _dense_values(column)
+        if values is None or values.size % self._components:
+            raise ValueError(f"{column.type} cannot be summed up in the shape {self._shape}")
+        if self._dtype is None:
+            self._dtype = values.dtype
+        if values.dtype != self._dtype:
+            raise ValueError(f"there are rows of {values.dtype} and of {self._dtype}")
+        keys = _ordered_keys(values.reshape(-1, self._components))
+        bits = self._bits
+        if self._counts is None:
+            self._counts = np.zeros((*self._head.shape, 1 << bits), np.int64)
+        if not self._known_bits:
+            self._least = np.minimum(self._least, keys.min(axis=0))
+            self._greatest = np.maximum(self._greatest, keys.max(axis=0))
+            if values.dtype.kind == "f":
+                self._has_nan |= np.isnan(values).reshape(-1, self._components).any(axis=0)
+        cells = (keys >> np.uint64(self._width - self._known_bits - bits)).astype(np.int64)
+        cells &= (1 << bits) - 1
+        levels = self._head.shape[1]
+        cells += np.arange(self._components) * (levels << bits)
+        counts = self._counts.reshape(-1)
+        if not self._known_bits:
+            np.add.at(counts, cells.reshape(-1), 1)
+            return
+        heads = keys >> np.uint64(self._width - self._known_bits)
+        for level in range(levels):
+            np.add.at(counts, cells[heads == self._head[:, level]] + (level << bits), 1)
+
+    def end_pass(self) -> None:
+        """All rows were added once more."""
+        if self._counts is None:
+            raise ValueError("there are no rows")
+        bits, is_first = self._bits, not self._known_bits
+        if is_first:
+            total = int(self._counts[0, 0].sum())
+            ranks = [rank_of(level, total) for level in QUANTILES.values()]
+            self._ranks = np.tile(np.array(ranks), (self._components, 1))
+            self._head = np.repeat(self._head, len(ranks), axis=1)
+        whole = self._ranks.copy()
+        self._head <<= np.uint64(bits)
+        for component, of_levels in enumerate(self._counts):
+            for level, rank in enumerate(whole[component].tolist()):
+                if not level or not is_first:
+                    cumulated = np.cumsum(of_levels[level])
+                digit = int(np.searchsorted(cumulated, rank, side="right"))
+                self._head[component, level] |= np.uint64(digit)
+                self._ranks[component, level] -= cumulated[digit - 1] if digit else 0
+        self._known_bits += bits
+        self._counts = None
+        differing = int((self._least ^ self._greatest).max()).bit_length()
+        if is_first and self._width - differing > self._known_bits:
+            # All keys begin alike: mostly so of whole numbers, which are small.
+            self._known_bits = self._width - differing
+            head = self._least >> np.uint64(differing)
+            self._head = np.repeat(head[:, np.newaxis], whole.shape[1], axis=1)
+            self._ranks = whole
+
+    def result(self) -> dict[str, Any]:
+        """Return the quantiles as nested lists; NaN where a component has NaN."""
+        assert self._dtype is not None
+        values = _values_of_keys(self._head, self._dtype).astype(np.float64)
+        values[self._has_nan] = np.nan
+        return {
+            name: values[:, level].reshape(self._shape).tolist()
+            for level, name in enumerate(QUANTILES)
+        }
+
+
+def _ordered_keys(values: Array) -> npt.NDArray[np.uint64]:
+    width = values.dtype.itemsize * 8
+    bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    sign = np.uint64(1 << (width - 1))
+    if values.dtype.kind == "i":
+        return bits ^ sign
+    if values.dtype.kind == "f":
+        ones = np.uint64((1 << width) - 1)
+        return np.where(bits & sign != 0, bits ^ ones, bits | sign)
+    return bits
+
+
+def _values_of_keys(keys: npt.NDArray[np.uint64], dtype: np.dtype[Any]) -> Array:
+    width = dtype.itemsize * 8
+    sign = np.uint64(1 << (width - 1))
+    bits = keys
+    if dtype.kind == "i":
+        bits = keys ^ sign
+    elif dtype.kind == "f":
+        ones = np.uint64((1 << width) - 1)
+        bits = np.where(keys & sign != 0, keys ^ sign, keys ^ ones)
+    return bits.astype(f"u{dtype.itemsize}").view(dtype)
+
+
+class QuantileCheck:
+    """Tells in one pass over the rows whether some values are their quantiles, by counting.
+
+    A value v is at rank r, counted from 0, if at most r values are below it and more than r are not
+    above it.
+    """
+
+    def __init__(self, quantiles: Mapping[str, Any]) -> None:
+        self._names = [name for name in QUANTILES if name in quantiles]
+        self._wanted = np.stack([np.array(quantiles[name], np.float64) for name in self._names])
+        self._wanted = self._wanted.reshape(len(self._names), -1)
+        self._below = np.zeros(self._wanted.shape, np.int64)
+        self._up_to = np.zeros(self._wanted.shape, np.int64)
+        self._has_nan: npt.NDArray[np.bool_] = np.zeros(self._wanted.shape[1], np.bool_)
+        self._rows = 0
+
+    def add(self, column: pa.Array | pa.ChunkedArray) -> None:
+        """Count the rows of one table."""
+        values = _dense_values(column)
+        if values is None or values.size % self._wanted.shape[1]:
+            raise ValueError(f"{column.type} has other quantiles")
+        rows = values.reshape(-1, self._wanted.shape[1])
+        self._rows += len(rows)
+        if rows.dtype.kind == "f":
+            self._has_nan |= np.asarray(np.isnan(rows).any(axis=0))
+        for level, wanted in enumerate(self._wanted):
+            self._below[level] += (rows < wanted).sum(axis=0)
+            self._up_to[level] += (rows <= wanted).sum(axis=0)
+
+    def wrong(self) -> list[str]:
+        """Return the names of the quantiles that are something else."""
+        ranks = [rank_of(QUANTILES[name], self._rows) for name in self._names]
+        rank = np.array(ranks)[:, np.newaxis]
+        holds: npt.NDArray[np.bool_] = (self._below <= rank) & (rank < self._up_to)
+        is_right = np.where(self._has_nan, np.isnan(self._wanted), holds)
+        return [name for name, of in zip(self._names, is_right, strict=True) if not of.all()]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which frames and which pixels of an episode go into the statistics of its images.
+
+
+# LeRobot's numbers: length ** 0.75 frames, within these limits, evenly spread.
+_FEWEST_FRAMES = 100
+_MOST_FRAMES = 10_000
+_POWER = 0.75
+# A longer side of 300 pixels or more is thinned out to about 150.
+_UNTOUCHED_SIDE = 300
+_TARGET_SIDE = 150
+
+
+def sample_indices(length: int) -> list[int]:
+    """Return the frames of an episode that its image statistics are computed from.
+
+    All frames up to 100, 177 of 1,000, 1,000 of 10,000; the first and the last are among them.
+
+    Returns:
+        Distinct frames, ascending, as LeRobot's ``sample_indices`` has them.
+    """
+    count = max(min(length, _FEWEST_FRAMES), min(int(length**_POWER), _MOST_FRAMES))
+    # Halves go to the even neighbour, in NumPy as in LeRobot.
+    indices: list[int] = np.round(np.linspace(0, length - 1, count)).astype(int).tolist()
+    return indices
+
+
+def downsampled(picture: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return every n-th row and column of a picture of shape (height, width, channels).
+
+    n is the longer side over 150, rounded down, where that side has 300 pixels or more.
+    """
+    side = max(picture.shape[:2])
+    if side < _UNTOUCHED_SIDE:
+        return picture
+    step = side // _TARGET_SIDE
+    return picture[::step, ::step]
+
+
+# ------------------------------------------------------------------------------------------------
+# Statistics of the frames of one camera in one episode.
+
+
+_MAX_COLOUR = 255
+
+
+class ImageStats:
+    """Collects frames and gives their statistics, exactly, one value a channel.
+
+    What is kept is how often each channel took each of its values: a few kilobytes, however many
+    frames come. All statistics follow from it in whole numbers and are rounded once. Frames are
+    thinned out as LeRobot does before they are counted.
+
+    Args:
+        quantiles: Whether to add ``q01``, ``q10``, ``q50``, ``q90`` and ``q99``.
+        is_depth: Values are distances and keep their units; colours are divided by 255.
+    """
+
+    def __init__(self, *, quantiles: bool, is_depth: bool = False) -> None:
+        self._quantiles = quantiles
+        self._scale = 1 if is_depth else _MAX_COLOUR
+        self._counts: npt.NDArray[np.int64] | None = None
+        self._frames = 0
+
+    def add(self, frame: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
+        """Count the values of one frame."""
+        values = {np.dtype(np.uint8): 256, np.dtype(np.uint16): 65536}.get(frame.dtype)
+        if values is None or (values > 256 and self._scale != 1):
+            raise ValueError(f"frames are of {frame.dtype}")
+        if frame.ndim != 3 or not frame.size:
+            raise ValueError(f"a frame has shape {frame.shape}")
+        if self._counts is None:
+            self._counts = np.zeros((frame.shape[2], values), np.int64)
+        if self._counts.shape != (frame.shape[2], values):
+            raise ValueError("frames have different numbers of channels or bits")
+        thinned = downsampled(frame)
+        for channel in range(len(self._counts)):
+            found = np.bincount(thinned[..., channel].ravel(), minlength=values)
+            self._counts[channel] += found
+        self._frames += 1
+
+    def levels(self) -> list[list[list[int]]]:
+        """Return the values that each channel took, and how often it took each of them."""
+        assert self._counts is not None
+        taken = [np.flatnonzero(counts) for counts in self._counts]
+        return [
+            [values.tolist(), counts[values].tolist()]
+            for values, counts in zip(taken, self._counts, strict=True)
+        ]
+
+    def add_levels(self, levels: Sequence[Sequence[Sequence[int]]]) -> None:
+        """Count what another episode's `levels` says; frames are not counted."""
+        if self._counts is None:
+            values = 256 if self._scale == _MAX_COLOUR else 65536
+            self._counts = np.zeros((len(levels), values), np.int64)
+        for counts, (values_of_channel, times) in zip(self._counts, levels, strict=True):
+            counts[values_of_channel] += times
+
+    def result(self) -> dict[str, Any]:
+        """Return the statistics as nested lists of shape (channels, 1, 1).
+
+        ``count`` is the number of frames, shape (1,). Quantiles are over pixels: the value at rank
+        ⌈level × pixels⌉ in ascending order.
+        """
+        if self._counts is None:
+            raise ValueError("there are no frames")
+        channels = [_Channel(counts, self._scale) for counts in self._counts]
+
+        def each(statistic: Callable[[_Channel], float]) -> list[list[list[float]]]:
+            return [[[statistic(channel)]] for channel in channels]
+
+        stats: dict[str, Any] = {
+            "min": each(_Channel.minimum),
+            "max": each(_Channel.maximum),
+            "mean": each(_Channel.mean),
+            "std": each(_Channel.std),
+            "count": [self._frames],
+        }
+        if self._quantiles:
+            for name, level in QUANTILES.items():
+                stats[name] = [[[channel.quantile(level)]] for channel in channels]
+        return stats
+
+
+class _Channel:
+    """The values that one channel took and how often, as whole numbers of any size."""
+
+    def __init__(self, counts: npt.NDArray[np.int64], scale: int) -> None:
+        present = np.flatnonzero(counts)
+        self._scale = scale
+        self._levels: list[int] = present.tolist()
+        self._cumulated = np.cumsum(counts[present])
+        self._pixels = int(self._cumulated[-1])
+        pairs = list(zip(self._levels, counts[present].tolist(), strict=True))
+        self._sum: int = sum(level * count for level, count in pairs)
+        self._sum_of_squares: int = sum(level * level * count for level, count in pairs)
+
+    def minimum(self) -> float:
+        return self._levels[0] / self._scale
+
+    def maximum(self) -> float:
+        return self._levels[-1] / self._scale
+
+    def mean(self) -> float:
+        return self._sum / (self._pixels * self._scale)
+
+    def std(self) -> float:
+        # √(n Σx² − (Σx)²) / n, where the difference is exact.
+        spread = self._pixels * self._sum_of_squares - self._sum**2
+        return math.sqrt(spread / (self._pixels * self._scale) ** 2)
+
+    def quantile(self, level: float) -> float:
+        rank = rank_of(level, self._pixels)
+        place = int(np.searchsorted(self._cumulated, rank, side="right"))
+        return self._levels[place] / self._scale

@@ -1,0 +1,1 @@
+"""Plain values: selection, repairs, layout and scan. Nothing here touches a disk."""

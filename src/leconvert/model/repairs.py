@@ -1,0 +1,541 @@
+"""What a conversion is allowed to change about a dataset, and what one conversion changes.
+
+By default rows, statistics and tables are copied as they stand. `RepairOptions` is what the user
+allows; the scan turns it into `Repairs`, which the plan records, workers and packer carry out and
+the verification expects. Whatever is not in `Repairs` is not changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from leconvert.model.selection import BoolArray, EpisodeRanges, IntArray
+from leconvert.model.versions import SOURCE_VERSIONS
+from leconvert.support.errors import UsageError
+from leconvert.support.text import count
+
+__all__ = [
+    "DEFAULT_COLUMNS",
+    "NO_REPAIRS",
+    "TEXT_DTYPES",
+    "DroppedEpisode",
+    "LocatedFile",
+    "RepairOptions",
+    "Repairs",
+    "is_frame_rate",
+]
+
+# The columns that every v3.0 dataset has, in LeRobot's order, and the types it gives them.
+DEFAULT_COLUMNS: Mapping[str, str] = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+# Features that LeRobot keeps no statistics of.
+TEXT_DTYPES = frozenset({"string", "language"})
+_ON_BAD_EPISODE = ("fail", "drop")
+# Flags that are given once for each of several features.
+_PLURALS = ("drop_feature", "rename_feature")
+# What LeRobot adds to every frame beside the columns that all datasets have.
+_OF_FRAMES = frozenset({"task", "subtask"})
+
+
+def is_frame_rate(text: str) -> bool:
+    """Whether a text is a decimal that can be a number of frames a second."""
+    return re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) is not None and float(text) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairOptions:
+    """What the user allows a conversion to change.
+
+    Attributes:
+        on_bad_episode: ``fail`` stops where an episode is damaged, ``drop`` leaves it out and
+            numbers the others anew.
+        retime: Timestamps become ``frame / fps``.
+        reindex: ``frame_index``, ``episode_index`` and ``index`` are counted anew.
+        remap_tasks: Tasks are numbered anew, so that a task's row is its index.
+        unwrap_scalars: Lists of one value become the value, as LeRobot stores such features.
+        fill_stats: Statistics that are missing or stale are computed from the data.
+        recompute_stats: Statistics of every feature are computed from the data.
+        quantiles: Statistics have quantiles, for which those of numeric columns are computed anew.
+        drop_features: Features that are left out, columns and video files alike.
+        rename_features: Features that have another name in the result, each as ``OLD=NEW``.
+        accept: Codes of findings that shall not stop the conversion, as far as it can do without.
+        declare_features: Columns that ``info.json`` does not declare are declared as they are
+            stored.
+        locate_files: Files of episodes that lie elsewhere than their template says are taken from
+            there.
+        tasks_from: ``episodes`` gives the rows of an episode the task that ``episodes.jsonl``
+            lists for it; None leaves rows their own.
+        assume_version: The version to read a source as whose ``codebase_version`` is none.
+        assume_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
+        fetch_unfit: Of a dataset whose files stay on the Hub those are fetched that have to be
+            written anew, or decoded; the result is the same.
+
+    Raises:
+        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is no such choice,
+            ``assume_fps`` no rate, or one of ``rename_features`` cannot be.
+    """
+
+    on_bad_episode: str = "fail"
+    retime: bool = False
+    reindex: bool = False
+    remap_tasks: bool = False
+    unwrap_scalars: bool = False
+    fill_stats: bool = False
+    recompute_stats: bool = False
+    quantiles: bool = False
+    drop_features: tuple[str, ...] = ()
+    rename_features: tuple[str, ...] = ()
+    accept: tuple[str, ...] = ()
+    declare_features: bool = False
+    locate_files: bool = False
+    tasks_from: str | None = None
+    assume_version: str | None = None
+    assume_fps: str | None = None
+    fetch_unfit: bool = False
+
+    def __post_init__(self) -> None:
+        for flag, value, choices in (
+            ("--on-bad-episode", self.on_bad_episode, _ON_BAD_EPISODE),
+            ("--tasks-from", self.tasks_from, (None, "episodes")),
+            ("--assume-version", self.assume_version, (None, *SOURCE_VERSIONS)),
+        ):
+            if value not in choices:
+                allowed = " or ".join(filter(None, choices))
+                raise UsageError(f"{flag} takes {allowed}, not {value!r}.")
+        if self.assume_fps is not None and not is_frame_rate(self.assume_fps):
+            raise UsageError(
+                f"--assume-fps takes a number of frames a second, not {self.assume_fps!r}."
+            )
+        _check_renames(self.rename_features, self.drop_features)
+
+    @property
+    def renames(self) -> dict[str, str]:
+        """New name of each feature that is renamed."""
+        return {old: new for old, _, new in map(_parted, self.rename_features)}
+
+    @classmethod
+    def of_flags(cls, flags: Iterable[str]) -> RepairOptions:
+        """Return the options that some flags of the command line stand for.
+
+        Args:
+            flags: Each as a user types it, such as ``--drop-feature action``.
+        """
+        given: dict[str, Any] = {}
+        defaults = asdict(cls())
+        for flag in flags:
+            name, *values = shlex.split(flag)
+            key = name.removeprefix("--").replace("-", "_")
+            key = f"{key}s" if key in _PLURALS else key
+            if isinstance(defaults[key], tuple):
+                given[key] = (*given.get(key, ()), *values)
+            else:
+                given[key] = values[0] if values else True
+        return cls(**given)
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags of the command line that stand for the options; see `of_flags`."""
+        flags: list[str] = []
+        default = asdict(RepairOptions())
+        for key, value in asdict(self).items():
+            if value == default[key]:
+                continue
+            name = key[:-1] if key[:-1] in _PLURALS else key
+            flag = f"--{name.replace('_', '-')}"
+            values = value if isinstance(value, tuple) else [value]
+            flags += [flag if each is True else f"{flag} {shlex.quote(each)}" for each in values]
+        return tuple(flags)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping of what changes a result and is not the default."""
+        default = asdict(replace(RepairOptions(), fetch_unfit=self.fetch_unfit))
+        record = {key: value for key, value in asdict(self).items() if value != default[key]}
+        return {
+            key: sorted(value) if isinstance(value, tuple) else value
+            for key, value in record.items()
+        }
+
+    @property
+    def reading(self) -> Repairs:
+        """What of the repairs decides how ``info.json`` is read."""
+        return Repairs(assumed_version=self.assume_version, assumed_fps=self.assume_fps)
+
+
+def _parted(rename: str) -> tuple[str, str, str]:
+    return rename.partition("=")
+
+
+def _check_renames(renames: Sequence[str], dropped: Collection[str]) -> None:
+    """Refuse names that no dataset can have, whatever the source."""
+    taken: set[str] = set()
+    for rename in renames:
+        old, equals, new = _parted(rename)
+        said, helps = f"--rename-feature {rename}", None
+        if not (old and equals and new):
+            raise UsageError(
+                f"{said}: that is not OLD=NEW.",
+                next_step="Write the feature's name, an equals sign and its new name.",
+            )
+        if old in DEFAULT_COLUMNS or new in DEFAULT_COLUMNS or new in _OF_FRAMES:
+            name = old if old in DEFAULT_COLUMNS else new
+            raise UsageError(
+                f"{said}: {name} is a name of LeRobot's own.",
+                next_step="Other features can be renamed, and to other names.",
+            )
+        if "/" in new or "\\" in new or new.startswith(".") or not new.isprintable():
+            helps = "Take letters, digits, dots, underscores and hyphens, such as "
+            helps += "observation.images.front."
+            raise UsageError(f"{said}: the new name cannot name a folder.", next_step=helps)
+        if old in dropped:
+            raise UsageError(
+                f"{said}: --drop-feature leaves {old} out.", next_step="Give one of the two."
+            )
+        if old in taken or new in taken or old == new:
+            raise UsageError(
+                f"{said}: {old if old in taken else new} is given twice.",
+                next_step="Rename each feature once, and to a name that no other has.",
+            )
+        taken |= {old, new}
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedEpisode:
+    """An episode that is left out: its index in the source, and the code of the finding why."""
+
+    episode: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedFile:
+    """A file of an episode that does not lie where its template says.
+
+    Attributes:
+        stream: Its stream.
+        episode: The episode's index in the source.
+        path: Where it lies, relative to the source.
+    """
+
+    stream: str
+    episode: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """What one conversion changes; nothing by default.
+
+    Attributes:
+        selected_episodes: The episodes of the source that alone were asked for; None for all.
+        dropped_episodes: Those among them that are left out for what was found, ascending.
+        dropped_features: Features that are left out, sorted.
+        computed_columns: Default columns that are computed and not copied, in the order of
+            `DEFAULT_COLUMNS`: ``timestamp`` is ``frame / fps``, ``frame_index`` the frame,
+            ``episode_index`` the episode's place in the result, ``index`` the frame's place in the
+            result. ``task_index`` is `added_task` where it is added, and mapped where ``task_map``
+            is given.
+        added_columns: Those of them that the source lacks; they come last.
+        task_map: Source task index to result task index; None leaves tasks as they are.
+        unwrapped_columns: Columns whose lists of one value become the value, sorted.
+        cast_columns: Default columns of whole numbers that are stored as floating-point numbers and
+            become int64, in the order of `DEFAULT_COLUMNS`.
+        computed_stats: Features whose statistics are computed from the data and not copied, sorted.
+        stats_episodes: Features among them whose statistics are computed in some episodes and
+            copied in the others: feature to the episodes' indices in the source, ascending.
+        quantiles: Whether computed statistics have quantiles, as where those that are copied do.
+        assumed_version: The version that the source is read as, where its ``codebase_version``
+            says another, or none.
+        assumed_fps: Frames a second, a decimal, where ``info.json`` says others, or none.
+        declared_features: Features that are declared as they are stored, where the source
+            declares them otherwise or not at all; cameras as most of their clips are.
+        located_files: Files that are taken from elsewhere than their template says, sorted.
+        tasks_from: ``episodes`` where the rows of an episode with one task have the task that
+            ``episodes.jsonl`` lists for it; None where they have their own.
+        task_columns: Further columns that ``task_map`` maps, sorted.
+        trimmed_episodes: The first frame that stays of an episode, and the one after the last, by
+            the episode's index in the source. ``timestamp`` and ``frame_index`` of such an episode
+            are computed, too.
+        renamed_features: New name of each feature that is renamed. All that is said of features
+            here calls them by it, but for ``declared_features`` and ``located_files``.
+    """
+
+    dropped_episodes: tuple[DroppedEpisode, ...] = ()
+    dropped_features: tuple[str, ...] = ()
+    computed_columns: tuple[str, ...] = ()
+    added_columns: tuple[str, ...] = ()
+    task_map: Mapping[int, int] | None = field(default=None)
+    unwrapped_columns: tuple[str, ...] = ()
+    cast_columns: tuple[str, ...] = ()
+    computed_stats: tuple[str, ...] = ()
+    stats_episodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    quantiles: bool = False
+    assumed_version: str | None = None
+    assumed_fps: str | None = None
+    declared_features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    located_files: tuple[LocatedFile, ...] = ()
+    tasks_from: str | None = None
+    task_columns: tuple[str, ...] = ()
+    selected_episodes: EpisodeRanges | None = None
+    trimmed_episodes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    renamed_features: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def change_rows(self) -> bool:
+        """Whether rows are anything but copied."""
+        return bool(
+            self.dropped_features
+            or self.computed_columns
+            or self.unwrapped_columns
+            or self.cast_columns
+            or self.task_map
+            or self.tasks_from
+            or self.trimmed_episodes
+            or self.renamed_features
+        )
+
+    def renamed(self, name: str) -> str:
+        """Return the result's name of a feature of the source."""
+        return self.renamed_features.get(name, name)
+
+    def columns_computed(self, *, trimmed: bool) -> tuple[str, ...]:
+        """Return the columns that are computed in an episode, in the order of `DEFAULT_COLUMNS`.
+
+        Args:
+            trimmed: Whether the episode is trimmed.
+        """
+        rebased = ("timestamp", "frame_index") if trimmed else ()
+        return tuple(
+            name for name in DEFAULT_COLUMNS if name in self.computed_columns or name in rebased
+        )
+
+    def __bool__(self) -> bool:
+        return self != NO_REPAIRS
+
+    @property
+    def added_task(self) -> int:
+        """The result's index of the only task, for rows that have no ``task_index``."""
+        return min((self.task_map or {}).values(), default=0)
+
+    def keeps(self, episode_index: IntArray) -> BoolArray:
+        """Return which of a source's episodes are in the result, shape (E,)."""
+        dropped = [dropped.episode for dropped in self.dropped_episodes]
+        kept: BoolArray = ~np.isin(episode_index, dropped)
+        if self.selected_episodes is not None:
+            kept &= self.selected_episodes.holds(episode_index)
+        return kept
+
+    def features(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result's features, given those of the source's ``info.json``.
+
+        These may have their new names already.
+        """
+        kept = {
+            self.renamed(key): copy.deepcopy(dict(feature))
+            for key, feature in self._declared(features).items()
+            if key not in self.dropped_features
+        }
+        for name in self.added_columns:
+            kept[name] = {"dtype": DEFAULT_COLUMNS[name], "shape": [1], "names": None}
+        return kept
+
+    def _declared(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        is_renamed = {old: new for old, new in self.renamed_features.items() if new in features}
+        declared = {is_renamed.get(key, key): ft for key, ft in self.declared_features.items()}
+        return {**features, **declared}
+
+    def computes_stats(self, feature: str, episode: int) -> bool:
+        """Whether the statistics of a feature are computed in an episode, by its source's index."""
+        if feature not in self.computed_stats:
+            return False
+        episodes = self.stats_episodes.get(feature)
+        if episodes is None:
+            return True
+        place = bisect_left(episodes, episode)
+        return place < len(episodes) and episodes[place] == episode
+
+    def replaces_stats(self, features: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether no statistics of the source are kept: those of all features are computed."""
+        return all(
+            (name in self.computed_stats and name not in self.stats_episodes)
+            or name in self.dropped_features
+            for name, feature in features.items()
+            if feature["dtype"] not in TEXT_DTYPES
+        )
+
+    def tasks(self, tasks: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Return the result's tasks as (index, text), given those of the source."""
+        if self.task_map is None:
+            return list(tasks)
+        texts = {self.task_map[index]: text for index, text in tasks if index in self.task_map}
+        return sorted(texts.items())
+
+    def summary(self) -> list[str]:
+        """Return what is changed, a few words each."""
+        copied = [name for name in self.computed_columns if name not in self.added_columns]
+        parts = {
+            f"only episodes {self.selected_episodes} asked for": self.selected_episodes,
+            ", ".join(
+                f"episode {episode} trimmed to its frames {first}:{stop}"
+                for episode, (first, stop) in self.trimmed_episodes.items()
+            ): self.trimmed_episodes,
+            f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
+            f"{', '.join(self.dropped_features)} left out": self.dropped_features,
+            ", ".join(
+                f"{old} called {new}" for old, new in self.renamed_features.items()
+            ): self.renamed_features,
+            f"{', '.join(copied)} computed": copied,
+            f"{', '.join(self.added_columns)} added": self.added_columns,
+            "tasks numbered anew": self.task_map,
+            f"task indices in {', '.join(self.task_columns)} numbered anew": self.task_columns,
+            "tasks of rows taken from episodes.jsonl": self.tasks_from,
+            f"{', '.join(self.unwrapped_columns)} unwrapped": self.unwrapped_columns,
+            f"{', '.join(self.cast_columns)} stored as int64": self.cast_columns,
+            f"{', '.join(self.declared_features)} declared as stored": self.declared_features,
+            f"{count(len(self.located_files), 'file')} taken from another place": (
+                self.located_files
+            ),
+            f"read as {self.assumed_version}": self.assumed_version,
+            f"{self.assumed_fps} frames a second assumed": self.assumed_fps,
+            f"statistics of {count(len(self.computed_stats), 'feature')} computed": (
+                self.computed_stats
+            ),
+        }
+        return [words for words, changed in parts.items() if changed]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping; `from_record` reads it."""
+        record = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+        }
+        record["stats_episodes"] = {
+            name: list(episodes) for name, episodes in self.stats_episodes.items()
+        }
+        # Of older records only those without a selection say all.
+        del record["selected_episodes"], record["trimmed_episodes"], record["renamed_features"]
+        if not self.cast_columns:
+            del record["cast_columns"]
+        if self.renamed_features:
+            record["renamed_features"] = dict(sorted(self.renamed_features.items()))
+        if self.trimmed_episodes:
+            record["trimmed_episodes"] = [
+                [episode, *frames] for episode, frames in sorted(self.trimmed_episodes.items())
+            ]
+        if self.selected_episodes is not None:
+            record["selected_episodes"] = [list(ends) for ends in self.selected_episodes.ranges]
+        if self.task_map is not None:
+            record["task_map"] = [list(entry) for entry in sorted(self.task_map.items())]
+        return record
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any] | None) -> Repairs:
+        """Return what `as_record` wrote; None, as from plans before there were repairs, is none."""
+        if not record:
+            return cls()
+        task_map = record["task_map"]
+        repairs = cls(
+            dropped_episodes=tuple(
+                DroppedEpisode(int(entry["episode"]), str(entry["code"]))
+                for entry in record["dropped_episodes"]
+            ),
+            dropped_features=_names(record, "dropped_features"),
+            computed_columns=_names(record, "computed_columns"),
+            added_columns=_names(record, "added_columns"),
+            task_map=None if task_map is None else {int(old): int(new) for old, new in task_map},
+            unwrapped_columns=_names(record, "unwrapped_columns", optional=True),
+            cast_columns=_names(record, "cast_columns", optional=True),
+            computed_stats=_names(record, "computed_stats"),
+            stats_episodes={
+                str(name): tuple(map(int, episodes))
+                for name, episodes in record.get("stats_episodes", {}).items()
+            },
+            quantiles=record["quantiles"],
+            assumed_fps=_frame_rate(record),
+            assumed_version=_one_of(record, "assumed_version", SOURCE_VERSIONS),
+            declared_features=_features(record.get("declared_features", {})),
+            located_files=tuple(
+                LocatedFile(str(entry["stream"]), int(entry["episode"]), str(entry["path"]))
+                for entry in record.get("located_files", ())
+            ),
+            tasks_from=_one_of(record, "tasks_from", ("episodes",)),
+            task_columns=_names(record, "task_columns", optional=True),
+            selected_episodes=_ranges(record.get("selected_episodes")),
+            trimmed_episodes=_intervals(record.get("trimmed_episodes", [])),
+            renamed_features=_renames(record.get("renamed_features", {})),
+        )
+        computed = {*repairs.computed_columns, *repairs.added_columns, *repairs.cast_columns}
+        unknown = computed - DEFAULT_COLUMNS.keys()
+        if unknown:
+            raise ValueError(f"no column {min(unknown)!r} is computed")
+        if type(repairs.quantiles) is not bool:
+            raise ValueError(f"quantiles is {repairs.quantiles!r}")
+        return repairs
+
+
+def _names(record: Mapping[str, Any], key: str, *, optional: bool = False) -> tuple[str, ...]:
+    names = record.get(key, []) if optional else record[key]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} is no list of names")
+    return tuple(names)
+
+
+def _ranges(record: Any) -> EpisodeRanges | None:
+    if record is None:
+        return None
+    ranges = EpisodeRanges(tuple((int(first), int(last)) for first, last in record))
+    if not ranges.ranges or any(first > last for first, last in ranges.ranges):
+        raise ValueError(f"selected_episodes is {record!r}")
+    if ranges != EpisodeRanges.of(ranges.ranges):
+        raise ValueError(f"selected_episodes is {record!r}")
+    return ranges
+
+
+def _intervals(record: Any) -> dict[int, tuple[int, int]]:
+    found = {int(episode): (int(first), int(stop)) for episode, first, stop in record}
+    if len(found) != len(record) or any(not 0 <= first < stop for first, stop in found.values()):
+        raise ValueError(f"trimmed_episodes is {record!r}")
+    return found
+
+
+def _renames(record: Any) -> dict[str, str]:
+    if not isinstance(record, dict) or not all(isinstance(new, str) for new in record.values()):
+        raise ValueError(f"renamed_features is {record!r}")
+    return dict(record)
+
+
+def _one_of(record: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:
+    value = record.get(key)
+    if value is not None and value not in choices:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def _frame_rate(record: Mapping[str, Any]) -> str | None:
+    value = record.get("assumed_fps")
+    if value is not None and not (isinstance(value, str) and is_frame_rate(value)):
+        raise ValueError(f"assumed_fps is {value!r}")
+    return value
+
+
+def _features(features: Any) -> dict[str, Mapping[str, Any]]:
+    if not isinstance(features, dict) or not all(
+        isinstance(feature, dict) and isinstance(feature.get("dtype"), str)
+        for feature in features.values()
+    ):
+        raise ValueError("declared_features is no table of features")
+    return features
+
+
+NO_REPAIRS = Repairs()

@@ -1,0 +1,432 @@
+"""Which episodes of a source are converted: the user's choice, and what it comes to."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from fractions import Fraction
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.support.errors import UsageError
+from leconvert.support.text import count, shown
+
+__all__ = [
+    "EpisodeRanges",
+    "EpisodeSelection",
+    "FrameInterval",
+    "parse_frames",
+    "parse_parts",
+    "split_episodes",
+]
+
+_LISTED = 3
+_ITEM = re.compile(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRanges:
+    """Some episodes of a source by their indices there.
+
+    Attributes:
+        ranges: First and last episode of each range; ascending, with a gap between any two.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, ranges: Iterable[tuple[int, int]]) -> EpisodeRanges:
+        """Return ranges in any order, which may overlap, as one value."""
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(ranges):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+            else:
+                merged.append((first, last))
+        return cls(tuple(merged))
+
+    @classmethod
+    def of_episodes(cls, episodes: IntArray) -> EpisodeRanges:
+        """Return the ranges of some episodes, given ascending."""
+        breaks = np.flatnonzero(np.diff(episodes) != 1)
+        firsts = episodes[np.concatenate(([0], breaks + 1))] if len(episodes) else episodes
+        lasts = episodes[np.concatenate((breaks, [-1]))] if len(episodes) else episodes
+        return cls(tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)))
+
+    def __str__(self) -> str:
+        return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in self.ranges)
+
+    def __contains__(self, episode: int) -> bool:
+        place = bisect_right(self.ranges, episode, key=lambda ends: ends[0]) - 1
+        return place >= 0 and episode <= self.ranges[place][1]
+
+    def holds(self, episodes: IntArray) -> BoolArray:
+        """Return whether each episode is one of them, shape (E,)."""
+        ends = np.array(self.ranges, dtype=np.int64).reshape(-1, 2)
+        place = np.searchsorted(ends[:, 0], episodes, side="right") - 1
+        held: BoolArray = (place >= 0) & (episodes <= ends[place, 1]) if len(ends) else place >= 0
+        return held
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FrameInterval:
+    """The frames of one episode that are kept, counted from 0.
+
+    Attributes:
+        episode: The episode's number in the source.
+        first: The first frame that is kept.
+        stop: The one after the last; None for all that follow.
+    """
+
+    episode: int
+    first: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first < 0 or (self.stop is not None and self.stop <= self.first):
+            raise UsageError(
+                f"--frames {self.first}:{'' if self.stop is None else self.stop} leaves no frame.",
+                next_step="Write FROM:TO; FROM is the first frame that stays, counted from 0, and "
+                "TO the one after the last.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSelection:
+    """Which episodes are converted; all by default. They keep the order of the source.
+
+    Episodes have the numbers that the source gives them.
+
+    Attributes:
+        episodes: Only these: numbers and ranges such as ``0-99,120``; None for all.
+        exclude_episodes: All but these, likewise.
+        exclude_tasks: None of those that list one of these tasks.
+        frames: Of some episodes these frames alone; of all others all.
+
+    Raises:
+        UsageError: A list is none, ``episodes`` and ``exclude_episodes`` are both given, or an
+            episode has two intervals.
+    """
+
+    episodes: str | None = None
+    exclude_episodes: str | None = None
+    exclude_tasks: tuple[str, ...] = ()
+    frames: tuple[FrameInterval, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.episodes is not None and self.exclude_episodes is not None:
+            raise UsageError(
+                "--episodes and --exclude-episodes cannot be given together.",
+                next_step="Give the episodes that are converted, or those that are not.",
+            )
+        self._lists()
+        episodes = [interval.episode for interval in self.frames]
+        for episode in episodes:
+            if episodes.count(episode) > 1:
+                raise UsageError(
+                    f"--episode {episode} is given twice.", next_step="Give one interval each."
+                )
+
+    def __bool__(self) -> bool:
+        return self != EpisodeSelection()
+
+    @property
+    def takes_some(self) -> bool:
+        """Whether not all episodes may be asked for."""
+        return replace(self, frames=()) != EpisodeSelection()
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping of what is given; the same for equal selections."""
+        record = {key: value for key, value in asdict(self).items() if value}
+        for flag, ranges in self._lists():
+            key = flag.removeprefix("--").replace("-", "_")
+            record[key] = str(EpisodeRanges.of(ranges))
+        if self.exclude_tasks:
+            record["exclude_tasks"] = sorted(set(self.exclude_tasks))
+        if self.frames:
+            record["frames"] = [list(astuple(interval)) for interval in sorted(self.frames)]
+        return record
+
+    def kept_frames(self, episode_index: IntArray, length: IntArray) -> dict[int, tuple[int, int]]:
+        """Return the first frame that stays, and the one after the last, of trimmed episodes.
+
+        Args:
+            episode_index: Indices of the episodes that are converted, ascending, shape (E,).
+            length: Their frames, shape (E,).
+
+        Raises:
+            UsageError: There is no such episode, or an interval ends beyond it or is all of it.
+        """
+        kept = {}
+        for interval in sorted(self.frames):
+            place = int(np.searchsorted(episode_index, interval.episode))
+            if place == len(episode_index) or episode_index[place] != interval.episode:
+                raise UsageError(
+                    f"--episode: the dataset has no episode {interval.episode}.",
+                    next_step=f"It has {count(len(episode_index), 'episode')}, from "
+                    f"{episode_index[0]} to {episode_index[-1]}.",
+                )
+            has, first = int(length[place]), interval.first
+            stop = has if interval.stop is None else interval.stop
+            said = f"Episode {interval.episode} has {count(has, 'frame')}"
+            if first >= has or stop > has:
+                raise UsageError(
+                    f"{said}; --frames {first}:{stop} is not within it.",
+                    next_step=f"Its frames are 0:{has}.",
+                )
+            if (first, stop) == (0, has):
+                raise UsageError(
+                    f"{said}; --frames {first}:{stop} is all of it, so nothing would change.",
+                    next_step="Give fewer frames, or leave the episode out.",
+                )
+            kept[interval.episode] = first, stop
+        return kept
+
+    def keeps(
+        self, episode_index: IntArray, tasks: Callable[[], Iterable[Sequence[str]]]
+    ) -> BoolArray:
+        """Return whether each episode of a source is converted, shape (E,).
+
+        Args:
+            episode_index: Indices of all episodes, ascending, shape (E,).
+            tasks: Gives the tasks of each.
+
+        Raises:
+            UsageError: The source lacks an episode or a task that is named, or none is left.
+        """
+        kept = np.ones(len(episode_index), dtype=np.bool_)
+        for flag, ranges in self._lists():
+            _check_known(flag, ranges, episode_index)
+            held = EpisodeRanges.of(ranges).holds(episode_index)
+            kept &= held if self.episodes is not None else ~held
+        if self.exclude_tasks:
+            kept &= ~_of_tasks(self.exclude_tasks, tasks())
+        if not kept.any():
+            raise UsageError(
+                "No episode is left to convert.",
+                next_step="Take fewer away; `leconvert convert` without a selection takes all.",
+            )
+        return kept
+
+    def _lists(self) -> list[tuple[str, list[tuple[int, int]]]]:
+        """Return the flags that are given, with the first and last episode of each item."""
+        given = (("--episodes", self.episodes), ("--exclude-episodes", self.exclude_episodes))
+        return [(flag, _parsed(text, flag)) for flag, text in given if text is not None]
+
+
+def _parsed(text: str, flag: str) -> list[tuple[int, int]]:
+    found = [_ITEM.fullmatch(item) for item in text.split(",")]
+    ranges = [(int(item[1]), int(item[2] or item[1])) for item in found if item is not None]
+    if len(ranges) < len(found) or any(first > last for first, last in ranges):
+        raise UsageError(
+            f"{flag} takes episode numbers and ranges such as 0-99,120, not {shown(text)}."
+        )
+    return ranges
+
+
+def _check_known(flag: str, ranges: Sequence[tuple[int, int]], episode_index: IntArray) -> None:
+    """Refuse episodes that a source lacks; of a range both ends must be there."""
+    ends = np.unique(np.array(ranges, dtype=np.int64))
+    unknown = ends[~np.isin(ends, episode_index)].tolist()
+    if not unknown:
+        return
+    listed = ", ".join(map(str, unknown[:_LISTED])) + (", ..." if len(unknown) > _LISTED else "")
+    one = "episode" if len(unknown) == 1 else "episodes"
+    first, last = int(episode_index[0]), int(episode_index[-1])
+    raise UsageError(
+        f"{flag}: the dataset has no {one} {listed}.",
+        next_step=f"It has {count(len(episode_index), 'episode')}, from {first} to {last}.",
+    )
+
+
+def _of_tasks(wanted: Sequence[str], tasks: Iterable[Sequence[str]]) -> BoolArray:
+    """Return whether each episode lists one of some tasks; refuse a task that none lists."""
+    known: set[str] = set()
+    found = []
+    for texts in tasks:
+        known.update(texts)
+        found.append(any(text in wanted for text in texts))
+    for text in wanted:
+        if text not in known:
+            import difflib
+
+            near = difflib.get_close_matches(text, known, _LISTED, cutoff=0) or sorted(known)
+            raise UsageError(
+                f"--exclude-task: no episode lists the task {shown(text)}.",
+                next_step=f"Some that are listed: {', '.join(map(shown, near[:_LISTED]))}.",
+            )
+    return np.array(found, dtype=np.bool_)
+
+
+_FRAMES = re.compile(r"\s*([0-9]{0,18})\s*:\s*([0-9]{0,18})\s*")
+
+
+def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameInterval, ...]:
+    """Return what ``--episode N --frames FROM:TO``, given any number of times, stand for."""
+    if len(episodes) != len(frames) or not frames:
+        raise UsageError(
+            f"--episode is given {count(len(episodes), 'time')} and --frames "
+            f"{count(len(frames), 'time')}.",
+            next_step="Give one --frames FROM:TO for each --episode N.",
+        )
+    found = []
+    for episode, text in zip(episodes, frames, strict=True):
+        match = _FRAMES.fullmatch(text)
+        if match is None or not (match[1] or match[2]):
+            raise UsageError(
+                f"--frames takes FROM:TO, such as 10:50, not {shown(text)}.",
+                next_step="FROM is the first frame that stays, counted from 0, and TO the one "
+                "after the last; either may be left out.",
+            )
+        found.append(
+            FrameInterval(episode, int(match[1] or 0), int(match[2]) if match[2] else None)
+        )
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------------
+# Several selections of one source, so that every episode is in exactly one.
+
+
+_PART_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
+_SHARE = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
+# Shares such as 0.33 are meant, not the exact fractions.
+_SHARES_TOLERANCE = Fraction(1, 50)
+_INTO_HELP = (
+    "Write shares, --into train=0.9,val=0.1, or episodes, --into train=0-99,val=100-120; a share "
+    "has a decimal point."
+)
+
+
+def parse_parts(texts: Iterable[str]) -> dict[str, float | str]:
+    """Return the parts that ``NAME=SHARE`` and ``NAME=EPISODES`` stand for, in their order.
+
+    Args:
+        texts: Each one or several of these, with commas between; an item without a ``=`` goes on
+            with the list of the part before it.
+    """
+    parts: dict[str, str] = {}
+    name = ""
+    for text in texts:
+        for place, item in enumerate(text.split(",")):
+            found, is_part, value = item.rpartition("=")
+            if is_part:
+                name = found.strip()
+                if name in parts:
+                    raise UsageError(f"--into names the part {shown(name)} twice.")
+                parts[name] = value.strip()
+            elif place:
+                parts[name] += f",{item.strip()}"
+            else:
+                raise UsageError(f"--into {shown(text)} names no part.", next_step=_INTO_HELP)
+    return {
+        name: float(value) if _SHARE.fullmatch(value) else value for name, value in parts.items()
+    }
+
+
+def split_episodes(
+    into: Mapping[str, float | str], episode_index: IntArray, *, seed: int = 0
+) -> dict[str, EpisodeRanges]:
+    """Return the episodes of each part: every episode of a source is in exactly one.
+
+    By shares, episodes are ordered by the SHA-256 of ``seed`` and their number, and each part takes
+    the next ones; none differs by a whole episode from its share. Nothing else decides: the same
+    seed and numbers give the same parts anywhere.
+
+    Args:
+        into: Name of each part, and its share of the episodes or a list such as ``0-99,120``.
+        episode_index: Indices of all episodes, ascending, shape (E,).
+        seed: Decides which episodes a share takes.
+    """
+    for name in into:
+        if not _PART_NAME.fullmatch(name):
+            raise UsageError(
+                f"{shown(name)} cannot be the name of a part, which becomes a folder's.",
+                next_step="Write letters, digits, '_', '-' and '.'.",
+            )
+    if not into:
+        raise UsageError("It is not said into which parts.", next_step=_INTO_HELP)
+    lists = {name: value for name, value in into.items() if isinstance(value, str)}
+    if len(lists) == len(into):
+        return _listed_parts(lists, episode_index)
+    if lists:
+        raise UsageError(
+            f"--into: {shown(next(iter(lists)))} is a list of episodes, and another part a share.",
+            next_step=_INTO_HELP,
+        )
+    shares = {name: float(value) for name, value in into.items()}
+    return _shared_parts(shares, episode_index, seed)
+
+
+def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str, EpisodeRanges]:
+    owner = np.full(len(episode_index), -1, dtype=np.int64)
+    names = list(lists)
+    for number, (name, text) in enumerate(lists.items()):
+        ranges = _parsed(text, f"--into {name}")
+        _check_known(f"--into {name}", ranges, episode_index)
+        held = EpisodeRanges.of(ranges).holds(episode_index)
+        twice = np.flatnonzero(held & (owner >= 0))
+        if len(twice):
+            raise UsageError(
+                f"--into: episode {episode_index[twice[0]]} is in {shown(names[owner[twice[0]]])} "
+                f"and in {shown(name)}.",
+                next_step="Give every episode to one part.",
+            )
+        owner[held] = number
+    left = EpisodeRanges.of_episodes(episode_index[owner < 0])
+    if left.ranges:
+        rest = next(
+            name
+            for name in chain(["rest"], (f"rest{n}" for n in range(2, len(lists) + 3)))
+            if name not in lists
+        )
+        raise UsageError(
+            f"--into: no part has {count(int((owner < 0).sum()), 'episode')}: {left}.",
+            next_step=f"Name one for them too, such as --into {rest}={left}; to leave them out, "
+            "convert each part with --episodes.",
+        )
+    return {
+        name: EpisodeRanges.of_episodes(episode_index[owner == number])
+        for number, name in enumerate(names)
+    }
+
+
+def _shared_parts(
+    shares: Mapping[str, float], episode_index: IntArray, seed: int
+) -> dict[str, EpisodeRanges]:
+    helps = "Give every part its share of the episodes, such as train=0.9,val=0.1."
+    for share in shares.values():
+        if not 0 < share <= 1:
+            raise UsageError(
+                f"--into: a share must be above 0 and at most 1, not {share:g}.", next_step=helps
+            )
+    total = sum(map(Fraction, shares.values()), Fraction())
+    if abs(total - 1) > _SHARES_TOLERANCE:
+        raise UsageError(
+            f"--into: the shares add up to {float(total):g}, not to 1.", next_step=helps
+        )
+    dealt = sorted(
+        episode_index.tolist(),
+        key=lambda episode: hashlib.sha256(f"{seed}:{episode}".encode()).digest(),
+    )
+    ends = accumulate(map(Fraction, shares.values()))
+    # Halves go up: each part then differs from its share by less than one episode.
+    edges = [0, *(int(len(dealt) * end / total + Fraction(1, 2)) for end in ends)]
+    parts = {}
+    for (name, share), (first, stop) in zip(shares.items(), pairwise(edges), strict=True):
+        if first == stop:
+            raise UsageError(
+                f"--into: a share of {share:g} of {count(len(dealt), 'episode')} is no episode for "
+                f"{shown(name)}.",
+                next_step="Give it a larger share, or list its episodes.",
+            )
+        parts[name] = EpisodeRanges.of_episodes(np.array(sorted(dealt[first:stop]), np.int64))
+    return parts

@@ -1,0 +1,328 @@
+"""The client of the Hub: made in one place, and its errors as errors of leconvert.
+
+Where it would ask, and with which token, is told without asking anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leconvert._version import __version__
+from leconvert.support.errors import (
+    HubAccessError,
+    HubConflictError,
+    HubError,
+    HubUnavailableError,
+    LeconvertError,
+)
+from leconvert.support.text import duration
+from leconvert.workdir.secrets import without_secrets_in
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+
+def make_api(*, endpoint: str | None = None) -> HfApi:
+    """Return a client; it asks nothing yet."""
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=endpoint, library_name="leconvert", library_version=__version__)
+
+
+def check_token(repo_id: str, api: HfApi | None = None) -> None:
+    """Refuse to push where there is no token; whether it may write there, the Hub says later."""
+    from huggingface_hub import get_token
+
+    token = None if api is None else api.token
+    if not (get_token() if token is None else token):
+        raise HubAccessError(
+            f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+        )
+
+
+def check_can_push(repo_id: str) -> None:
+    """Refuse to push where there is no token, or one that can only read.
+
+    It is asked before hours of work. Where the Hub does not say so now, the push finds out.
+    """
+    from huggingface_hub import constants, get_token
+
+    check_token(repo_id)
+    try:
+        with hub_errors(repo_id):
+            can_write = _can_write(constants.ENDPOINT, str(get_token()))
+    except HubError:
+        return
+    if not can_write:
+        raise HubAccessError(
+            f"A push to {repo_id} needs a token that may write, and this one can only read.",
+            next_step=TOKEN_HELP,
+        )
+
+
+@cache
+def _can_write(endpoint: str, token: str) -> bool:
+    """Ask the Hub, once a process, whether a token may write anything; yes where it is unknown."""
+    told = make_api(endpoint=endpoint).whoami(token=token)
+    access = (told.get("auth") or {}).get("accessToken") or {}
+    if access.get("role") != "fineGrained":
+        return bool(access.get("role") != "read")
+    allowed = access.get("fineGrained") or {}
+    scopes = [*(allowed.get("scoped") or ()), {"permissions": allowed.get("global") or ()}]
+    return any("write" in permission for scope in scopes for permission in scope["permissions"])
+
+
+# ------------------------------------------------------------------------------------------------
+# Who is asked before each request, and told of each answer.
+
+
+class _Follows(Protocol):
+    def before(self) -> None: ...
+
+    def after(self, status: int, headers: Any) -> None: ...
+
+
+_followed: list[_Follows] = []
+
+
+@contextmanager
+def follow_pace(pace: _Follows) -> Iterator[None]:
+    """Let every request of this process follow a pace within the block."""
+    _followed.append(pace)
+    try:
+        yield
+    finally:
+        _followed.remove(pace)
+
+
+def attach_hooks() -> None:
+    """Let the client's session ask first; it makes a new one after some errors, and in a fork."""
+    if not _followed:
+        return
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks
+    for kind, hook in (("request", _before_request), ("response", _after_response)):
+        if hook not in hooks[kind]:
+            hooks[kind].append(hook)
+
+
+def _before_request(_: Any) -> None:
+    for pace in tuple(_followed):
+        pace.before()
+
+
+def _after_response(response: Any) -> None:
+    for pace in tuple(_followed):
+        pace.after(response.status_code, response.headers)
+
+
+@contextmanager
+def without_its_bars() -> Iterator[None]:
+    """Keep the client from drawing progress bars within the block; ours say the same."""
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+# ------------------------------------------------------------------------------------------------
+# How the Hub would be reached from here; nothing is asked of it.
+
+
+@dataclass(frozen=True, slots=True)
+class HubAccess:
+    """How the Hub would be reached."""
+
+    endpoint: str  # its address, without credentials
+    # Where a token is: ``HF_TOKEN`` or ``hf auth login``; None if there is none. The token itself
+    # is never kept here.
+    token: str | None
+    is_offline: bool  # whether ``HF_HUB_OFFLINE`` forbids to ask it
+
+
+def hub_access() -> HubAccess:
+    """Look at the environment, and at what ``hf auth login`` stored."""
+    from huggingface_hub import constants, get_token
+
+    token = None
+    if get_token() is not None:
+        given = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+        # The client takes a variable of blanks for none, too.
+        token = "HF_TOKEN" if given.strip() else "hf auth login"
+    return HubAccess(without_secrets_in(constants.ENDPOINT), token, bool(constants.HF_HUB_OFFLINE))
+
+
+# ------------------------------------------------------------------------------------------------
+# What the client of the Hub raises, as errors of leconvert.
+#
+# - no such repo, revision or file: `HubError` (15);
+# - no answer, a broken answer, too many requests, a failure of the Hub's own: `HubUnavailableError`
+#   (15), after which only a look tells what was done;
+# - 401, 403, no token: `HubAccessError` (16);
+# - 409, 412, that is something exists already or the parent commit is not the head:
+#   `HubConflictError` (17).
+
+
+TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
+_REPORT = "the Hub does not take what this version of leconvert sends."
+_AGAIN = "Run the same command again."
+_SEND_AGAIN = "Run the same command again; what the Hub has already is not sent again."
+
+
+@contextmanager
+def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False) -> Iterator[None]:
+    """Turn errors of the Hub's client within the block into errors of leconvert."""
+    # HTTPError is what the client's own errors and those of the HTTP library below it derive from;
+    # which library that is depends on the version of the client, and is not our business.
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,
+        LocalTokenNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
+    again = _SEND_AGAIN if sends else _AGAIN
+    attach_hooks()
+    try:
+        yield
+    except LeconvertError:
+        raise
+    except OfflineModeIsEnabled as error:
+        raise HubError(
+            f"{repo_id} cannot be reached: HF_HUB_OFFLINE is set.",
+            next_step="Unset HF_HUB_OFFLINE.",
+        ) from error
+    except LocalTokenNotFoundError as error:
+        raise HubAccessError(
+            f"{repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+        ) from error
+    except HFValidationError as error:
+        raise HubError(
+            f"{repo_id!r} is no name of a repo on the Hub.",
+            next_step="Names look like ORG/NAME.",
+        ) from error
+    except HfHubHTTPError as error:
+        raise _of_answer(repo_id, revision, error, again) from error
+    except (HTTPError, ConnectionError, TimeoutError) as error:
+        raise _no_answer(repo_id, error, again) from error
+    except ValueError as error:
+        told = _of_content(repo_id, error, again)
+        if told is None:
+            raise
+        raise told from error
+    except RuntimeError as error:  # what the client makes of errors in its upload threads
+        cause = error.__cause__
+        if isinstance(cause, HfHubHTTPError):
+            raise _of_answer(repo_id, revision, cause, again) from error
+        if isinstance(cause, HTTPError | ConnectionError | TimeoutError):
+            raise _no_answer(repo_id, cause, again) from error
+        raise
+
+
+def asked_to_wait(status: int, headers: Mapping[str, str]) -> float:
+    """Return for how many seconds an answer asks to wait; 0 if it does not."""
+    names = {"Retry-After": "", **({"RateLimit": "t="} if status == 429 else {})}
+    for name, prefix in names.items():
+        for part in headers.get(name, "").split(";"):
+            text = part.strip()
+            if text.startswith(prefix) and text.removeprefix(prefix).isdigit():
+                return float(text.removeprefix(prefix))
+    return 0.0
+
+
+def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError | None:
+    """Return what the Hub says of what it was sent, or that it cannot be read; None if neither."""
+    if isinstance(error, json.JSONDecodeError):
+        return _no_answer(repo_id, error, again)
+    first, *rest = str(error).strip().splitlines() or [""]
+    said = " ".join(line.strip(" -") for line in rest).rstrip(".")
+    if "README.md" in first:
+        return HubConflictError(
+            f"The Hub does not take the head of README.md in {repo_id}: {said}.",
+            next_step="Mend it on the Hub, or push with --no-card.",
+        )
+    if first.startswith("LFS batch API"):
+        return HubError(
+            f"The Hub does not take a file of {repo_id}: {said}.",
+            next_step="Check the limits of the repo and the account.",
+        )
+    return None
+
+
+def _no_answer(repo_id: str, error: Exception, again: str) -> HubUnavailableError:
+    said = str(error).strip().rstrip(".") or type(error).__name__
+    return HubUnavailableError(
+        f"The Hub did not answer about {repo_id}: {said}.",
+        next_step="Check the network and HF_ENDPOINT. " + again,
+    )
+
+
+def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str) -> LeconvertError:
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    assert isinstance(error, HfHubHTTPError)
+    status = error.response.status_code
+    said = (error.server_message or f"status {status}").strip().splitlines()[0].rstrip(".")
+    if isinstance(error, GatedRepoError):
+        return HubAccessError(
+            f"{repo_id} is gated, and this token has no access to it.",
+            next_step="Ask for access on the repo's page.",
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return HubError(
+            f"{repo_id} has no revision {revision}." if revision else f"{repo_id}: {said}.",
+            next_step=f"`hf repo tag list {shlex.quote(repo_id)} --repo-type dataset` lists its "
+            "tags.",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return HubError(
+            f"{repo_id} is no dataset on the Hub, or this token may not see it.",
+            next_step="Check the name; for a private dataset: " + TOKEN_HELP,
+        )
+    if isinstance(error, EntryNotFoundError):
+        return HubError(f"{repo_id}: {said}.", next_step="Run again: the repo may have changed.")
+    if status in (401, 403):
+        return HubAccessError(f"The Hub refused {repo_id}: {said}.", next_step=TOKEN_HELP)
+    if status in (409, 412):
+        return HubConflictError(
+            f"{repo_id} changed meanwhile: {said}.",
+            next_step="Look at what changed on the Hub, then run the same command again.",
+        )
+    asked = asked_to_wait(status, error.response.headers)
+    if status == 429:
+        wait = f"Wait {duration(asked)}. " if asked else "Wait some minutes. "
+        return HubUnavailableError(
+            f"The Hub takes no more requests about {repo_id} for now.",
+            next_step=wait + again,
+            wait_seconds=asked,
+        )
+    if status >= 500 or status == 408:
+        return HubUnavailableError(
+            f"The Hub failed over {repo_id}: {said}.", next_step=again, wait_seconds=asked
+        )
+    return HubError(f"The Hub refused {repo_id}: {said}.", next_step="Report it: " + _REPORT)

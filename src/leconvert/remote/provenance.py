@@ -1,0 +1,333 @@
+"""Where a result came from and what it was when it was proven: a record beside the result.
+
+A conversion writes it once the result is in its place, if its source came from the Hub or if the
+result shall be pushed. A verification of all bytes writes it anew. A push goes by it: it sends what
+was proven, file by file and by content, and knows from it which state of a repo the result was made
+of. It stays where it is and is never part of the dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from leconvert.dataset.files import files_below, kept_dataset, published_files
+from leconvert.dataset.formats.v3 import read_repairs
+from leconvert.model.repairs import Repairs
+from leconvert.model.values import Finding, LayoutOptions
+from leconvert.support.errors import StorageError, WorkDirError
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.storage_errors import storage_errors
+from leconvert.workdir.fs import write_durably
+from leconvert.workdir.records import encode_record, find_record
+from leconvert.workdir.run import OpenedRun
+
+# ------------------------------------------------------------------------------------------------
+# Where on the Hub a run's source came from: a record in the run's work dir.
+#
+# It is never part of the dataset. Whoever fetches a source from the Hub writes it; a push reads
+# it, to know where the result belongs and which commit it was made of.
+
+
+_ORIGIN_KIND = "origin"
+_ORIGIN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HubOrigin:
+    """How a source that is planned came to this machine."""
+
+    origin: Origin  # the dataset on the Hub
+    # The URL with the commit, where only a sparse snapshot is here
+    # (`leconvert.remote.sparse_snapshot`); None where it was downloaded.
+    outline: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A dataset on the Hub, at one commit."""
+
+    repo_id: str  # ``ORG/NAME``
+    revision: str  # what was asked for: a tag, a branch, a commit
+    commit: str  # the commit that it was, 40 hexadecimal digits
+
+
+def origin_path(folder: Path) -> Path:
+    """Return where the record of a run lies, given the run's folder or the work dir."""
+    return folder / "origin.json"
+
+
+def write_origin(folder: Path, origin: Origin, *, run_id: str) -> None:
+    """Write or replace the record."""
+    write_durably(
+        origin_path(folder), encode_record(_ORIGIN_KIND, _ORIGIN_VERSION, run_id, asdict(origin))
+    )
+
+
+def read_origin(folder: Path) -> Origin | None:
+    """Return the record, or None where the source is no copy from the Hub."""
+    record = find_record(origin_path(folder), _ORIGIN_KIND, version=_ORIGIN_VERSION)
+    if record is None:
+        return None
+    return Origin(record["repo_id"], record["revision"], record["commit"])
+
+
+# Of a downloaded dataset. A scan passes over it, as do LeRobot and the Hub's client.
+NOTES = Path(".cache") / "leconvert"
+
+
+def known_origin(folder: Path) -> Origin | None:
+    """Return which commit a folder was downloaded from; None where nothing says so."""
+    with suppress(WorkDirError, StorageError, OSError):
+        return read_origin(folder / NOTES)
+    return None
+
+
+def _origin_of_merged(folder: Path) -> Origin | None:
+    """Return where a dataset that was merged came from, also one in the cache of the client."""
+    kind, _, name = folder.parent.parent.name.partition("--")
+    if (kind, folder.parent.name) == ("datasets", "snapshots"):
+        return Origin(name.replace("--", "/"), folder.name, folder.name)
+    return known_origin(folder)
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a result came from and what it was when it was proven: a record beside the result.
+
+
+_PROVENANCE_KIND = "provenance"
+_PROVENANCE_VERSION = 2
+
+FileContent = tuple[int, str]
+"""Size in bytes and SHA-256 of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a result came from, as far as it is known, and what it was when it was proven."""
+
+    repo_id: str = ""  # the repo that its source came from; empty for a local one
+    revision: str = ""  # what was asked for there
+    commit: str = ""  # the commit that it was
+    # Options that decided the result's bytes, those that are not the default.
+    options: Mapping[str, Any] = field(default_factory=dict)
+    # Codes of findings about the source, with the number of times.
+    findings: Mapping[str, int] = field(default_factory=dict)
+    changes: Sequence[str] = ()  # what was changed beside the format, a few words each
+    pushed: bool = False  # whether a push of it was completed
+    # The folder that holds the source, or how the source is called; empty where it was removed.
+    source: str = ""
+    source_facts: str = ""  # what `facts_of` says of that folder; empty without one
+    # Every file of the result but its card; empty where nobody read them (version 1).
+    files: Mapping[str, FileContent] = field(default_factory=dict)
+    # Of a merge the repo, revision and commit of each dataset, empty ones of a local one.
+    merged: Sequence[Origin] = ()
+
+    @classmethod
+    def of(
+        cls,
+        origin: Origin | None,
+        options: Mapping[str, Any],
+        findings: Iterable[Finding] = (),
+        repairs: Repairs | None = None,
+        **more: Any,
+    ) -> Provenance:
+        """Return what is known of a conversion."""
+        counts = Counter(finding.code for finding in findings)
+        changes = repairs.summary() if repairs else []
+        place = asdict(origin) if origin is not None else {}
+        return cls(
+            **place, options=dict(options), findings=dict(counts), changes=tuple(changes), **more
+        )
+
+    @property
+    def repos(self) -> list[str]:
+        """The repos that the result was made of, each once, sorted."""
+        return sorted({self.repo_id, *(each.repo_id for each in self.merged)} - {""})
+
+    @property
+    def place(self) -> str:
+        """Where the source is, as ``leconvert verify --source`` takes it; empty if nowhere."""
+        if self.repo_id:
+            return f"hf://datasets/{self.repo_id}@{self.commit}"
+        return self.source
+
+    def altered(
+        self, info: Mapping[str, Any], sizes: Mapping[str, int], digests: Mapping[str, str]
+    ) -> list[str]:
+        """Return the files of a result that are not what was proven, sorted.
+
+        A file that somebody put beside the dataset's own is none of them.
+        """
+        from leconvert.remote.push_plan import Owned
+
+        owned = Owned(info)
+        return sorted(
+            [
+                path
+                for path, (size, sha256) in self.files.items()
+                if sizes.get(path) != size or digests[path] != sha256
+            ]
+            + [path for path in sizes if path in owned and path not in self.files]
+        )
+
+
+def content_of(
+    root: Path, digests: dict[str, str] | None = None, progress: Progress = NO_PROGRESS
+) -> dict[str, FileContent]:
+    """Return size and SHA-256 of every file of a result but its card, which pushes change."""
+    from leconvert.remote.push_plan import CARD_PATH, hash_files  # a local conversion needs neither
+
+    sizes = {p: size for p, size in published_files(root).sizes.items() if p != CARD_PATH}
+    digests = {} if digests is None else digests
+    hash_files(root, sizes, digests, progress)
+    return {path: (size, digests[path]) for path, size in sizes.items()}
+
+
+def facts_of(folder: Path) -> str:
+    """Return a SHA-256 over names, sizes and modification times of a source's files.
+
+    Of the ``meta/`` that an overlay in place replaced it is that of the dataset with it.
+
+    It tells that a source is still the one that was converted, as far as a file system tells; what
+    is in the files is not read.
+    """
+    digest = hashlib.sha256()
+    with kept_dataset(folder) as dataset:
+        for path in sorted(path for path, is_file in files_below(dataset) if is_file):
+            place = dataset / path
+            with storage_errors(place):
+                seen = place.stat()
+            digest.update(
+                f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}\n".encode(errors="surrogateescape")
+            )
+    return digest.hexdigest()
+
+
+def decisive_options(planned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a plan's options decides the result's bytes and is not the default."""
+    default = asdict(LayoutOptions()) | {"block_align": "auto"}
+    return {
+        name: value
+        for name, value in planned.items()
+        if name != "episodes_per_batch" and (name not in default or value != default[name])
+    }
+
+
+def note_result(
+    run: OpenedRun,
+    kept: Path | None,
+    *,
+    for_push: bool,
+    digests: dict[str, str] | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> None:
+    """Write the record of a result that a run has just put in its place.
+
+    Args:
+        digests: SHA-256 of files that need not be read, by path.
+
+    All of the result is read, unless nothing from the Hub is in it and nobody wants to push it:
+    then there is no record, and that of an earlier result in this place goes.
+    """
+    origin = read_origin(run.paths.root)
+    manifest = run.manifest
+    target = Path(manifest.target)
+    merged = [_origin_of_merged(Path(source.root)) for source in manifest.sources]
+    if len(merged) == 1:
+        merged = []
+    if origin is None and not any(merged) and not for_push:
+        record = provenance_path(target)
+        with storage_errors(record):
+            record.unlink(missing_ok=True)
+        return
+    source = kept if manifest.in_place else Path(manifest.source)
+    if manifest.outline is not None or len(manifest.sources) > 1:
+        source = None
+    known = Provenance.of(
+        origin,
+        decisive_options(manifest.options),
+        manifest.findings,
+        manifest.sources[0].repairs if len(manifest.sources) == 1 else None,
+        source=str(source) if source else manifest.outline or "",
+        source_facts=facts_of(source) if source else "",
+        files=content_of(target, digests, progress=progress),
+        merged=tuple(each or Origin("", "", "") for each in merged),
+    )
+    write_provenance(target, known, run_id=manifest.run_id)
+
+
+def proven_anew(
+    result: Path, origin: Origin | None, source: Path | None, progress: Progress = NO_PROGRESS
+) -> Provenance | None:
+    """Return the record of a result that is about to be compared with a source, byte by byte.
+
+    All of the result is read. To be written only when nothing differs.
+
+    Returns:
+        The record, or None where it would say nothing that a push needs: nothing from the Hub is in
+        the result, and there is no record yet.
+    """
+    known = read_provenance(result)
+    if known is None and origin is None:
+        return None
+    files = content_of(result, progress=progress)
+    if known is not None and origin is None and known.files == files:
+        return known
+    if known is None:
+        repairs = read_repairs(result)
+        known = Provenance(changes=tuple(repairs.summary()) if repairs else ())
+    return replace(
+        known,
+        **asdict(origin or Origin("", "", "")),
+        source=str(source or ""),
+        source_facts=facts_of(source) if source else "",
+        files=files,
+        pushed=False,
+    )
+
+
+def provenance_path(result: Path) -> Path:
+    """Return where the record of a result lies: ``<parent>/.<name>.leconvert-provenance``."""
+    real = Path(os.path.realpath(result))
+    return real.with_name(f".{real.name}.leconvert-provenance")
+
+
+def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") -> None:
+    """Write or replace the record."""
+    record = encode_record(_PROVENANCE_KIND, _PROVENANCE_VERSION, run_id, asdict(provenance))
+    write_durably(provenance_path(result), record)
+
+
+def read_provenance(result: Path) -> Provenance | None:
+    """Return the record of a result; None where there is none."""
+    record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
+    if record is None:
+        return None
+    return Provenance(
+        repo_id=record["repo_id"],
+        revision=record["revision"],
+        commit=record["commit"],
+        options=record["options"],
+        findings=record["findings"],
+        changes=tuple(record["changes"]),
+        pushed=record["pushed"],
+        source=record.get("source", ""),
+        source_facts=record.get("source_facts", ""),
+        files={path: (size, sha) for path, (size, sha) in record.get("files", {}).items()},
+        merged=tuple(Origin(**each) for each in record.get("merged", ())),
+    )
+
+
+def noted_origin(result: Path) -> Origin | None:
+    """Return where the source of a result came from; None where it was local, or nobody knows."""
+    known = read_provenance(result)
+    if known is None or not known.repo_id:
+        return None
+    return Origin(known.repo_id, known.revision, known.commit)

@@ -1,0 +1,918 @@
+"""Push a result to the Hub: contents first, then one commit, then the tag.
+
+**Before anything is replaced** the tag of the old dataset's version is set where there is none, so
+that readers who ask for that version go on finding it.
+
+**What readers meet**, whatever fails and whenever: all old; the branch new and the tag, which has
+the name of the result's version, old or missing; all new. Contents of large files go up first and
+nobody sees them. One commit, made only if its parent is still the branch's head, adds the new
+files, deletes the old dataset's and brings the card. Then its listing is compared with the result,
+and only then the tag is set.
+
+**What a rerun does.** Nothing about what was sent is kept on this side. Each try looks at the repo
+and does what is missing: files that the repo has are not sent, contents that the Hub has are not
+sent, a commit that was made is found by its files, and a missing tag is set before anything else.
+What the repo has under another name is copied there by the Hub: the new name has the same hash.
+The same look follows an answer that got lost, since then only the repo knows what was done.
+
+**What is sent.** What was proven, by content: a result that is not what the record beside it says
+is refused, and so is a push that would replace what the result was not made of (`guard`).
+
+**What is not promised.** Two pushes at once: the slower one ends with a conflict. A merge of a pull
+request takes no parent: it is compared just before, and the listing just after.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import batched
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leconvert.dataset.check.dataset import checked_result
+from leconvert.dataset.files import GIT_FILES, published_files
+from leconvert.dataset.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
+from leconvert.dataset.formats.v3 import TASKS_PATH, read_repairs
+from leconvert.dataset.scan.changes import FileFacts
+from leconvert.model.versions import SOURCE_VERSIONS
+from leconvert.remote.card import render_card
+from leconvert.remote.client import TOKEN_HELP, check_token, hub_errors, make_api, without_its_bars
+from leconvert.remote.preflight import (
+    KIND,
+    NOTHING,
+    TAGS,
+    Replacement,
+    RepoState,
+    altered_files,
+    check_complete,
+    find_tag,
+    is_private,
+    list_files,
+    not_as_proven,
+    read_repo_state,
+)
+from leconvert.remote.provenance import Provenance, noted_origin, read_provenance, write_provenance
+from leconvert.remote.push_plan import (
+    CARD_PATH,
+    COMMIT_OPERATIONS,
+    COMMIT_PAYLOAD_BYTES,
+    CommitShare,
+    Owned,
+    PushPlan,
+    RemoteFile,
+    fingerprint,
+    git_hash,
+    plan_push,
+    same_as_remote,
+    version_of,
+)
+from leconvert.support.errors import (
+    HubConflictError,
+    HubError,
+    HubUnavailableError,
+    LeconvertError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.storage_errors import storage_errors
+from leconvert.support.text import count, duration
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    from leconvert.support.progress import Stage
+
+
+# ------------------------------------------------------------------------------------------------
+# How to push, and what a push did.
+
+
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """How to push.
+
+    Attributes:
+        repo_id: Where to, ``ORG/NAME``; None for where the source came from.
+        branch: The branch; made from ``main`` where it does not exist.
+        create_pr: Leave everything in a pull request that somebody else merges.
+        create: Make the repo where it does not exist.
+        private: Make it a private one, and refuse a public one that is there. Without it a new repo
+            is private if the one that the source came from is.
+        force: Push whatever the repo holds, and the result as it is, whatever was proven of it.
+        card: Write the dataset card.
+        dry_run: Look and plan, and write nothing.
+        replaces: A commit of an earlier push that may be replaced whatever it holds, as long as
+            the branch is at it.
+        threads: Large files that go up at a time.
+        commit_operations: Operations a commit; above, a pull request of several is merged.
+        commit_payload_bytes: Bytes a commit may carry itself.
+    """
+
+    repo_id: str | None = None
+    branch: str = MAIN
+    create_pr: bool = False
+    create: bool = True
+    private: bool = False
+    force: bool = False
+    card: bool = True
+    dry_run: bool = False
+    replaces: str | None = None
+    threads: int = 5
+    commit_operations: int = COMMIT_OPERATIONS
+    commit_payload_bytes: int = COMMIT_PAYLOAD_BYTES
+
+    def __post_init__(self) -> None:
+        if self.create_pr and self.branch != MAIN:
+            raise UsageError(
+                "--create-pr and --branch exclude each other: pull requests are to main."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """What a push did, or would do.
+
+    Attributes:
+        repo_id: The repo.
+        url: Its address.
+        branch: The branch.
+        created: Whether the repo was (or would be) made.
+        before: The commit that the branch was at; None where there was none.
+        commit: The commit that holds the result; None in a dry run with something to commit.
+        commits: Commits that were (or would be) made.
+        pull_request: The number of the pull request that holds it; None where none was needed.
+        merged: Whether that was merged.
+        tag: ``set``, ``moved``, ``kept``, or ``none`` in a pull request that is not merged.
+        added: Files of the result that the repo did not have, and that were sent.
+        added_bytes: Their bytes.
+        unchanged: Files of the result that it had.
+        deleted: Files of the old dataset that went.
+        kept: Files in the repo that are not the dataset's.
+        card: ``written`` or ``kept``.
+        dry_run: Whether nothing was written.
+        seconds: How long it took.
+        version: The result's version, which the tag has the name of.
+        copied: Files of the result that the repo had under another name.
+        copied_bytes: Their bytes, which were not sent.
+    """
+
+    repo_id: str
+    url: str
+    branch: str
+    created: bool
+    before: str | None
+    commit: str | None
+    commits: int
+    pull_request: int | None
+    merged: bool
+    tag: str
+    added: int
+    added_bytes: int
+    unchanged: int
+    deleted: int
+    kept: tuple[str, ...]
+    card: str
+    dry_run: bool
+    seconds: float
+    version: str = TAGS[0]
+    copied: int = 0
+    copied_bytes: int = 0
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return asdict(self)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a push does to a repo, one call an action; every error is one of leconvert's.
+#
+# No action is repeated here. After `HubUnavailableError` nobody knows whether it was done:
+# whoever called looks at the repo again, and finds out.
+
+
+# The Hub says how files are to be uploaded for so many at a time (huggingface_hub's
+# PREUPLOAD_BATCH_SIZE).
+_FILES_A_REQUEST = 256
+
+_pushing = partial(hub_errors, sends=True)
+
+
+class Uploader:
+    """Writes to one repo."""
+
+    def __init__(
+        self,
+        api: HfApi,
+        repo_id: str,
+        root: Path,
+        digests: dict[str, str],
+        *,
+        tag: str = TAGS[0],
+        threads: int = 5,
+    ) -> None:
+        self._api = api
+        self._tag = tag
+        self._repo: dict[str, Any] = {"repo_id": repo_id, "repo_type": KIND}
+        self._repo_id = repo_id
+        self._root = root
+        self._digests = digests
+        self._threads = threads
+
+    def create_repo(self, *, private: bool) -> None:
+        """Make the repo, if it is not there."""
+        with _pushing(self._repo_id):
+            # None and not False: a public repo only where the namespace's own default says so.
+            self._api.create_repo(**self._repo, private=private or None, exist_ok=True)
+
+    def create_branch(self, branch: str, start: str) -> None:
+        """Make a branch that begins at a commit."""
+        with _pushing(self._repo_id, start):
+            self._api.create_branch(**self._repo, branch=branch, revision=start, exist_ok=True)
+
+    def upload(
+        self, paths: Iterable[str], sizes: Mapping[str, int], revision: str, stage: Stage
+    ) -> list[CommitOperationAdd]:
+        """Bring the contents of large files to the Hub; no reader sees them before a commit.
+
+        Returns:
+            The operations that a commit is made of.
+        """
+        operations = []
+        for some in batched(sorted(paths), _FILES_A_REQUEST):
+            additions = [self._addition(path) for path in some]
+            with _pushing(self._repo_id, revision):
+                # A .gitignore in the repo must not leave files out of a dataset: an empty one.
+                self._api.preupload_lfs_files(
+                    **self._repo,
+                    additions=additions,
+                    revision=revision,
+                    num_threads=self._threads,
+                    free_memory=False,
+                    gitignore_content="",
+                )
+            for addition in additions:
+                info = addition.upload_info
+                if info.is_hashed:
+                    self._digests[addition.path_in_repo] = info.sha256.hex()
+                stage.advance(sizes[addition.path_in_repo])
+            operations += additions
+        return operations
+
+    def _addition(self, path: str) -> CommitOperationAdd:
+        from huggingface_hub import CommitOperationAdd
+
+        addition = CommitOperationAdd(path, self._root / path)
+        if path in self._digests:
+            addition.upload_info.sha256 = bytes.fromhex(self._digests[path])
+        return addition
+
+    def commit(
+        self,
+        share: CommitShare,
+        additions: Sequence[CommitOperationAdd],
+        copies: Mapping[str, tuple[str, str]],
+        card: str | None,
+        *,
+        revision: str,
+        parent: str,
+        message: str,
+    ) -> str:
+        """Commit, if the revision is still where it was seen, and return the commit."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
+
+        operations: list[Any] = [*additions]
+        operations += [
+            CommitOperationCopy(copies[path][0], path, src_revision=copies[path][1])
+            for path in share.add
+            if path in copies
+        ]
+        operations += [CommitOperationDelete(path) for path in share.delete]
+        if card is not None:
+            operations.append(CommitOperationAdd(CARD_PATH, card.encode()))
+        with _pushing(self._repo_id, revision):
+            done = self._api.create_commit(
+                **self._repo,
+                operations=operations,
+                commit_message=message,
+                revision=revision,
+                parent_commit=parent,
+                num_threads=self._threads,
+            )
+        return str(done.oid)
+
+    # --- pull requests -----------------------------------------------------------------------
+
+    def find_pull(self, title: str) -> int | None:
+        """Return the number of this user's open pull request with a title; None without one.
+
+        Anybody may open one with that title, and put into it what a merge would bring to ``main``.
+        """
+        with _pushing(self._repo_id):
+            pulls = self._api.get_repo_discussions(
+                **self._repo, discussion_type="pull_request", discussion_status="open"
+            )
+            found = [pull for pull in pulls if pull.title == title]
+            if not found:
+                return None
+            user = self._api.whoami()["name"]  # the Hub answers it seldom: not without need
+            return next((pull.num for pull in found if pull.author == user), None)
+
+    def open_pull(self, title: str, description: str) -> int:
+        """Begin a pull request, a draft, and return its number."""
+        with _pushing(self._repo_id):
+            pull = self._api.create_pull_request(**self._repo, title=title, description=description)
+        return int(pull.num)
+
+    def publish_pull(self, number: int) -> None:
+        """Make a draft a pull request that may be merged."""
+        with _pushing(self._repo_id):
+            details = self._api.get_discussion_details(**self._repo, discussion_num=number)
+            if details.status == "draft":
+                self._api.change_discussion_status(
+                    **self._repo, discussion_num=number, new_status="open"
+                )
+
+    def merge_pull(self, number: int) -> None:
+        """Merge a pull request; readers of ``main`` see all of it at once."""
+        with _pushing(self._repo_id):
+            self._api.merge_pull_request(**self._repo, discussion_num=number)
+
+    # --- the tag -----------------------------------------------------------------------------
+
+    def delete_tag(self) -> None:
+        """Delete the tag: the Hub cannot move one."""
+        with _pushing(self._repo_id, self._tag):
+            self._api.delete_tag(**self._repo, tag=self._tag)
+
+    def create_tag(self, commit: str, tag: str | None = None) -> None:
+        """Let the tag, or another one, name a commit."""
+        with _pushing(self._repo_id, commit):
+            self._api.create_tag(**self._repo, tag=tag or self._tag, revision=commit)
+
+
+# ------------------------------------------------------------------------------------------------
+# Push a result to the Hub: contents first, then one commit, then the tag.
+
+
+_PAUSES_SECONDS = (2.0, 8.0)  # after each try that ended without an answer, but the last
+# What the Hub asks for is waited for besides, so long in all; its own windows are of 5 minutes.
+_MOST_ASKED_SECONDS = 900.0
+
+
+def push(
+    result: Path,
+    options: PushOptions = PushOptions(),
+    *,
+    api: HfApi | None = None,
+    on_hub: Mapping[str, str] = {},
+    pause: Callable[[float], None] = time.sleep,
+    progress: Progress = NO_PROGRESS,
+) -> PushReport:
+    """Push a v3.0 or v2.1 dataset.
+
+    Where it came from, and what it was when it was proven, is read from the record beside it
+    (`leconvert.remote.provenance`), which afterwards says that it was pushed.
+
+    Args:
+        result: Its folder; only read.
+        options: Where to, and how.
+        api: A client; None for one with ``HF_ENDPOINT`` and the user's token.
+        on_hub: SHA-256 of files of the result whose content is on the Hub alone, by path: what is
+            here is never read, and never sent.
+        pause: Waits so many seconds between tries.
+        progress: Where to report.
+
+    Returns:
+        What was sent and removed, and the commit that holds it.
+
+    Raises:
+        UsageError: It is not said where to, and not known where the source came from.
+        SourceError: The folder holds no such dataset.
+        VerificationError: The dataset is not complete, or not what was converted and proven.
+        HubError: There is no such repo, or the Hub does not answer.
+        HubAccessError: The token is missing, wrong, or does not allow it.
+        HubConflictError: The repo changed meanwhile, holds another dataset, or is public and must
+            not be.
+    """
+    repo_id = options.repo_id or _origin_of(result)
+    info = checked_result(result, TAGS, progress=progress)
+    api = api or make_api()
+    if not options.dry_run:
+        check_token(repo_id, api)
+    job = _Push(api, result, repo_id, info, options, on_hub, progress)
+    started = time.monotonic()
+    pauses = iter(_PAUSES_SECONDS)
+    asked_seconds = 0.0
+    with without_its_bars():
+        while True:
+            try:
+                report = replace(job.run(), seconds=time.monotonic() - started)
+                break
+            except HubUnavailableError as error:
+                seconds, why = error.wait_seconds, ", as the Hub asks"
+                asked_seconds += seconds
+                if not seconds:
+                    seconds, why = next(pauses, 0.0), ""
+                if not seconds or asked_seconds > _MOST_ASKED_SECONDS:
+                    raise
+                progress.say(f"{error.message} Looking again in {duration(seconds)}{why}.")
+                pause(seconds)
+    if not options.dry_run:
+        job.note_pushed()
+    return report
+
+
+def push_stands(repo_id: str, commit: str) -> bool:
+    """Tell whether a branch, a tag or a pull request of a repo names a commit that was pushed."""
+    with hub_errors(repo_id):
+        refs = make_api().list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True)
+    named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
+    return any(ref.target_commit == commit for ref in named)
+
+
+def _origin_of(result: Path) -> str:
+    origin = noted_origin(result)
+    if origin is None:
+        raise UsageError(
+            f"It is not known where {result} came from.",
+            path=str(result),
+            next_step="Pass --push-repo-id ORG/NAME.",
+        )
+    return origin.repo_id
+
+
+def push_converted(
+    result: Path, options: PushOptions, *, progress: Progress = NO_PROGRESS
+) -> PushReport:
+    """Push what was just converted; an error says that only the push is left."""
+    try:
+        return push(result, options, progress=progress)
+    except LeconvertError as error:
+        words = [str(result), *(["--push-repo-id", options.repo_id] if options.repo_id else [])]
+        again = f"`leconvert push {shlex.join(words)}`"
+        error.next_step = (
+            f"{error.next_step or ''} The dataset is converted: then {again} is enough."
+        ).strip()
+        raise
+
+
+class _Push:
+    """One push; `run` may be called again after `HubUnavailableError`."""
+
+    def __init__(
+        self,
+        api: HfApi,
+        result: Path,
+        repo_id: str,
+        info: dict[str, Any],
+        options: PushOptions,
+        on_hub: Mapping[str, str],
+        progress: Progress,
+    ) -> None:
+        self._api = api
+        self._on_hub = on_hub
+        self._result = result
+        self._repo_id = repo_id
+        self._info = info
+        self._tag = version_of(info)
+        self._options = options
+        self._noted = read_provenance(result)
+        self._known = self._noted  # until it turns out to be another result's
+        self._progress = progress
+        published = published_files(result)
+        # Every repo has those of its own.
+        others = {path: why for path, why in published.left_out.items() if path not in GIT_FILES}
+        for line in replace(published, left_out=others).remarks():
+            progress.say(line)
+        self._sizes = published.sizes
+        self._facts = {path: self._facts_of(path) for path in self._sizes}
+        self._digests: dict[str, str] = dict(on_hub)
+        self._listed: dict[str, Mapping[str, RemoteFile]] = {}
+        self._begun: PushReport | None = None
+        self._uploader = Uploader(
+            api, repo_id, result, self._digests, tag=self._tag, threads=options.threads
+        )
+
+    def run(self) -> PushReport:
+        """Look, and do what is missing."""
+        options = self._options
+        state = read_repo_state(self._api, self._repo_id, options.branch, self._tag)
+        created = state is None
+        if state is None and not options.create:
+            raise HubError(
+                f"{self._repo_id} is no dataset on the Hub, or this token may not see it.",
+                next_step="Check the name. " + TOKEN_HELP,
+            )
+        plan = self._plan((state or NOTHING).files, state or NOTHING)
+        self._check(state or NOTHING, plan)
+        private = self._is_to_be_private(is_there=state is not None)
+        if state is None and not options.dry_run:
+            state = self._create(private=private)
+            plan = self._plan(state.files, state)
+            self._check(state, plan)  # somebody else may have made it, and filled it, meanwhile
+        state = state or NOTHING
+        plan = self._plan(state.files, state)  # the check read what was to be hashed
+        self._check_sources(plan)
+        card = self._card(state)
+        report = self._report(state, plan, card, created=created)
+        if self._begun is not None:
+            # Another try: what an earlier one did of it counts too.
+            report = replace(self._begun, commit=report.commit, tag=report.tag)
+        self._begun = report
+        if options.dry_run:
+            return report
+        if not state.has_branch and not options.create_pr:
+            self._uploader.create_branch(options.branch, state.head)
+        if not plan.changes_dataset:
+            return self._finish(state, card, report)
+        shares = self._shares(plan)
+        if options.create_pr:
+            number, head = self._fill_pull(state, card)
+            return replace(report, commit=head, pull_request=number, commits=len(shares))
+        if len(shares) > 1:
+            return self._merge(state, card, replace(report, commits=len(shares)))
+        commit = self._commit(shares[0], plan, card, options.branch, state.head, state)
+        self._check_complete(commit)
+        return replace(report, commit=commit, tag=self._set_tag(state, commit))
+
+    def note_pushed(self) -> None:
+        """Say in the record beside the result that it was pushed, if it is this result's record."""
+        if self._known is None or self._known is not self._noted or self._known.pushed:
+            return
+        try:
+            write_provenance(self._result, replace(self._known, pushed=True))
+        except StorageError as error:  # a result on a disk that is only read can be pushed
+            self._progress.say(f"The push is done, but not noted: {error.message}")
+
+    def _create(self, *, private: bool) -> RepoState:
+        self._uploader.create_repo(private=private)
+        state = self._look_again(self._options.branch)
+        if private and not is_private(self._api, self._repo_id):
+            raise HubConflictError(
+                f"{self._repo_id} was made by somebody else meanwhile, and is public.",
+                next_step="Look at it on the Hub; nothing was pushed.",
+            )
+        return state
+
+    def _look_again(self, branch: str) -> RepoState:
+        state = read_repo_state(self._api, self._repo_id, branch, self._tag)
+        if state is None:
+            raise HubError(
+                f"{self._repo_id} is there, but this token may not see it; or it was removed.",
+                next_step=TOKEN_HELP,
+            )
+        return state
+
+    def _keep_old_tag(self, state: RepoState) -> None:
+        """Let the tag of the version that is replaced name it, where there is no such tag."""
+        version = "" if state.info is None else version_of(state.info)
+        if not self._is_for_main or version not in SOURCE_VERSIONS or version in state.tags:
+            return
+        try:
+            self._uploader.create_tag(state.head, version)
+        except HubConflictError:
+            if find_tag(self._api, self._repo_id, version) is None:
+                raise
+            return  # somebody else made it, or an earlier try whose answer was lost
+        said = f"The tag {version} is set: it names {state.head[:12]}, which is replaced now."
+        self._progress.say(said)
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def _check_sources(self, plan: PushPlan) -> None:
+        """Refuse to send what is only a stand-in here."""
+        gone = [path for path in plan.uploads() if path in self._on_hub]
+        if gone:
+            raise HubConflictError(
+                f"{self._repo_id} no longer has the content of {count(len(gone), 'file')}, which "
+                "were to stay there.",
+                path=gone[0],
+                next_step="Run the same command with --restart, which begins with what is there "
+                "now.",
+                details=gone[:20],
+            )
+
+    def _check(self, state: RepoState, plan: PushPlan) -> None:
+        """Refuse to send what was not proven, and to replace what it was not made of.
+
+        Forced, the result goes as it is; what is said of another one is not said of it.
+        """
+        if self._known is not None and (plan.changes_dataset or self._known.files):
+            altered = altered_files(
+                self._result, self._info, self._known, self._sizes, self._digests, self._progress
+            )
+            if altered:
+                if plan.changes_dataset and not self._options.force:
+                    raise not_as_proven(self._result, self._known, altered)
+                self._known = None
+        if self._options.force:
+            return
+        if plan.changes_dataset and not (state.head and state.head == self._options.replaces):
+            Replacement(
+                self._api,
+                self._repo_id,
+                state,
+                plan,
+                self._result,
+                self._info,
+                self._sizes,
+                self._known,
+                self._progress,
+            ).check()
+        # What was pushed before may be replaced at its tag, too.
+        if self._is_for_main and state.tag not in (None, state.head, self._options.replaces):
+            tagged = self._files_at(state.tag)
+            tasks = TASKS_PATH if self._tag == TAGS[0] else LEGACY_TASKS_PATH
+            if tasks in tagged and self._plan(tagged, state).changes_dataset:
+                raise HubConflictError(
+                    f"The tag {self._tag} of {self._repo_id} names another {self._tag} dataset, "
+                    f"at {state.tag[:12]}.",
+                    next_step=f"Look at it: hf://datasets/{self._repo_id}@{self._tag}. If readers "
+                    "shall find this result instead, push with --force-push.",
+                )
+
+    def _is_to_be_private(self, *, is_there: bool) -> bool:
+        """Tell whether a repo that is made is private; refuse one that is there and should be.
+
+        What came from a private repo, or from one that cannot be seen any more, is not made public
+        by the way.
+        """
+        sources = self._noted.repos if self._noted else []
+        sources = [repo_id for repo_id in sources if repo_id != self._repo_id]
+        if not is_there:
+            if self._options.private or not sources:
+                return self._options.private
+            for comes_from in sources:
+                seen = is_private(self._api, comes_from)
+                if seen is not False:
+                    why = "is" if seen else "cannot be seen any more"
+                    self._progress.say(f"{self._repo_id} is made private, as {comes_from} {why}.")
+                    return True
+            return False
+        if not (self._options.private or sources) or is_private(self._api, self._repo_id):
+            return False
+        if self._options.private:
+            raise HubConflictError(
+                f"{self._repo_id} is public, and --private was asked for.",
+                next_step="Make it private in its settings on the Hub, or leave --private out.",
+            )
+        for comes_from in sources if not self._options.force else ():
+            if is_private(self._api, comes_from) is False:
+                continue
+            raise HubConflictError(
+                f"{self._repo_id} is public, and {comes_from}, where the result came from, is not.",
+                next_step="Push to another repo, which is made private, or make this one private "
+                "in its settings on the Hub. If all may read it, push with --force-push.",
+            )
+        return False
+
+    def _files_at(self, commit: str) -> Mapping[str, RemoteFile]:
+        if commit not in self._listed:
+            self._listed[commit] = list_files(self._api, self._repo_id, commit)
+        return self._listed[commit]
+
+    def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
+        same = same_as_remote(self._result, self._sizes, files, self._digests, self._progress)
+        owned = None if state.info is None else Owned({**self._info, **state.info})
+        held = {state.head: state.files}
+        if self._on_hub and self._noted is not None and self._noted.commit not in held:
+            # The tag of a v2.x dataset may have moved on to what the branch never had.
+            held[self._noted.commit] = self._files_at(self._noted.commit)
+        return plan_push(self._sizes, files, same, owned, self._digests, held)
+
+    def _shares(self, plan: PushPlan) -> list[CommitShare]:
+        return plan.commits(
+            self._sizes,
+            operations=self._options.commit_operations,
+            payload_bytes=self._options.commit_payload_bytes,
+        )
+
+    def _card(self, state: RepoState) -> str | None:
+        """Return the new card, or None where it stays as it is."""
+        if state.card is not None and not self._options.card:
+            return None
+        stored, place = state.card, f"README.md in {self._repo_id}"
+        if stored is None and CARD_PATH in self._sizes:
+            path = self._result / CARD_PATH
+            with storage_errors(path):
+                stored, place = path.read_bytes(), str(path)
+        try:
+            before = None if stored is None else stored.decode()
+        except UnicodeDecodeError as error:
+            raise HubConflictError(
+                f"{place} is no text in UTF-8, which the Hub asks for.",
+                path=CARD_PATH,
+                next_step="Store it in UTF-8. Where the repo has one, --no-card leaves it alone.",
+            ) from error
+        if not self._options.card:
+            return before
+        text = render_card(
+            before,
+            self._info,
+            repo_id=self._repo_id,
+            sizes={path: size for path, size in self._sizes.items() if path != CARD_PATH},
+            provenance=self._known or self._told_by_repairs(),
+        )
+        there = state.files.get(CARD_PATH)
+        return None if there and there.blob == git_hash(text.encode()) else text
+
+    def _told_by_repairs(self) -> Provenance | None:
+        """Return what the result itself says of its conversion; None where it says nothing."""
+        repairs = read_repairs(self._result)
+        return Provenance(changes=tuple(repairs.summary())) if repairs else None
+
+    # --- acting -------------------------------------------------------------------------------
+
+    def _commit(
+        self,
+        share: CommitShare,
+        plan: PushPlan | None,
+        card: str | None,
+        revision: str,
+        parent: str,
+        state: RepoState,
+    ) -> str:
+        copies = {} if plan is None else plan.copies
+        sent = [path for path in share.add if path not in copies]
+        with self._progress.stage("upload", self._bytes_of(sent), "B") as stage:
+            additions = self._uploader.upload(sent, self._sizes, revision, stage)
+        self._check_unchanged("Nothing of it was committed.")
+        if plan is not None and revision == MAIN:
+            self._keep_old_tag(state)
+        return self._uploader.commit(
+            share,
+            additions,
+            copies,
+            card,
+            revision=revision,
+            parent=parent,
+            message=f"LeRobot dataset {version_of(self._info)}",
+        )
+
+    def _bytes_of(self, paths: Iterable[str]) -> int:
+        return sum(self._sizes[path] for path in paths)
+
+    def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
+        """Set the tag of a result that is there, then bring the card up to date."""
+        tag = self._set_tag(state, state.head)
+        commit = state.head
+        if card is not None and not self._options.create_pr:
+            nothing, branch = CommitShare((), ()), self._options.branch
+            commit = self._commit(nothing, None, card, branch, state.head, state)
+        return replace(report, commit=commit, tag=tag)
+
+    def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
+        """Bring the result into a pull request, left open; return its number and its head."""
+        title = f"Convert to LeRobot {self._tag} ({fingerprint(self._sizes, state.head)})"
+        number = self._uploader.find_pull(title)
+        if number is None:
+            self._progress.say("Opening a pull request; main stays as it is meanwhile.")
+            number = self._uploader.open_pull(title, f"On {state.head}.")
+        revision = f"refs/pr/{number}"
+        head = state.pulls.get(number, state.head)
+        plan = self._plan(list_files(self._api, self._repo_id, head), state)
+        self._check_sources(plan)
+        shares = self._shares(plan)
+        for place, share in enumerate(shares if plan.changes_dataset else []):
+            text = card if place == len(shares) - 1 else None
+            head = self._commit(share, plan, text, revision, head, state)
+        self._check_complete(revision)
+        self._uploader.publish_pull(number)
+        return number, head
+
+    def _merge(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
+        """Bring the result through a pull request: more operations than one commit takes."""
+        if self._options.branch != MAIN:
+            raise HubConflictError(
+                f"{self._repo_id} needs {report.commits} commits, and only main takes several at "
+                "once, by a pull request.",
+                next_step="Push without --branch.",
+            )
+        number, _ = self._fill_pull(state, card)
+        if self._look_again(MAIN).head != state.head:
+            raise HubConflictError(
+                f"{self._repo_id} changed while pull request {number} was filled.",
+                next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
+                "the same command again.",
+            )
+        self._keep_old_tag(state)
+        self._uploader.merge_pull(number)
+        merged = self._look_again(MAIN)
+        self._check_complete(merged.head)
+        tag = self._set_tag(merged, merged.head)
+        return replace(report, commit=merged.head, pull_request=number, merged=True, tag=tag)
+
+    def _facts_of(self, path: str) -> FileFacts | None:
+        try:
+            # Some file systems give files other inode numbers while nobody changes them.
+            return replace(FileFacts.of(self._result / path), inode=0)
+        except OSError:
+            return None
+
+    def _check_unchanged(self, what_was_done: str) -> None:
+        """Refuse a result that changes under the push: what was read is not what was sent."""
+        changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
+        if changed:
+            raise VerificationError(
+                f"{self._result} changed while it was pushed: {count(len(changed), 'file')}. "
+                f"{what_was_done}",
+                path=str(self._result),
+                next_step="Run the same command again when nobody writes to it.",
+                details=changed[:20],
+            )
+
+    def _check_complete(self, revision: str) -> None:
+        self._check_unchanged(f"The tag {self._tag} was not set.")
+        files = list_files(self._api, self._repo_id, revision)
+        check_complete(
+            self._repo_id, revision, files, self._sizes, self._digests, self._result, self._tag
+        )
+
+    @property
+    def _is_for_main(self) -> bool:
+        """Whether ``main`` holds the result when this is done: the tag names main's dataset."""
+        return self._options.branch == MAIN and not self._options.create_pr
+
+    def _set_tag(self, state: RepoState, commit: str) -> str:
+        """Let the tag name a commit that holds the result, and say what was done."""
+        if not self._is_for_main:
+            return "none"
+        if self._is_tagged(state, commit):
+            return "kept"
+        if state.tag is not None:
+            # Content went up since the look, which may have taken hours.
+            now = find_tag(self._api, self._repo_id, self._tag)
+            if now == commit:
+                return "kept"
+            if now != state.tag:
+                raise self._tag_changed(state.tag, now)
+            self._progress.say(
+                f"The tag {self._tag} moves from {now[:12]} to {commit[:12]}: for a moment there "
+                "is none. If this ends in between, the same command closes the gap first."
+            )
+            self._uploader.delete_tag()
+        try:
+            self._uploader.create_tag(commit)
+        except HubConflictError as error:
+            now = find_tag(self._api, self._repo_id, self._tag)
+            if now != commit:
+                raise self._tag_changed(None, now) from error
+        return "set" if state.tag is None else "moved"
+
+    def _tag_changed(self, before: str | None, now: str | None) -> HubConflictError:
+        what = "made" if before is None else "moved"
+        said = "removed" if now is None else f"{what}, and names {now[:12]} now"
+        return HubConflictError(
+            f"{self._repo_id} changed meanwhile: the tag {self._tag} was {said}.",
+            next_step="The result is committed, and this tag was left alone. Look at what it "
+            "names, then run the same command again, which sets it.",
+        )
+
+    def _is_tagged(self, state: RepoState, commit: str) -> bool:
+        """Tell whether the tag names the commit, or one that differs in others' files alone."""
+        if state.tag in (None, commit):
+            return state.tag is not None
+        return not self._plan(self._files_at(state.tag), state).changes_dataset
+
+    def _report(
+        self, state: RepoState, plan: PushPlan, card: str | None, *, created: bool
+    ) -> PushReport:
+        """Return what there is to do, as far as it is known before it is done."""
+        pending = plan.changes_dataset
+        tag = "set" if state.tag is None else "moved"
+        if not self._is_for_main:
+            tag = "none"
+        elif self._options.dry_run and not pending and self._is_tagged(state, state.head):
+            tag = "kept"
+        return PushReport(
+            repo_id=self._repo_id,
+            url=f"{self._api.endpoint}/datasets/{self._repo_id}",
+            branch=self._options.branch,
+            created=created,
+            before=None if created else state.head or None,
+            commit=None if pending else state.head or None,
+            commits=len(self._shares(plan)) if pending else int(card is not None),
+            pull_request=None,
+            merged=False,
+            tag=tag,
+            added=len(plan.uploads()),
+            added_bytes=self._bytes_of(plan.uploads()),
+            unchanged=len(plan.unchanged),
+            deleted=plan.deleted_files,
+            kept=plan.kept,
+            card="kept" if card is None else "written",
+            dry_run=self._options.dry_run,
+            seconds=0.0,
+            version=self._tag,
+            copied=len(plan.copies),
+            copied_bytes=self._bytes_of(plan.copies),
+        )

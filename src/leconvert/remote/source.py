@@ -1,0 +1,427 @@
+"""From the name of a dataset on the Hub to a folder that a conversion can begin with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leconvert.dataset.formats.v2 import INFO_PATH
+from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
+from leconvert.remote.client import hub_errors, make_api
+from leconvert.remote.fetch import Fetcher, HubRepo, download_dataset
+from leconvert.remote.provenance import HubOrigin, Origin, known_origin
+from leconvert.remote.scratch import limit_too_small
+from leconvert.remote.sparse_snapshot import (
+    SparseSnapshot,
+    make_sparse_snapshot,
+    open_sparse_snapshot,
+)
+from leconvert.support.errors import HubError, SourceError, TargetError, WorkDirError
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.workdir.fs import is_there
+from leconvert.workdir.incoming import not_fetched_from
+from leconvert.workdir.locks import planner_lock
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.run import read_manifest
+
+# ------------------------------------------------------------------------------------------------
+# Which commit of a repo is converted.
+
+
+_MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A revision, and what it was when it was asked for."""
+
+    repo: HubRepo  # the repo at a commit
+    revision: str  # the tag, branch or commit that named it
+
+
+def resolve_revision(
+    repo_id: str, revision: str | None = None, *, to: str = "v3.0", endpoint: str | None = None
+) -> Resolved:
+    """Find the commit that a revision names."""
+    api = make_api(endpoint=endpoint)
+    if revision is None:
+        with hub_errors(repo_id):
+            refs = api.list_repo_refs(repo_id, repo_type="dataset")
+        commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+        revision = _default_revision([ref.name for ref in refs.tags], to)
+        if revision in commits:
+            return Resolved(HubRepo(repo_id, commits[revision], endpoint), revision)
+    with hub_errors(repo_id, revision):
+        info = api.repo_info(repo_id, revision=revision, repo_type="dataset")
+        assert info.sha is not None
+        return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
+
+
+def find_converted(
+    repo_id: str, to: str = "v3.0", *, source: Resolved | None = None, endpoint: str | None = None
+) -> Resolved | None:
+    """Return the tag of a version if its ``info.json`` says the same; None where there is none.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        to: The version.
+        source: What it should have been made of: where this has other episodes, and came after,
+            the tag is passed over.
+        endpoint: The Hub's address; None for the one that is configured.
+    """
+    api = make_api(endpoint=endpoint)
+    with hub_errors(repo_id):
+        refs = api.list_repo_refs(repo_id, repo_type="dataset")
+    if to not in [ref.name for ref in refs.tags]:
+        return None
+    found = resolve_revision(repo_id, to, endpoint=endpoint)
+    info = _read_info(found.repo, Fetcher(found.repo))
+    if unreadable(info, repo_id) or info["codebase_version"] != to:
+        return None
+    return None if source is not None and _came_after(source, found, info) else found
+
+
+def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) -> bool:
+    """Tell whether a dataset has other episodes than its converted form, and is younger.
+
+    An older LeRobot goes on recording, pushes to ``main`` and moves the tag of its own version.
+    """
+    own = _read_info(source.repo, Fetcher(source.repo))
+    totals = ("total_episodes", "total_frames")
+    if [own.get(name) for name in totals] == [info.get(name) for name in totals]:
+        return False
+    repo = converted.repo
+    with hub_errors(repo.repo_id, repo.commit):
+        commits = make_api(endpoint=repo.endpoint).list_repo_commits(
+            repo.repo_id, repo_type="dataset", revision=repo.commit
+        )
+    return source.repo.commit not in {commit.commit_id for commit in commits}
+
+
+def _default_revision(tags: list[str], to: str) -> str:
+    older = [*reversed(SOURCE_VERSIONS), _MAIN]
+    wanted = older if to == V3_VERSION else [V3_VERSION, *older]
+    return next(name for name in wanted if name in (*tags, _MAIN))
+
+
+def _read_info(repo: HubRepo, fetcher: Fetcher) -> dict[str, Any]:
+    """Return a dataset's ``info.json``; empty where there is no dataset."""
+    file = repo.find_file(INFO_PATH)
+    if file is None:
+        return {}
+    try:
+        info = json.loads(fetcher.read(file, 0, file.size_bytes))
+    except ValueError:
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def check_convertible(
+    found: Resolved, fetcher: Fetcher, *, also_v3: bool = False, is_whole: bool = True
+) -> None:
+    """Refuse what is no v2.x dataset, before anything else is fetched.
+
+    Args:
+        also_v3: Take v3.0 datasets, too, as long as they are fetched whole.
+        is_whole: Whether all of it is fetched.
+    """
+    repo, revision = found.repo, found.revision
+    info = _read_info(repo, fetcher)
+    if not isinstance(info.get("codebase_version"), str):
+        raise SourceError(
+            f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
+            "a codebase_version.",
+            path=repo.name,
+            next_step="Check the name, and give another revision if there is one.",
+        )
+    if wrong := unreadable(info, f"{repo.repo_id} at {revision}", repo.name):
+        raise wrong
+    if info["codebase_version"] in SOURCE_VERSIONS:
+        return
+    if also_v3:
+        if is_whole:
+            return
+        raise SourceError(
+            f"{repo.repo_id} at {revision} is v3.0; only v2.x datasets are planned without "
+            "downloading them whole.",
+            path=repo.name,
+            next_step="Download it, `hf download --repo-type dataset "
+            f"{shlex.quote(repo.repo_id)} --revision {shlex.quote(revision)} --local-dir DIR`, "
+            "and give DIR.",
+        )
+    raise SourceError(
+        f"{repo.repo_id} at {revision} is already {V3_VERSION}; there is nothing to convert.",
+        path=repo.name,
+        next_step="Give the tag or commit of the v2.x dataset with --revision.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# What the client's cache holds of a dataset, for when the Hub is not to be asked.
+
+
+def is_offline() -> bool:
+    """Tell whether ``HF_HUB_OFFLINE`` forbids to ask the Hub."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tuple[Path, Origin]:
+    """Return the folder of a revision in the client's cache, and which commit it is.
+
+    Its files are links into the cache; whether all are there is not known without the Hub: the
+    scan finds what is missing.
+    """
+    from huggingface_hub import constants
+
+    top = Path(constants.HF_HUB_CACHE) / f"datasets--{repo_id.replace('/', '--')}"
+    if revision is None:
+        revision = _default_revision([path.name for path in (top / "refs").glob("v*")], to)
+    ref = top / "refs" / revision
+    commit = ref.read_text().strip() if ref.is_file() else revision
+    folder = top / "snapshots" / commit
+    if not folder.is_dir():
+        raise HubError(
+            f"HF_HUB_OFFLINE is set, and the cache has no {repo_id} at {revision}.",
+            path=str(top),
+            next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: hf download "
+            f"--repo-type dataset {shlex.quote(repo_id)} --revision {shlex.quote(revision)}",
+        )
+    return folder, Origin(repo_id, revision, commit)
+
+
+# ------------------------------------------------------------------------------------------------
+# From the name of a dataset on the Hub to a folder that a conversion can begin with.
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSource:
+    """A source that is ready to be planned.
+
+    Attributes:
+        source: The folder: a download, a snapshot of the client's cache, or the tree of an outline.
+        arrival: How it came here; None for a local dataset that nobody knows the origin of.
+    """
+
+    source: Path
+    arrival: HubOrigin | None
+
+
+def already_converted(
+    repo_id: str,
+    place: Path,
+    *,
+    to: str = "v3.0",
+    endpoint: str | None = None,
+    fetch: bool = True,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> str | None:
+    """Say, in a line, that the Hub has the dataset in this version already; None where it has not.
+
+    As LeRobot's script does, it then brings it to the place where the result would go.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        place: Where the result would go; left alone if something is there.
+        to: The version.
+        endpoint: The Hub's address; None for the one that is configured.
+        fetch: Whether to download it.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        The line, or None.
+
+    Raises:
+        HubError: There is no such repo, or no answer.
+        HubAccessError: The token does not allow it.
+        StorageError: There is not enough space.
+    """
+    if is_offline():
+        return None
+    source = resolve_revision(repo_id, to=to, endpoint=endpoint)
+    found = find_converted(repo_id, to, source=source, endpoint=endpoint)
+    if found is None:
+        return None
+    said = f"{repo_id} is on the Hub in {found.revision} already"
+    if fetch and not place.exists():
+        download_dataset(found.repo, found.revision, place, stop=stop, progress=progress)
+        said += f" and was downloaded to {place}"
+    return f"{said}; --force-conversion converts it anew."
+
+
+def download(
+    repo_id: str,
+    revision: str | None,
+    local: Path,
+    *,
+    anew: bool = False,
+    to: str = "v3.0",
+    also_v3: bool = False,
+    endpoint: str | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> FetchedSource:
+    """Provide a whole dataset on this machine.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the one of `resolve_revision`.
+        local: Where it is downloaded to; a dataset that is there is used, unless it is known to be
+            of another repo, or of another commit than ``revision``.
+        anew: Of what is there use only what the Hub has at this moment, and fetch the rest again;
+            nothing may be there but what an earlier call brought.
+        to: The version to write.
+        also_v3: Take v3.0 datasets, too.
+        endpoint: The Hub's address; None for the one that is configured.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        Where the dataset is, and where it came from.
+
+    Raises:
+        HubError: There is no such repo or revision, or no answer.
+        HubAccessError: The token does not allow it.
+        SourceError: It is no dataset that is taken.
+        TargetError: Something else is at ``local``.
+        BusyError: Another process downloads to there.
+        StorageError: There is not enough space.
+    """
+    known = known_origin(local)
+    if anew:
+        if is_there(local):
+            check_same_repo(local, known, repo_id)
+    elif local.is_dir() and any(local.iterdir()):
+        if revision is None and known:
+            check_same_repo(local, known, repo_id)
+        if revision is None or (known and _is_of(known, repo_id, revision)):
+            return FetchedSource(local, HubOrigin(known) if known else None)
+        raise TargetError(
+            f"{local} exists, and nothing says that it is {repo_id} at {revision}.",
+            path=str(local),
+            next_step="Leave the revision away to take what is there, or move that folder away; "
+            "`leconvert convert` downloads to another one with --root.",
+        )
+    if is_offline():
+        folder, origin = cached_snapshot(repo_id, revision, to)
+        return FetchedSource(folder, HubOrigin(origin))
+    found = resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
+    check_convertible(found, Fetcher(found.repo), also_v3=also_v3)
+    progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
+    if local.is_dir() and not anew:
+        local.rmdir()  # empty, as a mount point or a careful user may leave it
+    local.parent.mkdir(parents=True, exist_ok=True)
+    origin = download_dataset(
+        found.repo, found.revision, local, replaces=anew, stop=stop, progress=progress
+    )
+    return FetchedSource(local, HubOrigin(origin))
+
+
+def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
+    """Refuse a folder that was downloaded from another repo, or of which nobody knows."""
+    if known is None or known.repo_id != repo_id:
+        raise not_fetched_from(local, repo_id, None if known is None else known.repo_id)
+
+
+def _is_of(known: Origin, repo_id: str, revision: str) -> bool:
+    """Tell whether what is known of a folder is a revision; another repo's `main` is another."""
+    return revision == known.commit or (known.repo_id, known.revision) == (repo_id, revision)
+
+
+def fetch_sparse(
+    repo_id: str,
+    revision: str | None,
+    work_dir: Path,
+    *,
+    to: str = "v3.0",
+    also_v3: bool = False,
+    endpoint: str | None = None,
+    scratch_limit: int | None = None,
+    for_copies: bool = False,
+    restart: bool = False,
+    found: Resolved | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> FetchedSource:
+    """Provide what a plan needs of a dataset; workers fetch the rest batch by batch.
+
+    A run that is under way in the work dir goes on with the commit that it was planned with, even
+    if the branch moved since.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the one of `resolve_revision`.
+        work_dir: The folder that all hosts share; holds the snapshot.
+        to: The version to write.
+        also_v3: Whether there is something to do about a v3.0 dataset, which is refused.
+        endpoint: The Hub's address; None for the one that is configured.
+        scratch_limit: Bytes that workers may hold; None for any number.
+        for_copies: The Hub copies files that are kept as they are: fetch as little as can be.
+        restart: Do not go on with a run that is under way.
+        found: The commit, where the revision was resolved already; a run under way that was planned
+            with another one is not gone on with.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        Where the sparse snapshot is, and of which commit.
+
+    Raises:
+        UsageError: The limit does not hold the largest file.
+        HubError: There is no such repo or revision, or no answer.
+        HubAccessError: The token does not allow it.
+        SourceError: It is no v2.x dataset.
+        BusyError: Another process plans in this work dir.
+    """
+    stop = stop or threading.Event()
+    made = None if restart else under_way(work_dir, repo_id, revision)
+    if made is not None and found is not None and made.repo.commit != found.repo.commit:
+        made = None
+    if made is not None:
+        progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
+    elif found is None and is_offline():
+        folder, origin = cached_snapshot(repo_id, revision, to)
+        return FetchedSource(folder, HubOrigin(origin))
+    else:
+        found = found or resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
+        fetcher = Fetcher(found.repo, should_stop=stop.is_set)
+        check_convertible(found, fetcher, also_v3=also_v3, is_whole=False)
+        progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
+        with planner_lock(WorkDir(work_dir)):
+            made = make_sparse_snapshot(
+                work_dir,
+                found.repo,
+                found.revision,
+                fetcher,
+                for_copies=for_copies,
+                progress=progress,
+            )
+    if scratch_limit is not None and scratch_limit < made.largest_bytes:
+        raise limit_too_small(scratch_limit, made.largest_bytes)
+    return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name))
+
+
+def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:
+    """Return the outline that the work dir's current run was planned with, if it is of this."""
+    work = WorkDir(work_dir)
+    run_id = work.current_run_id()
+    if run_id is None:
+        return None
+    try:
+        manifest = read_manifest(work.run(run_id), run_id)
+        if manifest.outline is None:
+            return None
+        made = open_sparse_snapshot(Path(manifest.source))
+    except (FileNotFoundError, WorkDirError):
+        return None  # whoever opens the run says what is wrong with it
+    if made.origin.repo_id != repo_id:
+        return None
+    return made if revision in (None, made.origin.revision, made.origin.commit) else None

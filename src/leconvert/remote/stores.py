@@ -1,0 +1,529 @@
+"""Datasets in stores that `fsspec` knows: a folder there, a download, and an upload."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from leconvert.dataset.check.dataset import checked_result
+from leconvert.dataset.files import UPLOAD_CLAIM, UPLOAD_MARKER, published_files
+from leconvert.loading import content_mark
+from leconvert.support.errors import (
+    InstallationError,
+    InterruptedRunError,
+    LeconvertError,
+    SourceChangedError,
+    SourceError,
+    StorageError,
+    TargetError,
+    UnreadableSourceError,
+    UsageError,
+    WorkDirError,
+)
+from leconvert.support.extras import command_for_extra
+from leconvert.support.parallel import Spread, parallel_map
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.text import count, first_few
+from leconvert.workdir.fs import is_there, sync_file, write_durably
+from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
+from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.secrets import without_credentials
+
+__all__ = ["StoredFile", "UploadReport", "download_tree", "open_store", "read_notes", "upload_tree"]
+
+
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file of a store.
+
+    Attributes:
+        size_bytes: Its size.
+        mark: What else the store says that changes when the content does; may be empty.
+    """
+
+    size_bytes: int
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of a store.
+
+    Attributes:
+        url: As the user wrote it, without a slash at the end and without credentials; for people.
+        fs: The file system.
+        root: The folder in it.
+    """
+
+    url: str
+    fs: Any
+    root: str
+
+    def path(self, relative: str) -> str:
+        """Return the store's path of a file."""
+        return f"{self.root}/{relative}"
+
+    def list_files(self) -> dict[str, StoredFile]:
+        """Return every file below the folder by its relative path; empty where there is none."""
+        with store_errors(self.url):
+            self.fs.invalidate_cache()  # what was listed before may have changed
+            try:
+                found: Mapping[str, Mapping[str, Any]] = self.fs.find(self.root, detail=True)
+            except FileNotFoundError:
+                return {}
+        files = {}
+        prefix = f"{self.root}/"
+        for path, seen in sorted(found.items()):
+            if path.endswith("/"):
+                continue  # an empty object by which a web console keeps a folder that it made
+            relative = path.removeprefix(prefix)
+            if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
+                raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
+            files[relative] = StoredFile(int(seen["size"]), content_mark(seen))
+        return files
+
+
+def open_store(url: str) -> Store:
+    """Return the folder that a URL names; asks nothing yet.
+
+    Raises:
+        UsageError: Nobody knows such URLs.
+        InstallationError: What is needed for them is not installed.
+        StorageError: A server that is asked at once does not answer.
+    """
+    from fsspec.core import url_to_fs
+
+    protocol = url.partition("://")[0]
+    shown = without_credentials(url)
+    try:
+        fs, root = url_to_fs(url)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        helps = f"Run `{command_for_extra(extra)}`" if extra else str(error)
+        raise InstallationError(
+            f"{shown} cannot be reached: {protocol}:// needs a library that is not installed.",
+            path=shown,
+            next_step=f"{helps.rstrip('.')}.",
+        ) from error
+    except OSError as error:  # some ask their server at once
+        raise _failure(shown, error) from error
+    except ValueError as error:
+        raise UsageError(
+            f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
+        ) from error
+    return Store(shown.rstrip("/"), fs, str(root).rstrip("/"))
+
+
+@contextmanager
+def store_errors(url: str) -> Iterator[None]:
+    """Turn whatever a store's library raises within the block into a `StorageError`.
+
+    ``FileNotFoundError`` passes through.
+    """
+    try:
+        yield
+    except (LeconvertError, FileNotFoundError):
+        raise
+    except Exception as error:  # each library has errors of its own, without a common base
+        raise _failure(url, error) from error
+
+
+def _failure(url: str, error: Exception) -> StorageError:
+    said = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    return StorageError(
+        f"{url} fails: {without_credentials(said[0]).rstrip('.')}.",
+        path=url,
+        next_step="Check the address and the credentials, then run the same command again; it "
+        "goes on where it stopped.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# A dataset from a store into a local folder that appears when it is complete.
+
+
+_THREADS = 8
+_CHANGES_SHOWN = 20
+_RECORDS = ".cache/leconvert/"
+_NOTES = f"{_RECORDS}mirror.json"
+_KIND, _VERSION = "mirror", 2
+
+
+def download_tree(
+    url: str,
+    target: Path,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Path:
+    """Bring every file below a URL into a folder.
+
+    It arrives in a hidden folder beside the target and gets its name when all of it is there with
+    the sizes that the store lists, and the store lists the same as in the beginning. Interrupted,
+    the same call goes on with the files that are missing or listed otherwise now. A target that an
+    earlier call brought from the same URL is returned if the store lists its files as then; else
+    what changed is fetched again.
+
+    Args:
+        url: A folder in a store.
+        target: A folder that does not exist, or was made by this function.
+        stop: Set it from another thread to stop after the files under way.
+        progress: Where to report.
+
+    Returns:
+        The target.
+
+    Raises:
+        UsageError: Nobody knows such URLs.
+        InstallationError: What is needed for them is not installed.
+        TargetError: Something else is at the target, or it was fetched from another URL.
+        BusyError: Another process fetches to the same place.
+        UnreadableSourceError: There is nothing, or a file arrives with another size.
+        SourceChangedError: Files changed while they were fetched.
+        StorageError: The store or the disk fails.
+        InterruptedRunError: ``stop`` was set.
+    """
+    stop = stop or threading.Event()
+    store = open_store(url)
+    _check_fetched_from(store.url, target)
+    listed = _listed(store)
+    if not listed:
+        raise UnreadableSourceError(
+            f"There is nothing at {store.url}.", path=store.url, next_step="Check the address."
+        )
+    with incoming(target) as arriving:
+        if target.is_dir():
+            same = _same_as_then(target, store.url, listed)
+            if same == listed.keys():
+                return target
+            progress.say(
+                f"{count(len(listed) - len(same), 'file')} at {store.url} changed since "
+                f"{target} was fetched, or are missing there; fetching them again."
+            )
+            arriving.take_back()
+        same = _same_as_then(arriving.tree, store.url, listed)
+        arriving.keep(same)
+        _note(arriving.tree, store.url, listed)
+        with progress.stage("fetch", sum(f.size_bytes for f in listed.values()), "B") as stage:
+
+            def bring(relative: str) -> None:
+                if not stop.is_set():
+                    if relative not in same:
+                        _bring(store, relative, listed[relative], arriving)
+                    stage.advance(listed[relative].size_bytes)
+
+            for _ in parallel_map(bring, [(name,) for name in listed], Spread(threads=_THREADS)):
+                pass
+        if stop.is_set():
+            raise InterruptedRunError(
+                f"{store.url} is not here completely yet.",
+                path=str(arriving.folder),
+                next_step="Run the same command again to go on.",
+            )
+        _check_same(store.url, listed, _listed(store))
+        arriving.finish()
+    return target
+
+
+def _listed(store: Store) -> dict[str, StoredFile]:
+    """Return a store's files without the records of whoever fetched the dataset before."""
+    files = store.list_files()
+    return {name: file for name, file in files.items() if not name.startswith(_RECORDS)}
+
+
+def _check_fetched_from(url: str, target: Path) -> None:
+    """Refuse a folder that was not fetched from a URL: somebody else may need it."""
+    if not is_there(target):
+        return
+    found = read_notes(target)[0]
+    if found != url or target.is_symlink():
+        raise not_fetched_from(target, url, found)
+
+
+def read_notes(folder: Path) -> tuple[str | None, dict[str, StoredFile]]:
+    """Return from which URL a folder was fetched, and what was listed then; None for unknown."""
+    try:
+        record = read_record(folder / _NOTES, _KIND, version=_VERSION)
+        files = {name: StoredFile(**fields) for name, fields in record["files"].items()}
+    except (OSError, StorageError, WorkDirError, KeyError, TypeError, AttributeError):
+        return None, {}
+    return record.get("url"), files  # version 1 has none
+
+
+def _same_as_then(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> set[str]:
+    """Return files that were fetched from a URL and that the store still lists as then."""
+    found, before = read_notes(folder)
+    if found != url:
+        return set()
+
+    def is_same(name: str) -> bool:
+        path = folder / name
+        return (
+            before.get(name) == listed[name]
+            and path.is_file()
+            and path.stat().st_size == listed[name].size_bytes
+        )
+
+    return {name for name in listed if is_same(name)}
+
+
+def _note(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> None:
+    """Note what is fetched, before the first file."""
+    notes = folder / _NOTES
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    fields = {"url": url, "files": {name: asdict(file) for name, file in listed.items()}}
+    write_durably(notes, encode_record(_KIND, _VERSION, "-", fields))
+
+
+def _bring(store: Store, relative: str, file: StoredFile, arriving: Incoming) -> None:
+    target, begun = arriving.tree / relative, arriving.part(relative)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with store_errors(store.url):
+        try:
+            store.fs.get_file(store.path(relative), str(begun))
+        except FileNotFoundError as error:
+            raise _changed(store.url, [f"{relative}: it is gone"]) from error
+    size_bytes = begun.stat().st_size
+    if size_bytes != file.size_bytes:
+        raise UnreadableSourceError(
+            f"{relative} of {store.url} arrives with {size_bytes:,} bytes, {file.size_bytes:,} "
+            "are listed.",
+            path=store.path(relative),
+            next_step="Run the same command again.",
+        )
+    sync_file(begun)  # the next call believes a file that has its name and its size
+    begun.replace(target)
+
+
+def _check_same(url: str, before: Mapping[str, StoredFile], now: Mapping[str, StoredFile]) -> None:
+    changes = [
+        f"{name}: {'it is gone' if name not in now else 'it is new or changed'}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+    if changes:
+        raise _changed(url, changes)
+
+
+def _changed(url: str, changes: list[str]) -> SourceChangedError:
+    return SourceChangedError(
+        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
+        path=url,
+        details=first_few(changes, _CHANGES_SHOWN),
+        next_step="Run the same command again when nobody writes there; it fetches what changed.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# A finished dataset into a store: nothing that could be taken for a dataset before it is whole.
+#
+# Stores have no renames of folders. So ``meta/info.json``, without which no reader takes a folder
+# for a dataset, is sent last: before, a reader finds none, after, all of it. What tells an upload
+# that was interrupted from a stranger's files is a claim, sent first and removed last, whose name
+# says which tree it is of.
+#
+# **Two uploads to one empty place.** Each sends its claim, then looks again; who finds anything
+# else takes its claim back and ends. Of two trees at most one goes on then, as long as the store
+# lists what was sent before it was asked. Two uploads of the same tree are one: both send the
+# same bytes.
+
+
+_SHOWN = 20
+_INFO = "meta/info.json"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReport:
+    """What an upload did.
+
+    Attributes:
+        url: Where the dataset is.
+        files: Its files.
+        sent: Those that were sent now; the others were there from an interrupted upload.
+        sent_bytes: Their bytes.
+        left_out: Why a file or folder of it was not sent, by its path.
+    """
+
+    url: str
+    files: int
+    sent: int
+    sent_bytes: int
+    left_out: Mapping[str, str]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return asdict(self)
+
+
+def upload_tree(
+    root: Path,
+    url: str,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> UploadReport:
+    """Send a v3.0 dataset to a folder of a store where nothing is.
+
+    Interrupted, the same call goes on: files that are there with their size are not sent again, as
+    long as the tree is the same, by names, sizes and times.
+
+    Args:
+        root: The dataset.
+        url: The folder; it must not exist or be empty.
+        stop: Set it from another thread to stop after the files under way.
+        progress: Where to report.
+
+    Returns:
+        Where it went, and how many files and bytes were sent.
+
+    Raises:
+        UsageError: Nobody knows such URLs.
+        SourceError: ``root`` is no v3.0 dataset, or parts of it are links that lead out of it.
+        VerificationError: The dataset is not complete.
+        TargetError: Something else is at the URL, or comes to it meanwhile.
+        StorageError: The store fails, or keeps a file with another size.
+        InterruptedRunError: ``stop`` was set.
+    """
+    stop = stop or threading.Event()
+    if url.startswith("hf://"):
+        raise UsageError(
+            f"{url} is on the Hub, where a dataset appears in one commit.",
+            path=url,
+            next_step="Use `leconvert push`.",
+        )
+    store = open_store(url)
+    checked_result(root, progress=progress)
+    published = published_files(root)
+    for line in published.remarks():
+        progress.say(line)
+    sizes = published.sizes
+    digest = _digest(root, sizes)
+    there = _claim(store, digest)
+    missing = [
+        name
+        for name in sizes
+        if name != _INFO and (name not in there or there[name].size_bytes != sizes[name])
+    ]
+    size_bytes = sum(sizes[name] for name in [*missing, _INFO])
+    with progress.stage("upload", size_bytes, "B") as stage:
+
+        def send(name: str) -> None:
+            if not stop.is_set():
+                _send(store, root, name)
+                stage.advance(sizes[name])
+
+        for _ in parallel_map(send, [(name,) for name in missing], Spread(threads=_THREADS)):
+            pass
+        if stop.is_set():
+            raise InterruptedRunError(
+                f"{store.url} is not complete yet.",
+                path=store.url,
+                next_step="Run the same command again to go on.",
+            )
+        _check_arrived(store, {name: size for name, size in sizes.items() if name != _INFO})
+        send(_INFO)
+        _check_arrived(store, sizes)
+    for claim in (_claim_of(digest), UPLOAD_MARKER):
+        _remove(store, claim)
+    sent = [*missing, _INFO]
+    sent_bytes = sum(sizes[name] for name in sent)
+    return UploadReport(store.url, len(sizes), len(sent), sent_bytes, published.left_out)
+
+
+def _claim_of(digest: str) -> str:
+    return f"{UPLOAD_CLAIM}{digest[:32]}.json"
+
+
+def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
+    """Claim a place; return what an interrupted upload of the same tree left there."""
+    mine = _claim_of(digest)
+    content = json.dumps({"format": "leconvert/upload", "version": 1, "tree": digest}).encode()
+    there = store.list_files()
+    if there.keys() & {mine, UPLOAD_MARKER}:
+        found = {name for name in there if name.startswith(UPLOAD_CLAIM) and name != mine}
+        if UPLOAD_MARKER in there:  # as earlier versions called the claim of any tree
+            with store_errors(store.url):
+                if store.fs.cat_file(store.path(UPLOAD_MARKER)) != content:
+                    found.add(UPLOAD_MARKER)
+        if found:
+            raise _taken(store, there)
+        return there
+    if there:
+        raise _taken(store, there)
+    with store_errors(store.url):
+        store.fs.makedirs(store.root, exist_ok=True)
+        store.fs.pipe_file(store.path(mine), content)
+    others = store.list_files()
+    others.pop(mine, None)
+    if others:
+        _remove(store, mine)
+        raise _taken(store, others)
+    return {}
+
+
+def _taken(store: Store, there: Mapping[str, StoredFile]) -> TargetError:
+    claims = any(name.startswith((UPLOAD_CLAIM, UPLOAD_MARKER)) for name in there)
+    return TargetError(
+        f"{store.url} holds {'another, unfinished upload' if claims else 'something'} already: "
+        f"{count(len(there), 'file')}.",
+        path=store.url,
+        next_step="Name an empty place.",
+    )
+
+
+def _check_arrived(store: Store, sizes: Mapping[str, int]) -> None:
+    """Look once more at what the store holds: all of it, and nothing else."""
+    there = store.list_files()
+    for name, size_bytes in sizes.items():
+        if name not in there or there[name].size_bytes != size_bytes:
+            raise _kept_wrong(store, name, there.get(name), size_bytes)
+    others = sorted(
+        name
+        for name in there.keys() - sizes.keys() - {_INFO}
+        if not name.startswith((UPLOAD_CLAIM, UPLOAD_MARKER))
+    )
+    if others:
+        raise TargetError(
+            f"Somebody else sends to {store.url} at the same time: {count(len(others), 'file')} "
+            "there are not of this dataset.",
+            path=store.url,
+            details=others[:_SHOWN],
+            next_step="Name an empty place, and run the same command again.",
+        )
+
+
+def _kept_wrong(store: Store, name: str, found: StoredFile | None, size_bytes: int) -> StorageError:
+    kept = "nothing" if found is None else f"{found.size_bytes:,} bytes"
+    return StorageError(
+        f"{store.url} keeps {kept} of {name} instead of {size_bytes:,} bytes.",
+        path=store.path(name),
+        next_step="Run the same command again.",
+    )
+
+
+def _remove(store: Store, name: str) -> None:
+    with store_errors(store.url), suppress(FileNotFoundError):
+        store.fs.rm_file(store.path(name))
+
+
+def _send(store: Store, root: Path, name: str) -> None:
+    path = store.path(name)
+    with store_errors(store.url):
+        store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        store.fs.put_file(str(root / name), path)
+
+
+def _digest(root: Path, sizes: dict[str, int]) -> str:
+    digest = hashlib.sha256()
+    for name, size_bytes in sizes.items():
+        digest.update(f"{name}\0{size_bytes}\0{(root / name).stat().st_mtime_ns}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,718 @@
+"""The progress of a run: batches, workers and how fast they are, jobs of a scheduler.
+
+One look reads the records of the work dir and writes nothing. Who looks again and again reads only
+what is new.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from leconvert.run.engines.slurm import ElementState, job_states
+from leconvert.run.leasing import BatchState, BatchStatus, Board, LeaseStore, read_done, read_failed
+from leconvert.run.leasing.registry import WorkerRecord, read_workers
+from leconvert.support.errors import StorageError, WorkDirError
+from leconvert.workdir.activity import JobRecord, read_jobs
+from leconvert.workdir.former import count_former
+from leconvert.workdir.fs import LOCAL, FileSystem
+from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
+from leconvert.workdir.journal import Journal, PackStep
+from leconvert.workdir.locks import read_packer
+from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.workdir.swap import is_converted
+
+__all__ = [
+    "Failure",
+    "JobObserver",
+    "JobStatus",
+    "Liveness",
+    "PackerStatus",
+    "Progressed",
+    "RateWindow",
+    "RunObserver",
+    "RunStatus",
+    "VideoBytes",
+    "WorkerStatus",
+    "run_status",
+    "seconds_left",
+    "watch_run",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What one look at a run shows, as plain values.
+
+
+class Liveness(StrEnum):
+    """What an observer knows about a process."""
+
+    RUNNING = "running"
+    """It runs on this host, or it gave a sign of life while the observer watched."""
+    SILENT = "silent"
+    """It gave none for so long that it is probably gone; only a whole lease makes that count."""
+    ENDED = "ended"
+    """It ran on this host and has ended."""
+    UNKNOWN = "unknown"
+    """It runs elsewhere, and the observer has not watched for long enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker that holds a batch, or is not known to have ended."""
+
+    token: str  # the worker
+    host: str  # its host
+    pid: int  # its process there
+    liveness: Liveness  # what is known about the process
+    batch_id: int | None  # the batch that it holds by the lease log, or None
+    # How long this observer has seen the same heartbeat, or, without a batch, the same report; 0 at
+    # the first look.
+    silent_seconds: float
+    batches: int = 0  # batches that it finished, by its own account, as the fields below
+    written_bytes: int = 0  # bytes of their shards
+    # Source bytes gone through a second, the batch in hand included: as observed where there was
+    # time to, else its own mean.
+    bytes_per_second: float = 0.0
+    frames_per_second: float = 0.0  # frames and rows of finished batches a second, likewise
+    peak_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A batch that was set aside."""
+
+    batch_id: int  # the batch
+    errors: int  # attempts that ended in an error
+    losses: int  # attempts that were silently lost
+    host: str  # who set it aside
+    error: str | None  # the class of the last error, or None
+    message: str  # what it said
+    next_step: str | None  # what helps, or None
+
+
+@dataclass(frozen=True, slots=True)
+class PackerStatus:
+    """The packer, as its journal and its lock file tell."""
+
+    number: int = 0  # how many packers began; 0 if none did
+    # ``none``, or the newest one's step: ``packing`` (which includes waiting for workers),
+    # ``swapping``, ``swapped``, ``finished``.
+    step: str = "none"
+    host: str | None = None  # the host of the one that held the lock last, or None
+    pid: int | None = None  # its process there
+    liveness: Liveness = Liveness.UNKNOWN  # what is known about that process
+    # The most that the one that proved the result had resident; 0 where none came so far.
+    peak_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One submission to a scheduler."""
+
+    engine: str  # who was asked: ``slurm`` or ``ray``
+    job_id: str  # the scheduler's id
+    role: str  # ``workers`` or ``packer``
+    tasks: int  # how many processes it asked for
+    # How many of them are in which state, in the scheduler's words; empty where it has forgotten
+    # them, None where it does not answer, or is Ray, which is not asked.
+    states: Mapping[str, int] | None
+    reason: str | None  # why one waits, in the scheduler's words, or None
+
+
+@dataclass(frozen=True, slots=True)
+class VideoBytes:
+    """Coded video bytes of finished batches."""
+
+    cloned: int = 0  # shared with the source
+    copied: int = 0  # copied
+    batches_read: int = 0  # finished batches whose records were read; the sums are about these
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run at one moment."""
+
+    run_id: str  # the run
+    source: str  # its source
+    target: str  # where the result goes
+    batches: int  # batches of the plan
+    pending: int  # batches that nobody holds
+    leased: int  # batches that a worker holds
+    done: int  # batches with a result
+    failed: int  # batches that were set aside
+    total_bytes: int  # source bytes of all batches
+    done_bytes: int  # source bytes of the done ones
+    total_frames: int  # rows and camera frames of all batches
+    done_frames: int  # rows and camera frames of the done ones
+    packed: bool  # whether the result is in place
+    packer: PackerStatus  # how far the packer is
+    video: VideoBytes  # bytes cloned and copied so far
+    bytes_per_second: float  # of all workers together
+    frames_per_second: float  # likewise
+    # Until the last batch is done, at this rate; None where nothing moves.
+    seconds_left: float | None
+    # How long this observer has watched; 0 at the first look, when rates are the workers' own
+    # means.
+    observed_seconds: float
+    # Workers that hold a batch or are not known to have ended, by host and process.
+    workers: Sequence[WorkerStatus]
+    ended_workers: int  # workers that said good-bye, or are known to have ended
+    unsettled: Sequence[BatchStatus]  # every batch that is not done and was ever claimed
+    failures: Sequence[Failure]  # why batches were set aside
+    # The only host that may work on the run; None for any number of hosts.
+    one_host: str | None = None
+    jobs: Sequence[JobStatus] = ()  # what was submitted to a scheduler, oldest first
+    # The most that one worker's process has had resident, of all that took part, on any host; 0
+    # where none has said.
+    peak_memory_bytes: int = 0
+    former_states: int = 0  # what earlier runs put aside at the target
+    former_bytes: int = 0  # bytes of their files, some of which may be the result's own
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return asdict(self)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a scheduler says of the jobs that were submitted for a run.
+
+
+_SECONDS_BETWEEN_LOOKS = 10.0
+
+
+class JobObserver:
+    """Looks at the jobs of one run, and asks the scheduler at most every ten seconds."""
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        run_id: str,
+        *,
+        clock: Callable[[], float],
+        fs: FileSystem = LOCAL,
+    ) -> None:
+        self._paths = paths
+        self._run_id = run_id
+        self._clock = clock
+        self._fs = fs
+        self._asked_at: float | None = None
+        self._states: dict[str, list[ElementState]] | None = {}
+
+    def look(self) -> list[JobStatus]:
+        """Return all submissions, oldest first; empty where nothing was submitted."""
+        records = read_jobs(self._paths, self._run_id, fs=self._fs)
+        now = self._clock()
+        due = self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_LOOKS
+        asked = [record.job_id for record in records if record.engine == "slurm"]
+        if asked and due:
+            self._asked_at = now
+            states = job_states(asked)
+            self._states = None if states is None else _by_job(states)
+        return [
+            JobStatus(
+                engine=record.engine,
+                job_id=record.job_id,
+                role=record.role,
+                tasks=record.tasks,
+                states=self._states_of(record),
+                reason=_reason(self._states, record.job_id),
+            )
+            for record in records
+        ]
+
+    def _states_of(self, record: JobRecord) -> dict[str, int] | None:
+        """Return how many are in which state; None where nobody can be asked without a wait."""
+        if self._states is None or record.engine != "slurm":
+            return None
+        return _count(self._states, record.job_id)
+
+
+def _by_job(states: list[ElementState]) -> dict[str, list[ElementState]]:
+    found: dict[str, list[ElementState]] = {}
+    for state in states:
+        found.setdefault(state.job_id.partition("_")[0], []).append(state)
+    return found
+
+
+def _count(states: dict[str, list[ElementState]], job_id: str) -> dict[str, int]:
+    return dict(sorted(Counter(state.state for state in states.get(job_id, ())).items()))
+
+
+def _reason(states: dict[str, list[ElementState]] | None, job_id: str) -> str | None:
+    waiting = [s for s in (states or {}).get(job_id, ()) if s.state == "PENDING"]
+    return waiting[0].reason if waiting else None
+
+
+# ------------------------------------------------------------------------------------------------
+# How fast workers are, from what an observer saw on its own clock; pure.
+
+
+_WINDOW_SECONDS = 60.0
+_SHORTEST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """How far a worker has come, by its own account."""
+
+    size_bytes: int  # source bytes that it went through
+    cost: float  # the same, bytes that are decoded counted many times; see `batch_costs`
+    frames: int  # frames and rows of batches that it finished
+    seconds: float  # how long it has been running
+
+    def rates(self, before: Progressed, seconds: float) -> Rates:
+        """Return what it did a second since it was so far."""
+        return Rates(
+            max(0, self.size_bytes - before.size_bytes) / seconds,
+            max(0.0, self.cost - before.cost) / seconds,
+            max(0, self.frames - before.frames) / seconds,
+        )
+
+
+class Rates(NamedTuple):
+    """Source bytes, their cost, and frames a second."""
+
+    size_bytes: float = 0.0
+    cost: float = 0.0
+    frames: float = 0.0
+
+
+class RateWindow:
+    """Rates over the last minute that was watched.
+
+    A worker that the observer has seen for less than a second is given its own mean since it
+    began: better than nothing at the first look.
+    """
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, Mapping[str, Progressed]]] = deque()
+
+    def add(self, now: float, seen: Mapping[str, Progressed]) -> None:
+        """Add a look."""
+        self._looks.append((now, dict(seen)))
+        while len(self._looks) > 2 and now - self._looks[1][0] >= _WINDOW_SECONDS:
+            self._looks.popleft()
+
+    def rates(self, token: str) -> Rates:
+        """Return a worker's rates as of the last look."""
+        now, latest = self._looks[-1]
+        last = latest.get(token)
+        if last is None:
+            return Rates()
+        for then, seen in self._looks:
+            first = seen.get(token)
+            if first is not None and now - then >= _SHORTEST_SECONDS:
+                return last.rates(first, now - then)
+        return last.rates(Progressed(0, 0.0, 0, 0.0), last.seconds) if last.seconds > 0 else Rates()
+
+
+def seconds_left(left: float, per_second: float) -> float | None:
+    """Return how long the rest takes at this rate; None where nothing moves."""
+    if left <= 0:
+        return 0.0
+    return left / per_second if per_second > 0 else None
+
+
+# ------------------------------------------------------------------------------------------------
+# Looks at the workers of a run again and again: who is alive, and how fast each is.
+
+
+# A holder beats every 15 s at the default lease, a waiting worker reports every 10 s.
+_SILENT_AFTER_SECONDS = 45.0
+
+
+class WorkerObserver:
+    """One observer of one run's workers.
+
+    A worker is known by its record and by the batch that it holds. Whether it lives is told by what
+    changed between two looks, except on its own host, where the process itself is asked for.
+
+    Args:
+        store: Reads claims; it must be the one that looked at the leases.
+        cost_of_a_byte: What a source byte of each batch costs.
+
+    Attributes:
+        cost_per_second: What all workers together went through, as of the last look.
+    """
+
+    def __init__(
+        self,
+        run: OpenedRun,
+        store: LeaseStore,
+        cost_of_a_byte: Sequence[float],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        fs: FileSystem = LOCAL,
+    ) -> None:
+        self._run = run
+        self._store = store
+        self._cost_of_a_byte = cost_of_a_byte
+        self._cost: dict[str, float] = {}
+        self._clock = clock
+        self._fs = fs
+        self._claims_seen: set[tuple[int, int]] = set()
+        self._gave_sign: set[str] = set()
+        self._ended: set[str] = set()
+        self._reports: dict[str, tuple[WorkerRecord, float]] = {}
+        self._window = RateWindow()
+        self.cost_per_second = 0.0
+
+    @property
+    def num_ended(self) -> int:
+        """Workers that ended, as far as was seen."""
+        return len(self._ended)
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most that one worker's process has had resident, as far as was seen."""
+        return max((record.peak_memory_bytes for record, _ in self._reports.values()), default=0)
+
+    def look(self, leased: Sequence[BatchStatus]) -> list[WorkerStatus]:
+        """Return the workers that have not ended, by host, process and token."""
+        now = self._clock()
+        self.cost_per_second = 0.0
+        holders = {row.token: row for row in leased if row.token is not None}
+        for record in read_workers(
+            self._run.paths,
+            self._run.manifest.run_id,
+            skip=self._ended - holders.keys(),
+            fs=self._fs,
+        ):
+            if record.state == "ended":
+                self._ended.add(record.token)
+            before = self._reports.get(record.token)
+            self._add_cost(record, None if before is None else before[0])
+            if before is None or before[0] != record:
+                self._reports[record.token] = (record, now)
+            if before is not None and before[0] != record:
+                self._gave_sign.add(record.token)
+        self._window.add(
+            now,
+            {
+                token: Progressed(
+                    record.processed_bytes, self._cost[token], record.frames, record.seconds
+                )
+                for token, (record, _) in self._reports.items()
+                if token not in self._ended
+            },
+        )
+        rows = [self._holder(row, token, now) for token, row in holders.items()]
+        for token, (record, _) in self._reports.items():
+            if token in holders or token in self._ended:
+                continue
+            if process_is_gone(asdict(record)):
+                self._ended.add(token)
+                continue
+            rows.append(self._idle(record, now))
+        return sorted(rows, key=lambda row: (row.host, row.pid, row.token))
+
+    def _add_cost(self, record: WorkerRecord, before: WorkerRecord | None) -> None:
+        """Count the bytes that a worker went through since as bytes of the batch in its hands."""
+        batch_id = record.batch_id
+        if batch_id is None and before is not None:
+            batch_id = before.batch_id
+        known = batch_id is not None and batch_id < len(self._cost_of_a_byte)
+        weight = self._cost_of_a_byte[batch_id] if known and batch_id is not None else 1.0
+        moved = record.processed_bytes - (0 if before is None else before.processed_bytes)
+        self._cost[record.token] = self._cost.get(record.token, 0.0) + moved * weight
+
+    def _holder(self, row: BatchStatus, token: str, now: float) -> WorkerStatus:
+        record, _ = self._reports.get(token, (None, now))
+        claim = self._store.log.holder(row.batch_id, row.generation)
+        silent = row.heartbeat_age_seconds or 0.0
+        key = (row.batch_id, row.generation)
+        if silent == 0.0 and key in self._claims_seen:  # new since the last look
+            self._gave_sign.add(token)
+        self._claims_seen.add(key)
+        known = asdict(record) if record is not None else claim
+        return self._status(
+            token, row.host or "?", row.pid or 0, record, known, silent, row.batch_id
+        )
+
+    def _idle(self, record: WorkerRecord, now: float) -> WorkerStatus:
+        silent = now - self._reports[record.token][1]
+        known = asdict(record)
+        return self._status(record.token, record.host, record.pid, record, known, silent, None)
+
+    def _status(
+        self,
+        token: str,
+        host: str,
+        pid: int,
+        record: WorkerRecord | None,
+        known: Mapping[str, Any],
+        silent: float,
+        batch_id: int | None,
+    ) -> WorkerStatus:
+        liveness = self._liveness(token, known, silent)
+        alive = liveness in {Liveness.RUNNING, Liveness.UNKNOWN}
+        rates = self._window.rates(token) if alive else Rates()
+        self.cost_per_second += rates.cost
+        return WorkerStatus(
+            token=token,
+            host=host,
+            pid=pid,
+            liveness=liveness,
+            batch_id=batch_id,
+            silent_seconds=round(silent, 1),
+            batches=record.batches if record else 0,
+            written_bytes=record.written_bytes if record else 0,
+            bytes_per_second=round(rates.size_bytes, 1),
+            frames_per_second=round(rates.frames, 1),
+            peak_memory_bytes=record.peak_memory_bytes if record else 0,
+        )
+
+    def _liveness(self, token: str, known: Mapping[str, Any], silent: float) -> Liveness:
+        if process_is_gone(known):
+            return Liveness.ENDED
+        if silent >= _SILENT_AFTER_SECONDS:
+            return Liveness.SILENT
+        if process_is_running(known) or token in self._gave_sign:
+            return Liveness.RUNNING
+        return Liveness.UNKNOWN
+
+
+# ------------------------------------------------------------------------------------------------
+# A run, looked at again and again; only what is new is read.
+
+
+_RECORDS_A_LOOK = 2_000
+
+
+def run_status(work_dir: Path) -> RunStatus:
+    """Look at a work dir's current run once; reads the record of every finished batch."""
+    return RunObserver(open_run(work_dir, allow_mixed_versions=True, only_look=True)).look()
+
+
+def watch_run(
+    work_dir: Path, pause: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[RunStatus]:
+    """Look again and again, until the result is in place; a ``--restart`` is followed."""
+    observer: RunObserver | None = None
+    while True:
+        try:
+            if observer is None or WorkDir(work_dir).current_run_id() != observer.run_id:
+                observer = RunObserver(
+                    open_run(work_dir, allow_mixed_versions=True, only_look=True),
+                    clock=clock,
+                    records_a_look=_RECORDS_A_LOOK,
+                )
+            status = observer.look()
+        except (FileNotFoundError, WorkDirError):
+            # A conversion without a work dir of its own removes it at the end.
+            if observer is None or (last := observer.after_removal()) is None:
+                raise
+            status = last
+        yield status
+        if status.packed or pause():
+            return
+
+
+# What a record raises that was edited by hand, or by a program that we do not know.
+_EDITED = (AttributeError, TypeError, ValueError)
+
+
+class RunObserver:
+    """One observer of one run.
+
+    A look lists five folders, reads the lease log of batches that somebody holds or tried, the
+    records of workers that have not ended, and those ``done`` records that are new. Where jobs
+    were submitted it asks their scheduler now and then. It writes nothing and takes no lock.
+
+    Args:
+        records_a_look: At most so many ``done`` records are read at one look, the rest later; None
+            for all.
+    """
+
+    def __init__(
+        self,
+        run: OpenedRun,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        records_a_look: int | None = None,
+        fs: FileSystem = LOCAL,
+    ) -> None:
+        self.run_id = run.manifest.run_id
+        self._run = run
+        self._clock = clock
+        self._fs = fs
+        self._records_a_look = records_a_look
+        # The store only looks: an observer claims nothing, so its identity is never written.
+        identity = WorkerIdentity.of_this_process()
+        store = LeaseStore(run.paths, self.run_id, identity, clock=clock, fs=fs)
+        self._board = Board(store, run.manifest.num_batches)
+        sizes = [(batch.source_bytes, batch.frames) for batch in run.batches]
+        self._source_bytes = [size for size, _ in sizes]
+        self._frames = [frames for _, frames in sizes]
+        self._costs = self._source_bytes
+        if run.manifest.computed_stats:
+            from leconvert.run.worker_pool import batch_costs  # imports all that a worker needs
+
+            self._costs = batch_costs(run)
+        rates = [cost / max(1, size) for cost, (size, _) in zip(self._costs, sizes, strict=True)]
+        self._workers = WorkerObserver(run, store, rates, clock=clock, fs=fs)
+        self._began: float | None = None
+        self._video: dict[int, tuple[int, int]] = {}
+        self._failures: dict[int, Failure] = {}
+        self._jobs = JobObserver(run.paths, self.run_id, clock=clock, fs=fs)
+        self._last: RunStatus | None = None
+
+    def look(self) -> RunStatus:
+        """Return the run as it is now."""
+        batches = self._board.status()
+        done = [row.batch_id for row in batches if row.state is BatchState.DONE]
+        unsettled = [r for r in batches if r.state is not BatchState.DONE and r.generation]
+        leased = [row for row in unsettled if row.state is BatchState.LEASED]
+        failed = [row for row in unsettled if row.state is BatchState.FAILED]
+        workers = self._workers.look(leased)
+        rate = sum(worker.bytes_per_second for worker in workers)
+        packer, packed = self._look_at_packer()
+        total_bytes = sum(self._source_bytes)
+        done_bytes = sum(self._source_bytes[batch_id] for batch_id in done)
+        manifest = self._run.manifest
+        former_states, former_bytes = count_former([Path(manifest.target)])
+        now = self._clock()
+        observed = 0.0 if self._began is None else now - self._began
+        self._began = now if self._began is None else self._began
+        self._last = RunStatus(
+            run_id=self.run_id,
+            source=manifest.source_name,
+            target=manifest.target,
+            batches=len(batches),
+            pending=len(batches) - len(done) - len(leased) - len(failed),
+            leased=len(leased),
+            done=len(done),
+            failed=len(failed),
+            total_bytes=total_bytes,
+            done_bytes=done_bytes,
+            total_frames=sum(self._frames),
+            done_frames=sum(self._frames[batch_id] for batch_id in done),
+            packed=packed,
+            packer=packer,
+            one_host=None if self._run.one_host is None else self._run.one_host.host.name,
+            video=self._look_at_done(done),
+            bytes_per_second=round(rate, 1),
+            frames_per_second=round(sum(worker.frames_per_second for worker in workers), 1),
+            seconds_left=seconds_left(
+                sum(self._costs) - sum(self._costs[batch_id] for batch_id in done),
+                self._workers.cost_per_second,
+            ),
+            observed_seconds=round(observed, 3),
+            workers=workers,
+            ended_workers=self._workers.num_ended,
+            unsettled=unsettled,
+            failures=self._look_at_failures(failed),
+            jobs=self._jobs.look(),
+            peak_memory_bytes=self._workers.peak_memory_bytes,
+            former_states=former_states,
+            former_bytes=former_bytes,
+        )
+        return self._last
+
+    def after_removal(self) -> RunStatus | None:
+        """Return a last status after the work dir vanished, if the result stands at its place."""
+        manifest = self._run.manifest
+        if self._last is None or not is_converted(Path(manifest.target), manifest.to):
+            return None
+        return replace(
+            self._last,
+            pending=0,
+            leased=0,
+            done=self._last.batches,
+            failed=0,
+            done_bytes=self._last.total_bytes,
+            done_frames=self._last.total_frames,
+            packed=True,
+            packer=replace(self._last.packer, step=PackStep.FINISHED.value),
+            bytes_per_second=0.0,
+            frames_per_second=0.0,
+            seconds_left=0.0,
+            workers=(),
+            unsettled=(),
+            failures=(),
+        )
+
+    def _look_at_done(self, done: Sequence[int]) -> VideoBytes:
+        wanted = set(done)
+        for batch_id in self._video.keys() - wanted:  # voided since
+            del self._video[batch_id]
+        left = len(done) if self._records_a_look is None else self._records_a_look
+        for batch_id in done:
+            if batch_id in self._video:
+                continue
+            if left == 0:
+                break
+            left -= 1
+            try:
+                record = read_done(self._run.paths, self.run_id, batch_id, fs=self._fs)
+            except (FileNotFoundError, StorageError, WorkDirError):
+                continue  # voided a moment ago, or damaged: the packer will say so
+            try:
+                self._video[batch_id] = _video_bytes(record)
+            except _EDITED:
+                continue  # as above
+        return VideoBytes(
+            cloned=sum(cloned for cloned, _ in self._video.values()),
+            copied=sum(copied for _, copied in self._video.values()),
+            batches_read=len(self._video),
+        )
+
+    def _look_at_failures(self, failed: Sequence[BatchStatus]) -> list[Failure]:
+        now_failed = {row.batch_id for row in failed}
+        for batch_id in self._failures.keys() - now_failed:  # released, or done after all
+            del self._failures[batch_id]
+        for batch_id in sorted(now_failed - self._failures.keys()):
+            try:
+                record = read_failed(self._run.paths, self.run_id, batch_id, fs=self._fs)
+                self._failures[batch_id] = _failure(batch_id, record)
+            except (FileNotFoundError, StorageError, WorkDirError, *_EDITED):
+                self._failures[batch_id] = _failure(batch_id, {})
+        return [self._failures[batch_id] for batch_id in sorted(self._failures)]
+
+    def _look_at_packer(self) -> tuple[PackerStatus, bool]:
+        state = Journal(self._run.paths, self.run_id, fs=self._fs).read()
+        holder = read_packer(self._run.paths, fs=self._fs)
+        if not state.generation:
+            return PackerStatus(), False
+        if process_is_gone(holder):
+            liveness = Liveness.ENDED
+        else:
+            liveness = Liveness.RUNNING if process_is_running(holder) else Liveness.UNKNOWN
+        packer = PackerStatus(
+            state.generation,
+            state.step.value,
+            holder.get("host"),
+            holder.get("pid"),
+            liveness,
+            state.notes.get("peak_memory_bytes", 0),
+        )
+        return packer, state.step in {PackStep.SWAPPED, PackStep.FINISHED}
+
+
+def _video_bytes(record: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many bytes of video a batch shared with the source, and how many it copied."""
+    shards = record.get("shards") or ()
+    cloned = sum(int(shard.get("cloned_bytes", 0)) for shard in shards)
+    return cloned, sum(int(shard.get("copied_bytes", 0)) for shard in shards)
+
+
+def _failure(batch_id: int, record: Mapping[str, Any]) -> Failure:
+    error = record.get("error") or {}
+    losses = int(record.get("losses", 0))
+    lost = f"{losses} workers died or froze while they held it"
+    return Failure(
+        batch_id=batch_id,
+        errors=int(record.get("errors", 0)),
+        losses=losses,
+        host=str(record.get("host", "?")),
+        error=error.get("error"),
+        message=str(error.get("message") or (lost if losses else "no message")),
+        next_step=error.get("next_step"),
+    )

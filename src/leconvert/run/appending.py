@@ -1,0 +1,323 @@
+"""Appending: the episodes that a source has gained, added to the v3.0 result that it has already.
+
+The result's data and video files stay as they are; the new episodes get files behind them, by the
+next numbers. LeRobot reads every table below ``data``, whether an episode names it or not, so no
+file can be added to a dataset that somebody may read. Therefore the new tree is made as in every
+conversion, beside the target, and put in its place in one step; the files that are there already
+get a second name in it (where there are no hard links: a copy). What it was before is kept as a
+former state (`leconvert.workdir.former`), for `undo`.
+
+Nothing remembers which source a result is of, or how its files looked: the new tree, old episodes
+and new ones, is compared with the source before it takes its place, and with what stands there.
+Likewise nothing remembers what the user changed in a result. Whatever a conversion of the old
+episodes would not have written counts as the user's. A further file stays; if anything else
+differs, nothing is appended.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leconvert.dataset.files import EPISODE_FOLDERS, names_to_keep
+from leconvert.dataset.formats import TARGETS, Sources, SourceView, open_sources, v3
+from leconvert.model.selection import EpisodeRanges
+from leconvert.model.values import OVERLAY, IntArray, LayoutOptions, SourceScan, StreamLayout
+from leconvert.model.versions import V3_VERSION
+from leconvert.run.layout import layout_streams
+from leconvert.run.proof import (
+    Difference,
+    compare_tables,
+    same_bytes,
+    same_json,
+    same_statistic,
+)
+from leconvert.support.errors import LeconvertError, StorageError, TargetError, UsageError
+from leconvert.support.storage_errors import raise_storage_trouble
+from leconvert.support.text import first_few, shown
+from leconvert.workdir.former import stands_as_left
+from leconvert.workdir.swap import is_converted, old_dir
+
+__all__ = [
+    "check_can_append",
+    "former_episodes",
+    "layout_appended",
+    "not_as_planned",
+    "other_files",
+    "what_is_lost",
+]
+
+_VERSION = V3_VERSION
+_EPISODE_FOLDERS = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
+_DIFFERENCES_SHOWN = 20
+# Differences in info.json without which old episodes and new ones are not of one kind.
+_OF_EPISODES = re.compile(r"fps\Z|robot_type\Z|features\Z|.*\bfeature '")
+
+
+def check_can_append(
+    num_sources: int, layout: LayoutOptions, *, in_place: bool, selects: bool
+) -> None:
+    """Refuse what has no end to append to."""
+    wrong = {
+        "several datasets": num_sources > 1,
+        "the dataset itself, without --output": in_place,
+        "a selection of episodes": selects,
+        f"--to {layout.to}": layout.to != _VERSION,
+        f"--layout {OVERLAY}": layout.layout == OVERLAY,
+    }
+    for what, is_so in wrong.items():
+        if is_so:
+            raise UsageError(
+                "--append adds the new episodes of one dataset to its v3.0 result in another "
+                f"folder, and does not go with {what}.",
+                next_step="Leave --append out.",
+            )
+
+
+def former_episodes(target: Path) -> int:
+    """Return how many episodes the dataset at a target has; 0 where nothing stands there."""
+    return v3.EpisodesReader(target).num_rows if is_converted(target) else 0
+
+
+def layout_appended(
+    scan: SourceScan, target: Path, options: LayoutOptions
+) -> tuple[list[StreamLayout], int]:
+    """Return the output files of a source whose first episodes have theirs, and how many have."""
+    former = v3.Dataset(target)
+    kept = len(former.episodes)
+    _check_former(scan, former)
+    tail = np.arange(kept, scan.num_episodes)
+    if options.layout == "streaming":
+        # Loader workers share out whole datasets; of a few episodes each would get next to nothing.
+        options = replace(options, loader_workers=1)
+    rest = replace(
+        scan,
+        episode_index=scan.episode_index[tail],
+        length=scan.length[tail],
+        streams=[stream.select(tail) for stream in scan.streams],
+        source=scan.source[tail],
+    )
+    return [
+        StreamLayout(
+            new.stream, np.concatenate((_starts(former, new.stream)[:-1], new.starts + kept))
+        )
+        for new in layout_streams(rest, options)
+    ], kept
+
+
+def _check_former(scan: SourceScan, former: v3.Dataset) -> None:
+    target, source = former.root, scan.only.root
+    kept, there = len(former.episodes), scan.num_episodes
+    if kept == there:
+        raise TargetError(
+            f"{target} has {kept} episodes already, as many as {source}.",
+            path=str(target),
+            next_step="There is nothing to append. `leconvert verify "
+            f"{shlex.quote(str(target))} --source {shlex.quote(source)}` compares them.",
+        )
+    if kept > there:
+        raise _refusal(target, f"it has {kept} episodes, and {source} {there}")
+    lengths = former.episodes.length
+    differing = np.flatnonzero(lengths != scan.length[:kept])
+    if len(differing):
+        at = int(differing[0])
+        raise _refusal(
+            target,
+            f"its episode {at} has {lengths[at]} frames, and in {source} {scan.length[at]}",
+        )
+    (view,) = open_sources(scan.sources)
+    if list(former.task_table) != view.tasks[: len(former.task_table)]:
+        raise _refusal(target, f"its tasks are not the first tasks of {source}")
+    strays = [name for name in other_files(target) if name.startswith(_EPISODE_FOLDERS)]
+    if strays:
+        raise _refusal(target, f"{shown(strays[0])} is no file of an episode")
+    if found := _of_the_user(former, view):
+        names = dict.fromkeys(
+            f"{each.what} in {each.path}" if each.path == v3.INFO_PATH else each.path
+            for each in found
+        )
+        refused = _refusal(
+            target,
+            f"it has something that a conversion of {source} does not write, and that would be "
+            f"lost: {', '.join(names)}",
+            f"If you changed it, change {source} likewise; if {source} was changed since, change "
+            f"{target} likewise. Or convert",
+        )
+        refused.details = tuple(first_few(list(map(str, found)), _DIFFERENCES_SHOWN))
+        raise refused
+
+
+def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
+    """Return what a dataset has that a conversion of its episodes would not have written.
+
+    Where a record tells that the dataset is as a run left it, what differs in files that come along
+    and in most of info.json is the source's, and is taken from there.
+    """
+    first = EpisodeRanges.of_episodes(view.index[: len(former.episodes)])
+    own = replace(view.repairs, selected_episodes=first)
+    found = compare_tables(former.root, Sources([SourceView(view.dataset, own)]))
+    if stands_as_left(former.root):
+        tables = former.tables()
+        found = [
+            each
+            for each in found
+            if each.path in tables and (each.path != v3.INFO_PATH or _OF_EPISODES.search(each.what))
+        ]
+    said = former.info
+    # Tasks were counted when there were fewer; splits may be given to all episodes alike.
+    usual = {"total_tasks": len(former.task_table), "splits": view.dataset.info.get("splits")}
+    return [
+        each
+        for each in found
+        if each.path != v3.INFO_PATH
+        or each.what not in usual
+        or not same_json(said.get(each.what), usual[each.what])
+    ]
+
+
+def _starts(former: v3.Dataset, stream: str) -> IntArray:
+    """Return the first position of each file of a stream and, last, the number of episodes."""
+    slices, path = former.slices(stream), TARGETS[_VERSION].path
+    steps = np.diff(slices.file)
+    usual = [path(stream, number) for number in range(len(slices.paths))]
+    if list(slices.paths) != usual or int(slices.file[0]) or not np.isin(steps, (0, 1)).all():
+        raise _refusal(
+            former.root, f"files of {stream} are not numbered in the order of the episodes"
+        )
+    return np.concatenate(([0], np.flatnonzero(steps) + 1, [len(slices.file)]))
+
+
+_CHANGED = "Episodes were changed or removed, or the result was. Convert"
+
+
+def _refusal(target: Path, why: str, helps: str = _CHANGED) -> TargetError:
+    return TargetError(
+        f"Nothing can be appended to {target}: {why}.",
+        path=str(target),
+        next_step=f"{helps} all of it anew, with --force-conversion in place of --append: what is "
+        f"there is then kept as {old_dir(target)}.",
+    )
+
+
+def not_as_planned(target: Path, why: str) -> TargetError:
+    """Return the error for a target that is not what episodes were to be appended to."""
+    error = _refusal(target, why)
+    return TargetError(
+        f"{error.message} It stands as it was.", path=error.path, next_step=error.next_step
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Whether a dataset holds all of what it was before episodes were appended.
+
+
+_DERIVED = frozenset({v3.REPAIRS_PATH})
+
+
+# What `info.json` says of all episodes together, and how large files of new ones may be.
+_OF_ALL_EPISODES = frozenset(
+    {
+        "total_episodes",
+        "total_frames",
+        "total_tasks",
+        "data_files_size_in_mb",
+        "video_files_size_in_mb",
+    }
+)
+
+
+def what_is_lost(new: Path, old: Path, *, others: bool = True) -> str | None:
+    """Say what of a dataset is not in the one that episodes were appended to; None for nothing.
+
+    Every file of an episode, and every other file, is there under its name: the same file, or one
+    of the same bytes. The table of episodes begins with the same rows, statistics included, and the
+    table of tasks with the same tasks; what info.json says is equal but for totals.
+
+    Args:
+        others: Whether to look at other files than those of episodes, and at all of info.json.
+
+    Returns:
+        Half a sentence about the first difference.
+
+    Raises:
+        StorageError: The disk fails, so that nobody knows.
+    """
+    try:
+        before, after = v3.Dataset(old), v3.Dataset(new)
+        kept, now = len(before.episodes), len(after.episodes)
+        if kept >= now:
+            return f"it has {kept} episodes, and {new} {now}"
+        if (before.fps, before.features) != (after.fps, after.features):
+            return "its info.json says otherwise"
+        if others and (changed := _changed_keys(before, after)):
+            return f"its info.json says otherwise: {', '.join(changed)}"
+        if list(before.task_table) != list(after.task_table)[: len(before.task_table)]:
+            return "its tasks are others"
+        if (episode := _other_row(before, after, kept)) is not None:
+            return f"what its table says of episode {episode} is something else"
+        names = [path for stream in before.streams for path in before.slices(stream).paths]
+        names += other_files(old) if others else []
+        for name in names:
+            if not _same_file(old / name, new / name):
+                return f"{name} is not the same"
+    except StorageError:
+        raise
+    except (LeconvertError, OSError) as error:
+        raise_storage_trouble(error, old)  # a disk that fails tells nothing of what is on it
+        return f"it cannot be compared: {error}"
+    return None
+
+
+def _changed_keys(before: v3.Dataset, after: v3.Dataset) -> list[str]:
+    """Return the keys of info.json whose value is lost."""
+    first = np.arange(len(before.episodes))
+    return [
+        key
+        for key, said in before.info.items()
+        if key not in _OF_ALL_EPISODES
+        and not same_json(said, after.info.get(key))
+        and not (key == "splits" and same_json(said, v3.kept_splits(after.info.get(key), first)))
+    ]
+
+
+def other_files(root: Path) -> list[str]:
+    """Return what a v3.0 dataset's folder holds besides its tables and the files of episodes."""
+    dataset = v3.Dataset(root)
+    known = {*dataset.tables(), *_DERIVED}
+    known |= {path for stream in dataset.streams for path in dataset.slices(stream).paths}
+    return sorted(name for name in names_to_keep(root) if name not in known)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other) or same_bytes(one, other)
+    except OSError as error:
+        raise_storage_trouble(error, one)
+        return False
+
+
+def _other_row(before: v3.Dataset, after: v3.Dataset, kept: int) -> int | None:
+    rows = chain.from_iterable(
+        block.to_pylist()
+        for block in v3.EpisodesReader(after.root).rows(0, kept, _is_of_an_episode)
+    )
+    for episode, (one, other) in enumerate(zip(_rows(before), rows, strict=True)):
+        if not same_statistic(one, other):
+            return episode
+    return None
+
+
+def _rows(dataset: v3.Dataset) -> Iterator[Mapping[str, Any]]:
+    for block in v3.EpisodesReader(dataset.root).blocks(_is_of_an_episode):
+        yield from block.to_pylist()
+
+
+def _is_of_an_episode(column: str) -> bool:
+    return column not in v3.LOCATION_COLUMNS

@@ -1,0 +1,137 @@
+"""Workers as processes of this machine, each with a log of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from leconvert.support.errors import EngineError, InterruptedRunError, UsageError
+from leconvert.support.forkserver import PythonProcess, start_python
+from leconvert.workdir.records import RunPaths
+
+# ------------------------------------------------------------------------------------------------
+# What a worker said last, for whoever asks why it ended.
+
+
+_LAST_LINES = 3
+_LAST_BYTES = 4096
+
+
+def last_words(log: Path) -> str:
+    """Return the last lines of a log in one line; ``no output`` where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
+            said = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return "no output"
+    return " / ".join(said[-_LAST_LINES:]) or "no output"
+
+
+# ------------------------------------------------------------------------------------------------
+# Workers as processes of this machine, each with a log of its own.
+
+
+_GRACE_SECONDS = 30.0
+# How a worker ends that was asked to; without a word where it had hardly begun.
+_AS_ASKED = frozenset((InterruptedRunError.exit_code, -signal.SIGTERM))
+
+
+class LocalEngine:
+    """Starts ``leconvert work`` processes.
+
+    A worker that crashes does not end the others. It does not restart workers: a batch that a
+    crashed one held expires and is taken over by those that live.
+
+    Args:
+        workers: How many; None for as many as cores and free memory of this machine feed.
+        program: What starts a worker, in front of its arguments, such as
+            ``("ionice", "-c3", "leconvert", "work")``; None for this Python's own leconvert.
+
+    Attributes:
+        workers: As given.
+
+    Raises:
+        UsageError: Fewer than one worker, or an empty program.
+    """
+
+    def __init__(
+        self, workers: int | None = None, *, program: Sequence[str | os.PathLike[str]] | None = None
+    ) -> None:
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers must be at least 1, not {workers}.")
+        if program is not None and not program:
+            raise UsageError("program needs the command that starts a worker.")
+        self.workers = workers
+        self._program = None if program is None else tuple(program)
+        self._workers: list[tuple[PythonProcess, Path]] = []
+        self._asked_to_stop: set[int] = set()
+
+    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
+        """Start ``count`` workers; see `leconvert.run.engines.Engine`."""
+        paths.logs_dir.mkdir(parents=True, exist_ok=True)
+        for _ in range(count):
+            log = paths.logs_dir / f"local-{time.time_ns():x}-{len(self._workers)}.log"
+            with log.open("wb") as output:
+                process = self._started(arguments, output)
+            self._workers.append((process, log))
+
+    def _started(self, arguments: Sequence[str], output: BinaryIO) -> PythonProcess:
+        try:
+            if self._program is None:
+                return start_python(
+                    *("leconvert", ["work", *arguments]),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            return subprocess.Popen(
+                [*self._program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # A group of its own: Ctrl-C reaches the parent, which asks the workers to stop.
+                start_new_session=True,
+            )
+        except OSError as error:
+            program = os.fspath((self._program or (sys.executable,))[0])
+            raise EngineError(
+                f"A worker cannot be started by {program}: {error.strerror}.",
+                next_step="See whether it exists, and whether this machine has room for it.",
+            ) from error
+
+    def running(self) -> int:
+        """Return how many workers still run."""
+        return sum(process.poll() is None for process, _ in self._workers)
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that ended with an error, with the end of its log."""
+        lines = []
+        for process, log in self._workers:
+            code = process.poll()
+            if process.pid in self._asked_to_stop and code in _AS_ASKED:
+                continue
+            if code:
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+                lines.append(f"worker {process.pid} {how}: {last_words(log)}")
+        return lines
+
+    def stop(self) -> None:
+        """Send SIGTERM, wait for the workers to hand back, and kill whatever does not end."""
+        for process, _ in self._workers:
+            if process.poll() is None:
+                self._asked_to_stop.add(process.pid)
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for process, _ in self._workers:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

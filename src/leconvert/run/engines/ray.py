@@ -1,0 +1,1012 @@
+"""Workers on the nodes of a Ray cluster.
+
+Whoever converts has a `RayEngine` and never imports Ray. The engine runs a driver, a process of its
+own, which alone talks to Ray and starts a task for each worker; a task runs one worker as a process
+of its node. So a cluster that hangs, or ends its drivers as Ray does when it loses its head, takes
+nobody with it.
+
+    python -m leconvert.run.engines.ray                        # a driver
+    python -m leconvert.run.engines.ray PID work WORK_DIR ...  # a worker that ends with process PID
+
+A driver's first line of input is an order, as JSON; the end of its input, or a line ``stop``, tells
+it to ask all workers to hand back and to end. It answers in lines of JSON: ``begun`` once the first
+workers are on their way, ``refused`` if there will be none, ``state`` every second, and ``ended``.
+Everything else that it, or Ray, has to say goes to standard error.
+
+It is a process, not a thread, for what Ray does to its drivers: calls that never return while a
+link is cut, and an end of the whole process when the cluster's head is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import json
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+from leconvert.run.engines.local import last_words
+from leconvert.support.errors import EngineError, LeconvertError, StorageError, UsageError
+from leconvert.support.extras import command_for_extra
+from leconvert.workdir.activity import JobRecord, write_job
+from leconvert.workdir.identity import new_token
+from leconvert.workdir.records import RunPaths
+
+# ------------------------------------------------------------------------------------------------
+# What workers ask a Ray cluster for; plain values.
+
+
+_WORKERS_A_NODE = 4
+# More than a run has batches: as many workers as its nodes hold.
+_NO_LIMIT = 2**31
+_MEMORY = re.compile(r"(\d+)([KMGT]?)")
+_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """What workers ask a Ray cluster for, and how many there are.
+
+    Without numbers there are four workers on every node that has room for one, also on those that
+    join later.
+
+    Attributes:
+        address: ``auto`` for the cluster of this machine or of RAY_ADDRESS, ``HOST:PORT`` for
+            another one that this machine belongs to, ``local`` to start one on this machine.
+        workers: How many there are at most; None for as many as nodes hold.
+        nodes: How many nodes' worth at most: then there are ``nodes * workers_per_node``.
+        workers_per_node: How many a node holds at most. None for four, or for as many as have room
+            where ``workers`` is given.
+        cpus_per_task: Cores of a worker.
+        mem: Memory of a worker, such as ``4G``; None asks for none.
+        resources: Custom resources that a worker takes, by name.
+        runtime_env: The `runtime environment`_ of workers.
+        ship_package: Send leconvert itself to nodes that lack it. The libraries that it needs must
+            be there, or come by ``runtime_env``.
+        connect_seconds: How long to wait for the cluster's answer.
+        node_wait_seconds: How long to go on while no node has room for a worker.
+
+    Raises:
+        UsageError: A number or a size makes no sense.
+
+    .. _runtime environment: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html
+    """
+
+    address: str = "auto"
+    workers: int | None = None
+    nodes: int | None = None
+    workers_per_node: int | None = None
+    cpus_per_task: int = 1
+    mem: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    ship_package: bool = False
+    connect_seconds: float = 60.0
+    node_wait_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "nodes", "workers_per_node", "cpus_per_task"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                option = "num-workers" if name == "workers" else name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least 1, not {number}.")
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+        for name, amount in self.resources.items():
+            if not name or not amount > 0:
+                raise UsageError(
+                    f"--ray-resource {name}={amount:g} makes no sense.",
+                    next_step="Write --ray-resource NAME=1, with a name that nodes offer.",
+                )
+
+    @property
+    def most_workers(self) -> int:
+        """How many workers there are at most."""
+        if self.workers is not None:
+            return self.workers
+        if self.nodes is not None:
+            return self.nodes * (self.workers_per_node or _WORKERS_A_NODE)
+        return _NO_LIMIT
+
+    @property
+    def most_on_a_node(self) -> int | None:
+        """How many workers a node holds at most; None for as many as have room."""
+        if self.workers_per_node is None and self.workers is not None:
+            return None
+        return self.workers_per_node or _WORKERS_A_NODE
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What ``mem`` says, in bytes; a plain number counts MiB, as SLURM's does."""
+        found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
+        return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which workers a cluster should have: decisions without a cluster.
+#
+# A *place* is where one worker is wanted. Whoever watches the cluster tells the fleet what
+# happened and starts what is `Fleet.due`.
+#
+# What is not promised: that two workers never serve one place. A node whose link is cut counts as
+# lost, and its worker may go on working behind the cut; leases make that harmless.
+
+
+_MOST_FAILURES = 3
+# A failure after so long is no sign of a place where workers cannot work.
+_SECONDS_OF_GOOD_WORK = 600.0
+_SECONDS_A_FAILURE = 5.0
+_SECONDS_AFTER_A_LOSS = 1.0
+_FAILURES_SHOWN = 10
+# How `leconvert work` ends when it was asked to hand back, also while it was still starting.
+_HANDED_BACK = frozenset((130, -15, -2))
+
+
+class _State(enum.Enum):
+    WAITING = enum.auto()
+    BUSY = enum.auto()
+    HANDED_BACK = enum.auto()
+    GIVEN_UP = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many workers there may be."""
+
+    total: int
+    per_node: int | None  # None to leave it to Ray where workers go
+    node_wait_seconds: float
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one worker is wanted."""
+
+    number: int
+    node: str | None  # the id of its node; None for wherever there is room
+    tries: int = 0
+    failures: int = 0  # in a row
+    not_before: float = 0.0
+    started_at: float = 0.0
+    state: _State = _State.WAITING
+
+
+class Fleet:
+    """The places of one run, and what happened at them.
+
+    With a limit a node, every node that can hold a worker has its own places, a node that joins
+    gets some, and those of a node that is lost move on to others with fewer than their share.
+    Without, there are as many places as workers may be, and Ray finds room for each.
+
+    A worker that ends because nothing is left ends the search for more; one that was asked to hand
+    back is not replaced; one that failed is, twice, with growing pauses.
+    """
+
+    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._nodes: dict[str, str] = {}
+        self._places: dict[int, Place] = {}
+        self._made = 0
+        self._nothing_left = False
+        self._nodes_seen_at = clock()
+        self._failures: list[str] = []
+        self._failed = 0
+
+    def see_nodes(self, nodes: Mapping[str, str]) -> list[int]:
+        """Take note of the nodes that live and can hold a worker, as host names by id."""
+        self._nodes = dict(nodes)
+        if nodes:
+            self._nodes_seen_at = self._clock()
+        gone = [p for p in self._places.values() if p.node is not None and p.node not in nodes]
+        abandoned = []
+        for place in gone:
+            if place.state is _State.BUSY:
+                abandoned.append(place.number)
+            # Hand-backs count for good: whoever takes workers away wants fewer of them.
+            if place.state is not _State.HANDED_BACK:
+                del self._places[place.number]
+        self._make_places()
+        return abandoned
+
+    def due(self) -> list[Place]:
+        """Return the places where a worker is to be started now; they count as started."""
+        if self._nothing_left:
+            return []
+        now = self._clock()
+        due = [
+            place
+            for place in self._places.values()
+            if place.state is _State.WAITING and place.not_before <= now
+        ]
+        for place in due:
+            place.state, place.started_at, place.tries = _State.BUSY, now, place.tries + 1
+        return due
+
+    def ended(self, number: int, code: int, host: str, said: str) -> None:
+        """Hear that a worker ended by itself."""
+        if code == 0:
+            self._nothing_left = True
+            del self._places[number]
+        elif code in _HANDED_BACK:
+            self._places[number].state = _State.HANDED_BACK
+        else:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            self.failed(number, f"worker on {host} {how}: {said}")
+
+    def failed(self, number: int, reason: str) -> None:
+        """Hear that a worker failed, or could not be started."""
+        place, now = self._places[number], self._clock()
+        if now - place.started_at > _SECONDS_OF_GOOD_WORK:
+            place.failures = 0
+        place.failures += 1
+        place.not_before = now + _SECONDS_A_FAILURE * place.failures
+        place.state = _State.WAITING
+        if place.failures >= _MOST_FAILURES:
+            place.state = _State.GIVEN_UP
+            reason += f" (not started again after {_MOST_FAILURES} failures)"
+        self._failed += 1
+        self._failures = [*self._failures, reason][-_FAILURES_SHOWN:]
+
+    def lost(self, number: int) -> None:
+        """Hear that a worker is gone with its node; it is replaced as soon as there is a place."""
+        place = self._places[number]
+        place.state = _State.WAITING
+        place.not_before = self._clock() + _SECONDS_AFTER_A_LOSS
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no node could hold a worker for too long."""
+        waited = self._clock() - self._nodes_seen_at
+        return not self._nodes and waited > self._limits.node_wait_seconds
+
+    def running(self) -> int:
+        """Return how many workers run, wait to be started, or may yet get a node."""
+        states = Counter(place.state for place in self._places.values())
+        busy = states[_State.BUSY]
+        if self._nothing_left:
+            return busy
+        wanted = busy + states[_State.WAITING]
+        if wanted == 0 and not self._nodes and states[_State.HANDED_BACK] < self._limits.total:
+            return 1
+        return wanted
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that failed: the last of them."""
+        left = self._failed - len(self._failures)
+        return [*([f"{left} more failed before"] if left else []), *self._failures]
+
+    def _make_places(self) -> None:
+        per_node = self._limits.per_node
+        if per_node is None:
+            while self._made < self._limits.total:
+                self._make(None)
+            return
+        # A place that was given up keeps its node from more of the same, and no other node.
+        taken = sum(place.state is not _State.GIVEN_UP for place in self._places.values())
+        held = Counter(place.node for place in self._places.values())
+        for _ in range(self._limits.total - taken):
+            node = min(self._nodes, key=lambda node: held[node], default=None)
+            if node is None or held[node] >= per_node:
+                return
+            held[node] += 1
+            self._make(node)
+
+    def _make(self, node: str | None) -> None:
+        self._made += 1
+        self._places[self._made] = Place(self._made, node)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a Ray task does on a node: one worker, as a process of its own.
+#
+# Ray is sent `work_on_this_node` as it stands here, so that nodes need no matching version of this
+# module: all it uses is imported inside it. The worker is a child of Ray's process, not that
+# process itself: its signals, its memory and its log are then its own, and what kills it does not
+# look like a crash of Ray's. Ray ends its own processes when a driver, a node or a link is lost,
+# and nobody is left to ask their children to hand back; the kernel does (``PR_SET_PDEATHSIG``, see
+# prctl(2)).
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def work_on_this_node(
+    program: Sequence[str], arguments: Sequence[str], log: str, grace_seconds: float
+) -> tuple[str, int | None, str]:
+    """Run a worker to its end; when Ray cancels the task, ask it to hand back first.
+
+    Returns:
+        The host's name; the worker's exit code, None if none could be started; and then why.
+    """
+    import importlib.util
+    import os
+    import signal
+    import socket
+    import subprocess
+    import sys
+    import time
+
+    host = socket.gethostname()
+    if importlib.util.find_spec("leconvert") is None:
+        return host, None, f"leconvert is not installed on {host} (--ray-ship-package sends it)"
+    folder = os.path.dirname(log)  # noqa: PTH120 - imported here as everything is
+    try:
+        output = open(log, "ab")  # noqa: SIM115, PTH123 - closed below
+    except OSError as error:
+        return host, None, f"{host} cannot write to {folder}: {error.strerror}"
+    with output:
+        worker = subprocess.Popen(
+            [sys.executable, *program, str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    asked_at = None
+    # Ray cancels a task as by Ctrl-C, which Python ignores where Ray itself was started with SIGINT
+    # ignored: shells do so to whatever they start in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Ray interrupts the main thread between two lines of Python, so no call may take long. It does
+    # so again and again if it is asked to.
+    while True:
+        try:
+            code = worker.poll()
+            if code is not None:
+                return host, code, ""
+            if asked_at is not None and time.monotonic() - asked_at > grace_seconds:
+                worker.kill()
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            asked_at = time.monotonic() if asked_at is None else asked_at
+            worker.send_signal(signal.SIGTERM)
+
+
+def _work_tied(parent: int, arguments: Sequence[str]) -> None:
+    """Run ``leconvert`` so that it is asked to stop when its parent process is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before we were tied to it
+        sys.exit(130)
+    sys.argv = ["leconvert", *arguments]
+    runpy.run_module("leconvert", run_name="__main__", alter_sys=True)
+
+
+# ------------------------------------------------------------------------------------------------
+# Talks to Ray: all of it in a driver, which whoever started it can kill, as every call may hang
+# while a link is cut.
+
+
+_WORKER_GRACE_SECONDS = 20.0
+# Results are a few words that come with the news that they are there.
+_FETCH_SECONDS = 10.0
+_TCP_SECONDS = 10.0
+# What a Ray that is started here keeps for objects, of which there are none; its least.
+_OBJECT_STORE_BYTES = 75 * 2**20
+_WHERE_TO_FIND_ONE = (
+    "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
+)
+_WORKER = ("-P", "-m", "leconvert.run.engines.ray")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrder:
+    """What one worker is told."""
+
+    arguments: Sequence[str]
+    log: Path
+    node: str | None  # the id of the node it must run on; None for any
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a worker's task ended."""
+
+    code: int | None  # None if it was lost, or never ran
+    host: str = ""
+    failure: str | None = None  # why it never ran, or ended without a code
+
+
+class RayCluster:
+    """A connection to a cluster, the driver of one Ray job."""
+
+    def __init__(self, options: RayOptions) -> None:
+        # It asks once a host otherwise, and says so in every log.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Under `uv run` it would pack up the current folder and run uv on every node.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        self._address = options.address
+        if self._address == "auto":
+            self._address = os.environ.get("RAY_ADDRESS") or "auto"
+        if self._address not in {"auto", "local"} and "://" not in self._address:
+            _check_somebody_listens(self._address)
+        try:
+            import ray
+        except ImportError as error:
+            raise ray_is_missing() from error
+        self._options = options
+        # Nodes need not have this very version of the function that they run.
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        self._ray = ray
+        self._connect()
+        remote = ray.remote(
+            num_cpus=options.cpus_per_task,
+            memory=options.memory_bytes,
+            resources=dict(options.resources) or None,
+            # Whoever watches decides what is started again.
+            max_retries=0,
+            # A worker that a cancellation missed is asked to hand back by the end of its parent.
+            max_calls=1,
+        )
+        self._task = remote(work_on_this_node)
+
+    @property
+    def job_id(self) -> str:
+        """Ray's name for this driver."""
+        return str(self._ray.get_runtime_context().get_job_id())
+
+    def largest_node(self) -> str:
+        """Say what the largest living node offers."""
+        offers = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
+        if not offers:
+            return "there is no node"
+        best = max(offers, key=lambda offer: (offer.get("CPU", 0), offer.get("memory", 0)))
+        return f"the largest offers {best.get('CPU', 0):g} CPUs and {_gib(best.get('memory', 0))}"
+
+    def fitting_nodes(self) -> Mapping[str, str]:
+        """Return the living nodes that are large enough for a worker, host names by id."""
+        asked = {"CPU": float(self._options.cpus_per_task), **self._options.resources}
+        if self._options.memory_bytes is not None:
+            asked["memory"] = float(self._options.memory_bytes)
+        return {
+            one["NodeID"]: one["NodeManagerHostname"]
+            for one in self._ray.nodes()
+            if one["Alive"]
+            and all(one["Resources"].get(name, 0) >= need for name, need in asked.items())
+        }
+
+    def start(self, order: WorkerOrder) -> Any:
+        """Start a worker as soon as there is room, and return a handle."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where: Any = "SPREAD"
+        if order.node is not None:
+            where = NodeAffinitySchedulingStrategy(order.node, soft=False)
+        task = self._task.options(scheduling_strategy=where, name="leconvert work")
+        return task.remote(_WORKER, list(order.arguments), str(order.log), _WORKER_GRACE_SECONDS)
+
+    def ended(self, handles: Iterable[Any], seconds: float) -> Mapping[Any, Outcome]:
+        """Return what has ended; wait no longer than so many seconds if nothing has."""
+        asked = list(handles)
+        ready, _ = self._ray.wait(asked, num_returns=1, timeout=seconds, fetch_local=False)
+        if ready:
+            ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0, fetch_local=False)
+        return {handle: self._outcome(handle) for handle in ready}
+
+    def cancel(self, handles: Iterable[Any]) -> None:
+        """Ask workers to hand back and end."""
+        for handle in handles:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.cancel(handle)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        self._ray.shutdown()
+
+    def _outcome(self, handle: Any) -> Outcome:
+        errors = self._ray.exceptions
+        try:
+            host, code, said = self._ray.get(handle, timeout=_FETCH_SECONDS)
+        except errors.TaskCancelledError:
+            return Outcome(130)
+        except (
+            errors.NodeDiedError,
+            errors.TaskUnschedulableError,  # the node it belongs to is gone
+            errors.ObjectLostError,
+            errors.GetTimeoutError,
+        ):
+            return Outcome(None)
+        except errors.OutOfMemoryError:
+            return Outcome(None, failure="Ray ended a worker as its node ran out of memory")
+        except errors.WorkerCrashedError:
+            return Outcome(None, failure="Ray's process of a worker was killed")
+        except errors.RuntimeEnvSetupError as error:
+            return Outcome(None, failure=f"the runtime environment failed: {_last_line(error)}")
+        except errors.RayError as error:
+            return Outcome(None, failure=f"Ray could not run a worker: {_last_line(error)}")
+        return Outcome(code, host, failure=said or None)
+
+    def _connect(self) -> None:
+        address = self._address
+        # For all of the job: a folder is sent with nothing less.
+        wanted: dict[str, Any] = {"runtime_env": _runtime_env(self._options) or None}
+        if address == "local":
+            wanted |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+        try:
+            self._ray.init(address=address, log_to_driver=False, **wanted)
+        except ConnectionError as error:
+            if address == "auto":
+                raise EngineError(
+                    "No Ray runs on this machine, and $RAY_ADDRESS names none.",
+                    next_step=_WHERE_TO_FIND_ONE,
+                ) from error
+            raise _no_cluster(address, _first_line(error)) from error
+        except (RuntimeError, TypeError, ValueError, self._ray.exceptions.RayError) as error:
+            # Versions that differ, a wrong token, a runtime environment that is none: Ray says it
+            # well.
+            raise EngineError(
+                f"The Ray cluster at {address} did not take this process ({_first_line(error)}).",
+                details=[line for line in str(error).splitlines()[1:] if line.strip()],
+                next_step="Use the cluster's own versions of Ray and Python on one of its nodes, "
+                "and check --ray-runtime-env if there is one.",
+            ) from error
+
+
+def ray_is_missing() -> EngineError:
+    """Return the error that says how Ray is installed."""
+    return EngineError("Ray is not installed here.", next_step=f"Run `{command_for_extra('ray')}`.")
+
+
+def _no_cluster(address: str, why: str) -> EngineError:
+    """Return the error that says that there is no cluster."""
+    return EngineError(
+        f"There is no Ray cluster at {address} ({why}).",
+        next_step=_WHERE_TO_FIND_ONE,
+    )
+
+
+def _check_somebody_listens(address: str) -> None:
+    # Ray itself would try for minutes.
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise EngineError(
+            f"--ray-address {address} makes no sense.",
+            next_step="Write auto, local, or HOST:PORT, such as 10.0.0.1:6379.",
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_TCP_SECONDS).close()
+    except OSError as error:
+        raise _no_cluster(address, error.strerror or str(error)) from error
+
+
+def _runtime_env(options: RayOptions) -> dict[str, Any]:
+    environment = dict(options.runtime_env)
+    if options.ship_package:
+        package = str(Path(__file__).resolve().parents[1])
+        environment["py_modules"] = [*environment.get("py_modules", ()), package]
+    return environment
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+# ------------------------------------------------------------------------------------------------
+# The process that talks to Ray, so that nobody else has to.
+
+
+_SECONDS_A_ROUND = 0.5
+_DRIVER_GRACE_SECONDS = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a driver is told."""
+
+    options: RayOptions
+    count: int
+    arguments: Sequence[str]  # what follows `leconvert work`
+    logs_dir: Path
+    name: str  # begins the names of logs, unique in the folder
+
+    def as_line(self) -> str:
+        """Return the order as a line of input."""
+        return json.dumps(asdict(self), default=str) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> Order:
+        """Return the order that a line of input says."""
+        record = json.loads(line)
+        options, logs_dir = RayOptions(**record.pop("options")), Path(record.pop("logs_dir"))
+        return cls(options=options, logs_dir=logs_dir, **record)
+
+
+class Driver:
+    """Starts the workers that a fleet wants, and tells it what became of them."""
+
+    def __init__(
+        self,
+        order: Order,
+        cluster: RayCluster,
+        tell: Callable[[Mapping[str, Any]], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        limits = Limits(order.count, order.options.most_on_a_node, order.options.node_wait_seconds)
+        self._order = order
+        self._cluster = cluster
+        self._tell = tell
+        self._clock = clock
+        self._fleet = Fleet(limits, clock=clock)
+        # Ray's handle of the worker at each place that has one, and the worker's log.
+        self._busy: dict[Any, tuple[int, Path]] = {}
+
+    @property
+    def started(self) -> int:
+        """How many workers run or wait for room."""
+        return len(self._busy)
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep workers going until none is wanted any more, or ``stop`` is set."""
+        while not stop.is_set() and self._fleet.running():
+            self.look(stop, _SECONDS_A_ROUND)
+            failures = self._fleet.failures()
+            if self._fleet.is_hopeless:
+                waited = self._order.options.node_wait_seconds
+                failures.append(f"no node of the cluster had room for a worker for {waited:g} s")
+                self._tell({"event": "state", "running": 0, "failures": failures})
+                return
+            running = self._fleet.running()
+            self._tell({"event": "state", "running": running, "failures": failures})
+
+    def begin(self) -> None:
+        """Start the first workers."""
+        self._see_nodes()
+        self._start_due()
+
+    def look(self, stop: threading.Event, seconds: float) -> None:
+        """See what changed, and start what is wanted now."""
+        if self._busy:
+            for handle, outcome in self._cluster.ended(self._busy, seconds).items():
+                number, log = self._busy.pop(handle)
+                if outcome.failure is not None:
+                    self._fleet.failed(number, outcome.failure)
+                elif outcome.code is None:
+                    self._fleet.lost(number)
+                else:
+                    self._fleet.ended(number, outcome.code, outcome.host, last_words(log))
+        else:
+            stop.wait(seconds)
+        self._see_nodes()
+        self._start_due()
+
+    def end(self) -> None:
+        """Ask all workers to hand back, and wait for that, but not for long."""
+        self._cluster.cancel(self._busy)
+        deadline = self._clock() + _DRIVER_GRACE_SECONDS
+        while self._busy and (left := deadline - self._clock()) > 0:
+            for handle in self._cluster.ended(self._busy, min(left, _SECONDS_A_ROUND)):
+                del self._busy[handle]
+
+    def _see_nodes(self) -> None:
+        abandoned = set(self._fleet.see_nodes(self._cluster.fitting_nodes()))
+        lost = [handle for handle, (number, _) in self._busy.items() if number in abandoned]
+        for handle in lost:
+            del self._busy[handle]
+        self._cluster.cancel(lost)
+
+    def _start_due(self) -> None:
+        order = self._order
+        for place in self._fleet.due():
+            log = order.logs_dir / f"{order.name}-{place.number}-{place.tries}.log"
+            worker = WorkerOrder(("work", *order.arguments), log, place.node)
+            self._busy[self._cluster.start(worker)] = (place.number, log)
+
+
+def _drive() -> int:
+    """Be the driver that standard input orders."""
+    # Ray prints to standard output: our events keep it to themselves.
+    events = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def tell(event: Mapping[str, Any]) -> None:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+
+    order = Order.from_line(sys.stdin.readline())
+    if not order.options.runtime_env:  # which may name folders relative to this one
+        # Ray lets workers import from its driver's folder, where a user's inspect.py may lie.
+        os.chdir(order.logs_dir)
+    try:
+        cluster = RayCluster(order.options)
+        check_room(cluster)
+    except LeconvertError as error:
+        tell({"event": "refused", **error.as_record()})
+        return error.exit_code
+    driver = Driver(order, cluster, tell)
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(sys.stdin, stop), daemon=True).start()
+    driver.begin()
+    tell({"event": "begun", "job_id": cluster.job_id, "workers": driver.started})
+    driver.run(stop)
+    driver.end()
+    cluster.close()
+    tell({"event": "ended"})
+    return 0
+
+
+def check_room(cluster: RayCluster) -> None:
+    """Fail if no node is large enough for a worker: Ray would wait for one without a word."""
+    if not cluster.fitting_nodes():
+        raise EngineError(
+            f"No node of the Ray cluster can hold a worker: {cluster.largest_node()}.",
+            next_step="Ask for less with --cpus-per-task, --mem and --ray-resource, or add nodes.",
+        )
+
+
+def _listen(orders: TextIO, stop: threading.Event) -> None:
+    """Wait for the order to stop, or for the end of whoever gives orders."""
+    for line in orders:
+        if line.strip() == "stop":
+            break
+    stop.set()
+
+
+# ------------------------------------------------------------------------------------------------
+# A driver as seen by whoever started it: it may hang, die, or lose its cluster.
+
+
+_PROGRAM = (sys.executable, "-P", "-m", "leconvert.run.engines.ray")
+# Besides the cluster's own answer: a Ray is imported, and perhaps started.
+_SECONDS_TO_START = 60.0
+_GRACE_SECONDS = 30.0
+# It speaks every second; a Ray that is busy starting a thousand tasks may hold it up for a while.
+_MOST_SILENT_SECONDS = 120.0
+_MOST_DRIVERS = 4
+_SECONDS_BETWEEN_DRIVERS = 15.0
+
+
+class DriverProcess:
+    """Runs a driver, and another one when it dies.
+
+    A thread of its own reads what the driver says; everybody else is answered from memory. A driver
+    that is silent for two minutes is killed, and Ray then ends its workers, which hand back. After
+    four drivers it gives up, says so among the failures, and nobody counts as running.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        program: Sequence[str] = _PROGRAM,
+        clock: Callable[[], float] = time.monotonic,
+        pause_seconds: float = _SECONDS_BETWEEN_DRIVERS,
+    ) -> None:
+        self._order = order
+        self._program = tuple(program)
+        self._clock = clock
+        self._pause_seconds = pause_seconds
+        self._log = order.logs_dir / f"{order.name}-driver.log"
+        self._lock = threading.Lock()
+        self._settled = threading.Event()  # it has begun, or never will
+        self._stopping = threading.Event()
+        self._begun: tuple[str, int] | None = None  # Ray's name for the driver, its workers
+        self._refusal: EngineError | None = None
+        self._running = 0
+        self._worker_failures: list[str] = []
+        self._driver_failures: list[str] = []
+        self._heard_at = clock()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._keep_driving, name="ray-driver", daemon=True)
+
+    def begin(self) -> tuple[str, int]:
+        """Start the driver, wait until workers are on their way; return its id and their number."""
+        self._thread.start()
+        seconds = self._order.options.connect_seconds
+        if not self._settled.wait(seconds + _SECONDS_TO_START):
+            self._stopping.set()
+            self._kill()
+            raise EngineError(
+                f"The Ray cluster at {self._order.options.address} did not answer within "
+                f"{seconds:g} s.",
+                path=str(self._log),
+                details=[last_words(self._log)],
+                next_step="Check the address, and that this machine is a node of the cluster.",
+            )
+        if self._begun is None:
+            raise self._refusal or EngineError(
+                f"The Ray driver ended: {last_words(self._log)}",
+                path=str(self._log),
+                next_step=f"Its log is {self._log}.",
+            )
+        return self._begun
+
+    def running(self) -> int:
+        """Return how many workers there are, as the driver said last."""
+        with self._lock:
+            if self._running and self._clock() - self._heard_at > _MOST_SILENT_SECONDS:
+                self._heard_at = self._clock()  # the next one is given time too
+                self._kill()
+            return self._running
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that failed, and one a driver."""
+        with self._lock:
+            return [*self._worker_failures, *self._driver_failures]
+
+    def stop(self) -> None:
+        """Let workers hand back; a driver that does not end in time is killed."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with suppress(OSError, ValueError):  # it has ended
+                process.stdin.write("stop\n")
+                process.stdin.flush()
+            try:
+                process.wait(_GRACE_SECONDS if self._begun is not None else 0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self._thread.is_alive():
+            self._thread.join(_GRACE_SECONDS)
+        with self._lock:
+            self._running = 0
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _keep_driving(self) -> None:
+        try:
+            for number in range(1, _MOST_DRIVERS + 1):
+                if self._drive() or self._begun is None or self._stopping.is_set():
+                    return
+                self._note_end(number)
+                if number < _MOST_DRIVERS and self._stopping.wait(self._pause_seconds):
+                    return
+        finally:
+            with self._lock:
+                self._running = 0
+            self._settled.set()
+
+    def _drive(self) -> bool:
+        """Run one driver to its end; say whether there is nothing to do for another one."""
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                self._program,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                # Ctrl-C reaches the parent, which asks the workers to stop.
+                start_new_session=True,
+            )
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with self._lock:
+                self._process, self._refusal = process, None
+                self._heard_at = self._clock()
+            if self._stopping.is_set():
+                process.kill()
+            is_over = False
+            try:
+                process.stdin.write(self._order.as_line())
+                process.stdin.flush()
+                for line in process.stdout:
+                    is_over = self._hear(json.loads(line))
+            except (OSError, ValueError):  # it was killed between two words
+                is_over = False
+            with suppress(OSError):
+                process.stdin.close()
+            return is_over
+
+    def _hear(self, event: dict[str, Any]) -> bool:
+        """Take note of what a driver says; say whether it has nothing more to do."""
+        with self._lock:
+            self._heard_at = self._clock()
+            match event["event"]:
+                case "begun":
+                    self._begun = event["job_id"], event["workers"]
+                    self._running = max(1, event["workers"])
+                    self._settled.set()
+                case "refused":
+                    self._refusal = EngineError(
+                        event["message"],
+                        path=event["path"],
+                        details=event["details"],
+                        next_step=event["next_step"],
+                    )
+                case "state":
+                    self._running = event["running"]
+                    self._worker_failures = event["failures"]
+        return bool(event["event"] == "ended")
+
+    def _note_end(self, number: int) -> None:
+        why = self._refusal.message if self._refusal is not None else last_words(self._log)
+        line = f"Ray driver {number} of {_MOST_DRIVERS} ended: {why}"
+        with self._lock:
+            self._driver_failures.append(line)
+
+
+# ------------------------------------------------------------------------------------------------
+# Starts workers on the nodes of a Ray cluster, through drivers that it does not depend on.
+
+
+class RayEngine:
+    """Starts workers as Ray tasks; whoever starts it watches the work dir meanwhile.
+
+    Nodes that join get workers too, and the workers of a node that dies are started elsewhere, up
+    to the options' numbers. A worker that fails is started again twice, with a pause.
+
+    It does not promise to know what happens on the cluster: while a link is cut it answers with
+    what it heard last, and it stops in bounded time all the same. Workers that cannot be told end
+    when they see that nothing is left, or when their node notices that it was cut off; their
+    leases expire.
+
+    Args:
+        options: Which cluster, and what workers ask for.
+
+    Attributes:
+        workers: As many as the options say at most.
+
+    Raises:
+        EngineError: Ray is not installed.
+    """
+
+    def __init__(self, options: RayOptions | None = None) -> None:
+        if find_spec("ray") is None:
+            raise ray_is_missing()
+        self._options = options or RayOptions()
+        self.workers = self._options.most_workers
+        self._drivers: list[DriverProcess] = []
+
+    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
+        """Start up to ``count`` workers; see `leconvert.run.engines.Engine`."""
+        paths.logs_dir.mkdir(parents=True, exist_ok=True)
+        name = f"ray-{time.time_ns():x}"
+        order = Order(self._options, count, arguments, paths.logs_dir, name)
+        driver = DriverProcess(order)
+        self._drivers.append(driver)
+        job_id, workers = driver.begin()
+        token = new_token(f"ray-{job_id}", os.getpid(), os.urandom)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        record = JobRecord(token, "ray", job_id, "workers", workers, now)
+        with suppress(StorageError):  # it is for people to look at
+            write_job(paths, paths.root.name, record)
+
+    def running(self) -> int:
+        """Return how many workers run or wait for a node, as a driver said last."""
+        return sum(driver.running() for driver in self._drivers)
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that failed, and one a driver."""
+        return [line for driver in self._drivers for line in driver.failures()]
+
+    def stop(self) -> None:
+        """Ask all workers to hand back; after half a minute leave them to their leases."""
+        for driver in self._drivers:
+            driver.stop()
+
+
+def main() -> int:
+    """Run as a process; see the module's head."""
+    if len(sys.argv) > 1:
+        _work_tied(int(sys.argv[1]), sys.argv[2:])
+        return 0
+    return _drive()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Leases on batches: who works on what, for how long, and what happens when a worker dies.
+
+Leases only keep workers from doing the same work. Whose result counts is decided by the exclusive
+publish of ``done`` alone (`leconvert.workdir.fs.publish_exclusively`).
+"""
+
+from leconvert.run.leasing.board import BatchStatus, Board, Counts
+from leconvert.run.leasing.leases import (
+    HeartbeatKeeper,
+    Lease,
+    LeaseLostError,
+    LeaseStore,
+    list_batches,
+    read_done,
+    read_failed,
+    release_failed,
+    void_done,
+)
+from leconvert.run.leasing.registry import WorkerRecord, WorkerReporter, read_workers
+from leconvert.run.leasing.state import BatchState, Limits
+from leconvert.workdir.identity import WorkerIdentity
+
+__all__ = [
+    "BatchState",
+    "BatchStatus",
+    "Board",
+    "Counts",
+    "HeartbeatKeeper",
+    "Lease",
+    "LeaseLostError",
+    "LeaseStore",
+    "Limits",
+    "WorkerIdentity",
+    "WorkerRecord",
+    "WorkerReporter",
+    "list_batches",
+    "read_done",
+    "read_failed",
+    "read_workers",
+    "release_failed",
+    "void_done",
+]

@@ -1,0 +1,838 @@
+"""Leases on disk: the log of claims, the claim on one batch, and the heartbeat that keeps it.
+
+`LeaseStore` reads and writes the log and claims batches, a `Lease` is one worker's claim up to its
+end, and a `HeartbeatKeeper` keeps it alive while its holder works. Which transitions there are is
+decided in `leconvert.run.leasing.state`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from leconvert.run.leasing.state import (
+    Decision,
+    Generation,
+    GiveUp,
+    LeaseLog,
+    LeaseObservation,
+    Limits,
+    Outcome,
+    Wait,
+    decide,
+    observe,
+)
+from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.support.storage_errors import storage_errors
+from leconvert.workdir.fs import (
+    LOCAL,
+    AlreadyPublishedError,
+    FileSystem,
+    OutcomeUnknownError,
+    publish_exclusively,
+    remove_tree,
+    replace_record,
+    sync_dir,
+    write_durably,
+)
+from leconvert.workdir.identity import WorkerIdentity, process_is_gone
+from leconvert.workdir.locks import PeriodicTask, wait_for
+from leconvert.workdir.records import (
+    DamagedRecordError,
+    RunPaths,
+    decode_record,
+    encode_record,
+    read_record,
+)
+
+# ------------------------------------------------------------------------------------------------
+# The lease log on disk: claims, heartbeats, ends, and the records that settle a batch.
+#
+#     leases/000042/0001         the first claim; comes into being by an exclusive link
+#     leases/000042/0001.beat    the holder's heartbeat: a random nonce, replaced again and again
+#     leases/000042/0001.end     how it ended: handed back, error, void
+#     leases/000042/0001.reset   claims up to this one no longer count as attempts (released)
+#
+# Names are read by listing the folder first and opening the file then: over NFS a name that was
+# once looked up in vain stays absent for half a minute, and ``stat`` answers from a cache.
+
+
+LEASE_VERSION = 1
+DONE_VERSION = 1
+FAILED_VERSION = 1
+
+_CLAIM = re.compile(r"([0-9]{4,})\Z")
+_END = re.compile(r"([0-9]{4,})\.end\Z")
+_RESET = re.compile(r"([0-9]{4,})\.reset\Z")
+_SETTLED = re.compile(r"([0-9]{6,})\.json\Z")
+_BATCH = re.compile(r"([0-9]{6,})\Z")
+_ATTEMPT = r"[0-9]{4,}-[^/]+"
+_VOIDED = re.compile(r"[0-9]{6,}\.(?:void|released)-([0-9]+)\Z")
+# A file can vanish, or its handle go stale, between listing and opening; then it is read next time.
+_GONE = frozenset({errno.ENOENT, errno.ESTALE})
+
+
+def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
+    """Return the batches that a folder (``done/``, ``failed/`` or ``leases/``) has a name for."""
+    with storage_errors(folder):
+        names = fs.list_names(folder)
+    return {
+        int(found[1]) for name in names if (found := _SETTLED.match(name) or _BATCH.match(name))
+    }
+
+
+def read_done(
+    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
+) -> dict[str, Any]:
+    """Return the record that made a batch done.
+
+    Raises:
+        DamagedRecordError: It is torn, was edited, or names no attempt at this batch.
+    """
+    path = run.done(batch_id)
+    record = read_record(path, "done", version=DONE_VERSION, run_id=run_id, fs=fs)
+    attempt = record.get("attempt")
+    folder = run.attempts_of(batch_id).relative_to(run.root).as_posix()
+    if not isinstance(attempt, str) or not re.fullmatch(rf"{folder}/{_ATTEMPT}", attempt):
+        raise DamagedRecordError(
+            f"{path} names no attempt at batch {batch_id}.",
+            path=str(path),
+            next_step="Run the command of the run again; the batch is then done anew.",
+        )
+    return record
+
+
+def read_failed(
+    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
+) -> dict[str, Any]:
+    """Return the record that set a batch aside."""
+    return read_record(run.failed(batch_id), "failed", version=FAILED_VERSION, run_id=run_id, fs=fs)
+
+
+class LeaseLogFiles:
+    """Reads and extends the lease logs of one run.
+
+    What it returns was true when it was read. Ends and claims are remembered, since neither
+    changes once written (a void only ever follows a claim without an end).
+    """
+
+    def __init__(self, run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> None:
+        self.run = run
+        self.run_id = run_id
+        self.fs = fs
+        self._outcomes: dict[tuple[int, int], Outcome] = {}
+        self._holders: dict[tuple[int, int], Mapping[str, Any]] = {}
+
+    def read(self, batch_id: int) -> LeaseLog:
+        """Return a batch's log; an end that cannot be read yet is no end."""
+        try:
+            with storage_errors(self.run.lease_dir(batch_id)):
+                names = self.fs.list_names(self.run.lease_dir(batch_id))
+        except FileNotFoundError:
+            return LeaseLog()
+        numbers = sorted(int(found[1]) for name in names if (found := _CLAIM.match(name)))
+        ended = {int(found[1]) for name in names if (found := _END.match(name))}
+        resets = [int(found[1]) for name in names if (found := _RESET.match(name))]
+        return LeaseLog(
+            generations=tuple(
+                Generation(number, self._outcome(batch_id, number) if number in ended else None)
+                for number in numbers
+            ),
+            reset_after=max(resets, default=0),
+        )
+
+    def newest_claim(self, batch_id: int) -> int:
+        """Return the newest generation, or 0; reads no file."""
+        folder = self.run.lease_dir(batch_id)
+        with storage_errors(folder):
+            names = self.fs.list_names(folder)
+        return max((int(found[1]) for name in names if (found := _CLAIM.match(name))), default=0)
+
+    def read_nonce(self, batch_id: int, generation: int) -> bytes:
+        """Return a heartbeat's content; empty before the first one, and where it is unreadable."""
+        try:
+            return self.fs.read_bytes(self.run.heartbeat(batch_id, generation))
+        except OSError:
+            # A holder whose heartbeat stays unreadable for a whole lease counts as silent: a wrong
+            # guess costs work, waiting for ever would cost the run.
+            return b""
+
+    def holder(self, batch_id: int, generation: int) -> Mapping[str, Any]:
+        """Return who claimed a generation (see `WorkerIdentity`), or an empty mapping."""
+        key = (batch_id, generation)
+        if key not in self._holders:
+            path = self.run.lease(batch_id, generation)
+            try:
+                self._holders[key] = read_record(
+                    path, "lease", version=LEASE_VERSION, run_id=self.run_id, fs=self.fs
+                )
+            except (OSError, StorageError, WorkDirError):
+                return {}  # only shown to people, and a hint; the name alone is the claim
+        return self._holders[key]
+
+    def end_record(self, batch_id: int, generation: int) -> dict[str, Any] | None:
+        """Return how a generation ended, or None where nothing readable says so."""
+        path = self.run.lease_end(batch_id, generation)
+        with storage_errors(path):
+            try:
+                raw = self.fs.read_bytes(path)
+            except OSError as error:
+                if error.errno in _GONE:
+                    return None
+                raise
+        try:
+            return decode_record(
+                raw, "lease-end", version=LEASE_VERSION, path=path, run_id=self.run_id
+            )
+        except WorkDirError:
+            return None
+
+    def write_end(
+        self, batch_id: int, generation: int, outcome: Outcome, fields: Mapping[str, Any]
+    ) -> None:
+        """Record how a generation ended; survives a power loss."""
+        write_durably(
+            self.run.lease_end(batch_id, generation),
+            encode_record(
+                "lease-end", LEASE_VERSION, self.run_id, {"outcome": outcome.value, **fields}
+            ),
+            fs=self.fs,
+        )
+
+    def publish_failed(
+        self, batch_id: int, worker: WorkerIdentity, fields: Mapping[str, Any]
+    ) -> bool:
+        """Set a batch aside, unless somebody else just did.
+
+        Returns:
+            Whether it was this record.
+        """
+        record = encode_record(
+            "failed",
+            FAILED_VERSION,
+            self.run_id,
+            {"batch_id": batch_id, **worker.as_fields(), **fields},
+        )
+        source = self.run.failed_source(batch_id, worker.token)
+        write_durably(source, record, fs=self.fs)
+        try:
+            publish_exclusively(source, self.run.failed(batch_id), fs=self.fs)
+        except AlreadyPublishedError:
+            return False
+        finally:
+            with suppress(OSError):
+                self.fs.remove_file(source)
+        return True
+
+    def _outcome(self, batch_id: int, generation: int) -> Outcome | None:
+        key = (batch_id, generation)
+        if key not in self._outcomes:
+            record = self.end_record(batch_id, generation)
+            try:
+                self._outcomes[key] = Outcome((record or {}).get("outcome", ""))
+            except ValueError:
+                return None
+        return self._outcomes[key]
+
+
+def void_done(
+    run: RunPaths,
+    run_id: str,
+    batch_id: int,
+    reason: str,
+    *,
+    judged: Mapping[str, Any] | None = None,
+    fs: FileSystem = LOCAL,
+) -> bool:
+    """Take back a batch's ``done`` because it is torn, or its shards are missing or wrong.
+
+    The batch opens again. The record is kept as ``done/<batch>.void-<n>``, the reason in the lease
+    log of the winner, if the record names it.
+
+    No two hosts decide differently about a batch. Workers and ``status`` go by the name
+    ``done/<batch>.json`` alone, whatever the record holds. The packer alone goes by its content,
+    and alone moves the name; it calls this under its lock. As long as the name is there nobody can
+    publish another record (a worker that tries has lost, and keeps its attempt where it cannot
+    read whose the record is). Once the name is moved exactly one publisher gets it, and its record
+    is judged anew. A packer that was frozen and has lost its lock meanwhile finds another record
+    than it ``judged``, and leaves that. If it is frozen again, between that look and the rename,
+    the batch opens once more: that costs work, and the bytes are the same.
+
+    A torn record does not say which claim won. So no end is written for it, and the batch is free
+    once its newest claim expires.
+
+    Write order: the end of the winner's lease, then the rename. A crash in between leaves the batch
+    done, and the next packer finds and voids it again.
+
+    Args:
+        run: The run.
+        run_id: Its id.
+        batch_id: The batch.
+        reason: What is wrong with it.
+        judged: The record that was found wrong, nothing in it if it is damaged; None voids
+            whatever is there.
+        fs: The file operations.
+
+    Returns:
+        Whether there was this ``done`` to void.
+    """
+    try:
+        record = read_done(run, run_id, batch_id, fs=fs)
+    except FileNotFoundError:
+        return False
+    except DamagedRecordError:
+        record = {}
+    if judged is not None and record != judged:
+        return False
+    log = LeaseLogFiles(run, run_id, fs=fs)
+    generation = record.get("generation")
+    if type(generation) is int and 0 < generation <= log.newest_claim(batch_id):
+        log.write_end(batch_id, generation, Outcome.VOID, {"reason": reason})
+    return _move_aside(run.done(batch_id), run.voided, batch_id, fs)
+
+
+def release_failed(
+    run: RunPaths, run_id: str, batch_id: int, reason: str, *, fs: FileSystem = LOCAL
+) -> bool:
+    """Give a batch that was set aside back; its attempts so far no longer count.
+
+    Write order: the reset in the lease log, then the rename. A crash in between leaves the batch
+    set aside, and releasing it again is harmless.
+
+    Returns:
+        Whether it was set aside.
+    """
+    if batch_id not in list_batches(run.failed_dir, fs=fs):
+        return False
+    newest = LeaseLogFiles(run, run_id, fs=fs).newest_claim(batch_id)
+    write_durably(
+        run.lease_reset(batch_id, newest),
+        encode_record("lease-reset", LEASE_VERSION, run_id, {"reason": reason}),
+        fs=fs,
+    )
+    return _move_aside(run.failed(batch_id), run.released, batch_id, fs)
+
+
+def _move_aside(
+    path: Path, name_for: Callable[[int, int], Path], batch_id: int, fs: FileSystem
+) -> bool:
+    with storage_errors(path):
+        names = fs.list_names(path.parent)
+        prefix = f"{path.stem}."
+        used = [
+            int(found[1])
+            for name in names
+            if name.startswith(prefix) and (found := _VOIDED.match(name))
+        ]
+        try:
+            fs.replace(path, name_for(batch_id, max(used, default=0) + 1))
+        except FileNotFoundError:
+            return False
+    sync_dir(path.parent, fs=fs)
+    return True
+
+
+# ------------------------------------------------------------------------------------------------
+# When an attempt began and ended, for people to look at; nothing decides by it.
+
+
+def utc_now() -> datetime:
+    """Return this host's wall clock, in UTC."""
+    return datetime.now(UTC)
+
+
+class AttemptTimes:
+    """The times of one attempt: points on its host's wall clock, the duration on a monotonic one.
+
+    Hosts' wall clocks disagree and jump. So points are only good for showing, and a duration is
+    never computed from two of them.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], datetime] = utc_now,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self._monotonic = monotonic
+        self._began = now()
+        self._mark = monotonic()
+
+    def of_end(self) -> dict[str, Any]:
+        """Return what a record of the end carries: ``began``, ``ended`` and ``seconds``."""
+        return {
+            "began": _text(self._began),
+            "ended": _text(self._now()),
+            "seconds": round(self._monotonic() - self._mark, 3),
+        }
+
+    def of_beat(self) -> dict[str, Any]:
+        """Return what a heartbeat carries: ``began``, and ``beat``, the time of the beat."""
+        return {"began": _text(self._began), "beat": _text(self._now())}
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+# ------------------------------------------------------------------------------------------------
+# A worker's claim on one batch, from heartbeat to its end.
+
+
+_PUBLISH_TRIES = 3
+_RESERVED = frozenset(
+    {"batch_id", "generation", "attempt", "token", "host", "pid", "began", "ended", "seconds"}
+)
+
+
+class LeaseLostError(LeconvertError):
+    """Another worker took the batch over; this one should stop and take another."""
+
+
+class Lease:
+    """A claim on one batch.
+
+    Guaranteed: no other worker has this generation, nobody else writes to ``attempt_dir``, and of
+    all workers that ever call ``publish_done`` for this batch exactly one wins. Not guaranteed: to
+    be alone on the batch. A worker that was frozen for longer than the lease works beside its
+    successor until its next heartbeat, and may even win.
+
+    Made by `LeaseStore.claim`. Not thread-safe, except that ``heartbeat`` may run in a thread of
+    its own.
+
+    Attributes:
+        batch_id: The batch.
+        generation: The claim's number, from 1.
+        attempt_dir: This attempt's own folder; it exists.
+        lease_seconds: After so long without a heartbeat others may take over.
+    """
+
+    def __init__(
+        self,
+        log: LeaseLogFiles,
+        batch_id: int,
+        generation: int,
+        *,
+        worker: WorkerIdentity,
+        limits: Limits,
+        randomness: Callable[[int], bytes],
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._times = AttemptTimes(now)
+        self.batch_id = batch_id
+        self.generation = generation
+        self.attempt_dir = log.run.attempt(batch_id, generation, worker.token)
+        self.lease_seconds = limits.lease_seconds
+        self._log = log
+        self._worker = worker
+        self._limits = limits
+        self._randomness = randomness
+        self._publish_tried = False
+        self._ended = False
+
+    def heartbeat(self) -> None:
+        """Show that the holder is alive, by replacing the nonce."""
+        try:
+            newest = self._log.newest_claim(self.batch_id)
+        except FileNotFoundError as error:
+            raise LeaseLostError(
+                f"{self._log.run.lease_dir(self.batch_id)} is gone: the run was removed.",
+                path=str(self._log.run.lease_dir(self.batch_id)),
+                next_step="Start the worker again on the work dir's current run.",
+            ) from error
+        if newest > self.generation:
+            raise LeaseLostError(
+                f"Batch {self.batch_id} was taken over by claim {newest}.",
+                path=str(self._log.run.lease(self.batch_id, newest)),
+                next_step="Nothing: the other worker does it.",
+            )
+        nonce = encode_record(
+            "heartbeat",
+            LEASE_VERSION,
+            self._log.run_id,
+            {"nonce": self._randomness(8).hex(), **self._times.of_beat()},
+        )
+        replace_record(
+            self._log.run.heartbeat(self.batch_id, self.generation), nonce, fs=self._log.fs
+        )
+
+    def hand_back(self, reason: str) -> None:
+        """Give the batch back, not as a failure; others may claim it at once.
+
+        The attempt's folder is removed unless publishing was tried. Does nothing if the lease ended
+        already.
+        """
+        if self._ended:
+            return
+        self._log.write_end(
+            self.batch_id,
+            self.generation,
+            Outcome.HANDED_BACK,
+            {"reason": reason, **self._times.of_end()},
+        )
+        self._ended = True
+        self._drop_attempt()
+
+    def fail(self, error: LeconvertError, traceback_text: str = "") -> bool:
+        """Count an error against the batch; the last allowed one sets it aside.
+
+        Returns:
+            Whether the batch is now set aside.
+        """
+        if self._ended:
+            return False
+        self._ended = True
+        details = {"error": error.as_record(), "traceback": traceback_text}
+        self._log.write_end(
+            self.batch_id, self.generation, Outcome.ERROR, {**details, **self._times.of_end()}
+        )
+        self._drop_attempt()
+        log = self._log.read(self.batch_id)
+        if log.errors < self._limits.max_attempts:
+            return False
+        counts = {"generation": self.generation, "errors": log.errors, "losses": log.losses}
+        self._log.publish_failed(self.batch_id, self._worker, {**counts, **details})
+        return True
+
+    def publish_done(self, fields: Mapping[str, Any]) -> Literal["won", "lost"]:
+        """Publish the batch's result; the first publisher wins, whoever holds the lease.
+
+        The caller has forced the shards in ``attempt_dir`` to the disk; the record, ``attempt_dir``
+        and its parents are forced here, before the name ``done``.
+
+        Returns:
+            ``won``, or ``lost`` if another attempt was first; then this one's folder is removed.
+        """
+        if taken := sorted(_RESERVED.intersection(fields)):
+            raise ValueError(f"fields of a done record may not be called {', '.join(taken)}")
+        run, fs = self._log.run, self._log.fs
+        attempt = self.attempt_dir.relative_to(run.root).as_posix()
+        record = encode_record(
+            "done",
+            DONE_VERSION,
+            self._log.run_id,
+            {
+                "batch_id": self.batch_id,
+                "generation": self.generation,
+                "attempt": attempt,
+                "token": self._worker.token,
+                "host": self._worker.host,
+                "pid": self._worker.pid,
+                **self._times.of_end(),
+                **fields,
+            },
+        )
+        source = run.attempt_record(self.batch_id, self.generation, self._worker.token, "done")
+        write_durably(source, record, fs=fs)
+        for folder in (self.attempt_dir.parent, run.attempts_dir):
+            sync_dir(folder, fs=fs)
+        self._publish_tried = True
+        for _ in range(_PUBLISH_TRIES):
+            try:
+                publish_exclusively(source, run.done(self.batch_id), fs=fs)
+            except AlreadyPublishedError:
+                verdict = self._verdict()
+                if verdict == "none":
+                    continue
+                self._ended = True
+                return verdict
+            self._ended = True
+            return "won"
+        raise OutcomeUnknownError(
+            f"{run.done(self.batch_id)} appears and vanishes, so it is unknown whether it is ours.",
+            path=str(run.done(self.batch_id)),
+            next_step="Check that only one packer runs, then run the same command again.",
+        )
+
+    def abandon(self) -> None:
+        """Tidy up after a lost lease: remove the attempt if a ``done`` names another one.
+
+        Never raises; what cannot be settled now is left to the packer.
+        """
+        self._ended = True
+        with suppress(OSError, StorageError):
+            if self._publish_tried:
+                self._verdict()
+            else:
+                self._drop_attempt()
+
+    def _verdict(self) -> Literal["won", "lost", "none"]:
+        """Read whose ``done`` there is; remove this attempt if it is another's."""
+        run, fs = self._log.run, self._log.fs
+        with storage_errors(run.done_dir):
+            fs.list_names(run.done_dir)
+        try:
+            winner = read_done(run, self._log.run_id, self.batch_id, fs=fs)
+        except FileNotFoundError:
+            return "none"  # voided a moment ago
+        except WorkDirError:
+            return "lost"  # damaged: the packer will void it, and this attempt stays for now
+        if (winner.get("token"), winner.get("generation")) == (
+            self._worker.token,
+            self.generation,
+        ):
+            return "won"
+        self._remove_attempt()
+        return "lost"
+
+    def _drop_attempt(self) -> None:
+        if not self._publish_tried:
+            self._remove_attempt()
+
+    def _remove_attempt(self) -> None:
+        # Leaving it costs space until the packer cleans up; failing here would cost more.
+        with suppress(StorageError, OSError):
+            remove_tree(self.attempt_dir, inside=self._log.run.attempts_dir)
+
+
+# ------------------------------------------------------------------------------------------------
+# Claims batches, and watches the claims of others.
+
+
+class Observed(NamedTuple):
+    """What one look at a batch's lease log showed."""
+
+    log: LeaseLog  # the claims
+    # The latest claim's heartbeat, or None where no claim is open.
+    observation: LeaseObservation | None
+    decision: Decision  # what this observer may do
+    seen_at: float  # the observer's clock when it began to look, in seconds
+
+
+class LeaseStore:
+    """One worker's access to the leases of a run.
+
+    Guaranteed: of all workers that try to claim the same generation of a batch exactly one gets
+    it, and no claim is taken over before its heartbeat stood still for ``lease_seconds`` on this
+    observer's own clock, or its process on this very host has certainly ended. Not guaranteed:
+    that the holder of a taken-over claim knows (see `Lease`).
+
+    The worker's identity must be its alone: its claims are hard links to one file that holds the
+    token, so that a claim costs a single ``link`` and can be told from another's by its content.
+
+    Args:
+        worker: Who claims. One thread of work; threads that lease separately need one each.
+        lease_seconds: A heartbeat that stands still for so long has stopped.
+        max_attempts: Errors after which a batch is set aside.
+        max_losses: Silent losses after which it is.
+        process_gone: Says from a claim's fields whether its process has certainly ended.
+        now: The wall clock, with its zone; records carry it for people to look at.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        run_id: str,
+        worker: WorkerIdentity,
+        *,
+        lease_seconds: float = 60.0,
+        max_attempts: int = 3,
+        max_losses: int = 10,
+        clock: Callable[[], float] = time.monotonic,
+        randomness: Callable[[int], bytes] = os.urandom,
+        fs: FileSystem = LOCAL,
+        process_gone: Callable[[Mapping[str, Any]], bool] = process_is_gone,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.run = run
+        self.run_id = run_id
+        self.worker = worker
+        self.limits = Limits(lease_seconds, max_attempts, max_losses)
+        self.log = LeaseLogFiles(run, run_id, fs=fs)
+        self.clock = clock
+        self.fs = fs
+        self._randomness = randomness
+        self._process_gone = process_gone
+        self._now = now
+        self._claim_source_written = False
+        self._observations: dict[int, LeaseObservation] = {}
+
+    def claim(self, batch_id: int) -> Lease | None:
+        """Claim a batch if nobody holds it.
+
+        A batch that used up its attempts is set aside instead.
+
+        Returns:
+            The lease, or None: held, done, set aside, or just claimed by another.
+        """
+        return self.claim_fresh(batch_id) or self.claim_observed(batch_id, self.observe(batch_id))
+
+    def claim_fresh(self, batch_id: int) -> Lease | None:
+        """Claim a batch that nobody ever claimed; costs one file operation if somebody did.
+
+        Returns:
+            The lease, or None: it was claimed before, and ``observe`` tells the rest.
+        """
+        folder = self.run.lease_dir(batch_id)
+        try:
+            with storage_errors(folder):
+                self.fs.make_dir(folder)
+        except FileExistsError:
+            return None
+        # Nobody ever claimed it, so it cannot be done or set aside either.
+        return self._claim_generation(batch_id, 1)
+
+    def claim_observed(self, batch_id: int, observed: Observed) -> Lease | None:
+        """Claim a batch as ``observe`` allowed, or set it aside; see ``claim``."""
+        decision = observed.decision
+        if isinstance(decision, Wait) or self.is_settled(batch_id):
+            return None
+        if isinstance(decision, GiveUp):
+            self._give_up(batch_id, observed.log, decision)
+            return None
+        return self._claim_generation(batch_id, decision.generation)
+
+    def observe(self, batch_id: int) -> Observed:
+        """Look at a batch's lease log and heartbeat."""
+        # For expiry the clock counts from before this look, for a new heartbeat from after it: a
+        # freeze of this observer in between then never looks like the holder's silence.
+        seen_at = self.clock()
+        log = self.log.read(batch_id)
+        latest = log.latest
+        observation = None
+        gone = False
+        if latest is not None and latest.outcome is None:
+            nonce = self.log.read_nonce(batch_id, latest.number)
+            observation = observe(
+                self._observations.get(batch_id), latest.number, nonce, self.clock()
+            )
+            self._observations[batch_id] = observation
+            gone = self._process_gone(self.log.holder(batch_id, latest.number))
+        else:
+            self._observations.pop(batch_id, None)
+        decision = decide(log, observation, now=seen_at, limits=self.limits, holder_is_gone=gone)
+        return Observed(log, observation, decision, seen_at)
+
+    def is_settled(self, batch_id: int) -> bool:
+        """Say whether a batch is done or set aside; lists both folders, so not for every batch."""
+        return any(
+            batch_id in list_batches(folder, fs=self.fs)
+            for folder in (self.run.done_dir, self.run.failed_dir)
+        )
+
+    def _claim_generation(self, batch_id: int, generation: int) -> Lease | None:
+        target = self.run.lease(batch_id, generation)
+        source = self.run.claim_source(self.worker.token)
+        if not self._claim_source_written:
+            self._write_claim_source()
+        try:
+            try:
+                publish_exclusively(source, target, sync=False, fs=self.fs)
+            except OSError as error:
+                if error.errno != errno.EMLINK:
+                    raise
+                # A file has room for so many names only (65,000 on ext4): go on with a new one.
+                self._write_claim_source()
+                publish_exclusively(source, target, sync=False, fs=self.fs)
+        except AlreadyPublishedError:
+            return None
+        lease = Lease(
+            self.log,
+            batch_id,
+            generation,
+            worker=self.worker,
+            limits=self.limits,
+            randomness=self._randomness,
+            now=self._now,
+        )
+        try:
+            with storage_errors(lease.attempt_dir):
+                for folder in (lease.attempt_dir.parent, lease.attempt_dir):
+                    with suppress(FileExistsError):
+                        self.fs.make_dir(folder)
+        except StorageError as error:
+            with suppress(StorageError):
+                lease.hand_back(error.message)
+            raise
+        return lease
+
+    def _write_claim_source(self) -> None:
+        record = encode_record("lease", LEASE_VERSION, self.run_id, self.worker.as_fields())
+        write_durably(self.run.claim_source(self.worker.token), record, fs=self.fs)
+        self._claim_source_written = True
+
+    def _give_up(self, batch_id: int, log: LeaseLog, given_up: GiveUp) -> None:
+        fields: dict[str, Any] = {
+            "generation": log.generations[-1].number,
+            "errors": given_up.errors,
+            "losses": given_up.losses,
+            "error": None,
+            "traceback": "",
+        }
+        for entry in reversed(log.generations):
+            if entry.outcome is Outcome.ERROR:
+                record = self.log.end_record(batch_id, entry.number) or {}
+                fields |= {name: record.get(name) for name in ("error", "traceback")}
+                break
+        self.log.publish_failed(batch_id, self.worker, fields)
+
+
+# ------------------------------------------------------------------------------------------------
+# Keeps a lease alive from a thread while its holder works.
+
+
+_BEATS_PER_LEASE = 4
+
+
+class HeartbeatKeeper:
+    """Beats for a lease until the ``with`` block ends.
+
+    Guaranteed: ``lost`` is set once a heartbeat found a newer claim, and once no heartbeat got
+    through for a whole lease (then others may take over). Not guaranteed: that it is set in time. A
+    frozen process learns of its loss only when it runs again.
+
+    A disk that fails for a moment is tried again at the next beat; ``error`` keeps what it said.
+
+    Args:
+        lease: The lease.
+        interval_seconds: Time between beats; a quarter of the lease by default.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        interval_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        waiter: Callable[[threading.Event, float], bool] = wait_for,
+    ) -> None:
+        self.lost = threading.Event()
+        self.error: StorageError | OSError | None = None
+        self._lease = lease
+        self._clock = clock
+        self._beat = PeriodicTask(
+            self._show_life,
+            interval_seconds or lease.lease_seconds / _BEATS_PER_LEASE,
+            name=f"heartbeat-{lease.batch_id}",
+            waiter=waiter,
+        )
+
+    def __enter__(self) -> HeartbeatKeeper:
+        self._last_beat = self._clock()
+        self._beat.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._beat.__exit__()
+
+    def _show_life(self) -> bool:
+        began = self._clock()
+        try:
+            self._lease.heartbeat()
+        except LeaseLostError:
+            self.lost.set()
+        except (StorageError, OSError) as failure:
+            self.error = failure
+            if began - self._last_beat >= self._lease.lease_seconds:
+                self.lost.set()
+        else:
+            self._last_beat = began
+        return not self.lost.is_set()

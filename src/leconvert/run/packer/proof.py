@@ -1,0 +1,355 @@
+"""The proof of a tree: made in the process that goes by it, and good for that process only."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.dataset.files import dataset_with_meta, names_to_keep
+from leconvert.dataset.scan import FileFacts, check_source_unchanged, meta_digest, source_changed
+from leconvert.run.packer.options import PackReport
+from leconvert.run.proof import reason_to_keep, verify_pair
+from leconvert.support.errors import (
+    LeconvertError,
+    SourceChangedError,
+    UnreadableSourceError,
+    VerificationError,
+)
+from leconvert.support.progress import Progress
+from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
+from leconvert.support.text import first_few, shown
+from leconvert.workdir.former import TreeFacts
+from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
+from leconvert.workdir.journal import Journal
+from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.swap import (
+    codebase_version,
+    old_dir,
+    overlaid_meta,
+    removed_dir,
+    removed_old_dir,
+)
+
+_DIFFERENCES_SHOWN = 20
+
+
+def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
+    """Enter what a swap exchanges as a dataset: of an overlay in place it is ``meta/`` alone."""
+    if run.manifest.is_overlay_in_place:
+        return dataset_with_meta(Path(run.manifest.target), tree)
+    return nullcontext(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What this process compared.
+
+    Attributes:
+        depth: ``structure``, ``bytes``, or ``none`` for nothing.
+        outcome: What came of it, for the journal's notes, where a report finds it; None for
+            ``none``. No process goes by what it reads there.
+        trees: The tree and the source that it replaces as they were when their bytes began to be
+            compared; None where they were not.
+        because: Why less was compared than was asked for; None otherwise.
+    """
+
+    depth: str = "none"
+    outcome: dict[str, Any] | None = None
+    trees: TreePair | None = None
+    because: str | None = None
+
+
+def prove_tree(
+    run: OpenedRun,
+    journal: Journal,
+    tree: Path,
+    place: Path | None,
+    depth: str,
+    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None,
+    stop: threading.Event,
+    progress: Progress,
+) -> Proof:
+    """Compare a finished tree with the run's sources.
+
+    Args:
+        tree: The tree, of an overlay in place its ``meta/``.
+        place: Where the only source lies now, if not where it was planned; likewise.
+    """
+    roots = [place or Path(source.root) for source in run.manifest.sources]
+    if place is None and run.manifest.is_overlay_in_place:
+        roots = [run.manifest.exchanged]
+    started = time.monotonic()
+    deletable = depth == "bytes" and run.manifest.in_place
+    trees = TreePair.now(tree, roots[0]) if deletable else None
+    with ExitStack() as opened:
+        report = verify_pair(
+            opened.enter_context(as_dataset(run, tree)),
+            [opened.enter_context(as_dataset(run, root)) for root in roots],
+            depth=depth,
+            progress=progress,
+            clip_digests=clip_digests,
+            read_rows=run.manifest.kept_episodes,
+            keeps_further=bool(run.manifest.kept_episodes),
+            repairs=[source.repairs for source in run.manifest.sources],
+            stop=stop,
+        )
+    outcome: dict[str, Any] = {
+        "depth": report.depth,
+        "ok": report.ok,
+        "files": report.files,
+        "episodes": report.episodes,
+        "rows": report.rows,
+        "video_frames": report.video_frames,
+        "seconds": round(time.monotonic() - started, 3),
+        "differences": len(report.differences),
+    }
+    if not report.ok:
+        lines = first_few(report.differences, _DIFFERENCES_SHOWN)
+        with suppress(OSError, LeconvertError):  # what differs is raised in any case
+            state = journal.read()
+            noted = {**state.notes, "verification": {**outcome, "shown": lines}}
+            journal.write(state.step, notes=noted)
+        raise _differs(run, tree, roots, lines)
+    return Proof(depth, outcome, trees)
+
+
+def _differs(
+    run: OpenedRun, tree: Path, roots: Sequence[Path], details: list[str]
+) -> VerificationError:
+    target = run.manifest.exchanged
+    source = ", ".join(map(str, roots))
+    given = [word for root in roots for word in ("--source", str(root))]
+    verify = shlex.join(["leconvert", "verify", str(tree), *given, "--bytes"])
+    if tree != target:
+        return VerificationError(
+            f"The new dataset does not match {source}; nothing was replaced.",
+            path=str(tree),
+            details=details,
+            next_step="The new tree stays for inspection"
+            + ("" if run.manifest.is_overlay_in_place else f": {verify}")
+            + ". If somebody overwrote a file of the source meanwhile and gave it its times back "
+            "(`cp -p`, `rsync -t`), --restart converts its new state; else please report this.",
+        )
+    return does_not_match(target, roots, details, in_place=run.manifest.in_place)
+
+
+def does_not_match(
+    target: Path, sources: Sequence[Path], differences: Sequence[str], *, in_place: bool
+) -> VerificationError:
+    """Return the error for a result in its place that differs from its sources.
+
+    Args:
+        target: The result; of an overlay in place its ``meta/``.
+        sources: Where they lie now.
+        differences: The first of them.
+        in_place: Whether the only source was replaced by the result, and is kept beside it.
+    """
+    # Of an overlay `meta/` alone was exchanged, and the dataset is what can be compared.
+    result = target.parent if overlaid_meta(target.parent) == sources[0] else target
+    named = [word for source in sources for word in ("--source", str(source))]
+    verify = shlex.join(["leconvert", "verify", str(result), *named, "--bytes"])
+    if in_place:
+        moved, source = shlex.quote(f"{target}_damaged"), shlex.quote(str(sources[0]))
+        helps = (
+            f"`mv {shlex.quote(str(target))} {moved} && mv {source} {shlex.quote(str(target))}` "
+            "puts the source back; then convert again."
+        )
+    else:
+        helps = "--force-conversion converts anew and keeps what is there beside it."
+    return VerificationError(
+        f"{target} does not match {', '.join(map(str, sources))}: one of them was changed since "
+        "the conversion. It was left as it is, and nothing was removed.",
+        path=str(target),
+        details=differences,
+        next_step=f"{helps} `{verify}` lists every difference.",
+    )
+
+
+def facts_of_tree(tree: Path, *, gets_links: bool = False) -> dict[str, FileFacts]:
+    """Return the facts of every name that is lost with a dataset's folder, or with its ``meta/``.
+
+    Args:
+        tree: The folder.
+        gets_links: This process gives the files further names before it looks again, so the times
+            of their last change do not count.
+    """
+    fleeting = devices_with_fleeting_inodes()
+    found: dict[str, FileFacts] = {}
+    try:
+        for name in names_to_keep(tree):
+            path = f"{tree}/{name}"
+            try:
+                facts = FileFacts.of(path, fleeting)
+            except OSError as error:
+                raise_storage_trouble(error, path)
+                facts = FileFacts(0, 0, 0)  # no regular file: the comparison says so
+            found[name] = replace(facts, ctime_ns=0) if gets_links else facts
+    except UnreadableSourceError as error:
+        # A folder that a failing disk does not list is not an empty one.
+        raise_storage_trouble(error, tree)
+        raise
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TreePair:
+    """A result and its source as they are when their comparison begins.
+
+    Whoever deletes one of them, or moves both, must find the same facts again when the comparison
+    is done. The time of a file's last change is among the facts. Nobody can set it, so a file that
+    was overwritten and got its times back is seen. This process may rename the folders meanwhile,
+    but it may give no file another name and take none away.
+
+    Two changes are not seen: one that follows another within a tick of the file system's clock (1
+    to 10 ms before Linux 6.13), and one through an open file between the last look and the removal.
+    """
+
+    result: Mapping[str, FileFacts]
+    source: Mapping[str, FileFacts]
+
+    @classmethod
+    def now(cls, result: Path, source: Path) -> TreePair:
+        """Look at two trees, wherever they are now."""
+        return cls(facts_of_tree(result), facts_of_tree(source))
+
+    def changed(self, result: Path, source: Path) -> str | None:
+        """Say which file is another one now, as half a sentence about the source; None for none."""
+        trees = ("the result's", self.result, result), ("its", self.source, source)
+        for whose, before, tree in trees:
+            if (name := first_change(before, tree)) is not None:
+                return f"{whose} {shown(name)} was changed while the two were compared"
+        return None
+
+
+def first_change(before: Mapping[str, FileFacts], tree: Path) -> str | None:
+    """Return the first name by which a tree differs from what `facts_of_tree` found before."""
+    now = facts_of_tree(tree)
+    names = sorted(before.keys() | now.keys())
+    return next((name for name in names if before.get(name) != now.get(name)), None)
+
+
+def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
+    """Raise if the source of a result is not what it was when the two began to be compared.
+
+    Args:
+        proof: What was compared; nothing is said where that were not all bytes.
+        tree: Where the source lies at this moment.
+        source: Where people find it.
+    """
+    name = None if proof.trees is None else first_change(proof.trees.source, tree)
+    if name is not None:
+        raise source_changed(source, [f"{shown(name)}: changed since it was compared"])
+
+
+def tree_facts(tree: Path) -> TreeFacts:
+    """Return what tells a dataset that is put aside from any other."""
+    return TreeFacts.of(tree, meta_digest(tree, codebase_version(tree) or ""))
+
+
+# ------------------------------------------------------------------------------------------------
+# Removes the source that a conversion replaced, where the user asked for it and all is proven.
+#
+# The new dataset is in place by then. What is removed was compared by this very process: the
+# source with the plan, and the result with the source, byte by byte; and both are as they were
+# then. The old tree is first renamed to a name of ours, where nobody looks for it, and looked at
+# once more. A crash before leaves it where it was kept. After it the next process compares what
+# is there again, and keeps what it cannot compare. `leconvert clean --of DATASET --old` removes
+# by the same steps (`remove_compared`).
+
+
+def kept_source(target: Path) -> Path | None:
+    """Return where the source that was replaced at a target lies, None where there is none."""
+    # One whose removal was interrupted has a name of ours.
+    places = (old_dir(target), removed_old_dir(target))
+    return next((place for place in places if place.is_dir()), None)
+
+
+def rest_of_removal(doomed: Path) -> str:
+    """Say why what an interrupted removal left is kept, and where."""
+    return (
+        "its removal was interrupted, and what is left of it cannot be compared: it stays as "
+        f"{doomed}, and nothing reads it"
+    )
+
+
+def remove_compared(
+    result: Path, old: Path, compared: TreePair, *, kept: Path | None = None
+) -> str | None:
+    """Remove what was put aside and this process has just compared with the result.
+
+    It is looked at once it has a name of ours, under which nobody looks for it.
+
+    Args:
+        result: The result.
+        old: Where it was put aside.
+        compared: Both, as they were when their comparison began.
+        kept: Where it is by now, if its removal began; None for there.
+
+    Returns:
+        Why it was kept, with its name given back; None where it is gone.
+    """
+    kept, doomed = kept or old, removed_dir(old)
+    if kept != doomed:
+        with storage_errors(kept):
+            if doomed.exists():
+                return f"what an earlier removal left is in the way: move {doomed} elsewhere"
+            kept.rename(doomed)
+            sync_dir(doomed.parent)
+    reason = compared.changed(result, doomed)
+    if reason is None:
+        remove_tree(doomed)
+    elif not old.exists():
+        with storage_errors(doomed):
+            doomed.rename(old)
+            sync_dir(doomed.parent)
+    return reason
+
+
+def remove_source(
+    run: OpenedRun,
+    journal: Journal,
+    report: PackReport,
+    proof: Proof,
+    stop: threading.Event,
+    progress: Progress,
+) -> PackReport:
+    """Remove the kept source of a finished conversion, unless something would be lost with it.
+
+    Returns:
+        The report, with what became of the source.
+    """
+    target = run.manifest.exchanged
+    kept, doomed = kept_source(target), removed_old_dir(target)
+    if kept is None:
+        return replace(report, kept=None, removed=report.kept)
+    try:
+        check_source_unchanged(run, kept)
+        check_source_as_compared(proof, kept, kept)
+    except SourceChangedError:
+        if kept != doomed:
+            raise
+        return replace(report, kept=kept, kept_because=rest_of_removal(doomed))
+    trees = proof.trees
+    if trees is None or first_change(trees.result, target) is not None:
+        trees = prove_tree(run, journal, target, kept, "bytes", None, stop, progress).trees
+    assert trees is not None, "a proof by bytes, in place"
+    reason = _reason_to_keep(run, target, kept) or remove_compared(
+        target, old_dir(target), trees, kept=kept
+    )
+    if reason is not None:
+        return replace(report, kept=kept_source(target), kept_because=reason)
+    return replace(report, kept=None, removed=old_dir(target))
+
+
+def _reason_to_keep(run: OpenedRun, target: Path, kept: Path) -> str | None:
+    with as_dataset(run, target) as result, as_dataset(run, kept) as source:
+        return reason_to_keep(result, source, run.manifest.sources[0].repairs)

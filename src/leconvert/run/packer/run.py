@@ -1,0 +1,495 @@
+"""The packer's steps in order, and what each leaves for a successor."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from leconvert.dataset.scan import (
+    FileFacts,
+    check_source_unchanged,
+    check_tables_unchanged,
+    files_along,
+)
+from leconvert.run.appending import former_episodes, not_as_planned, what_is_lost
+from leconvert.run.leasing import Board, LeaseStore
+from leconvert.run.packer.assembly import Assembly, Collector, check_all_done
+from leconvert.run.packer.options import PackReport, ProofOptions, WorkerMonitor
+from leconvert.run.packer.proof import (
+    Proof,
+    as_dataset,
+    check_source_as_compared,
+    facts_of_tree,
+    kept_source,
+    prove_tree,
+    remove_source,
+    tree_facts,
+)
+from leconvert.support.errors import (
+    BatchesFailedError,
+    IncompleteError,
+    InterruptedRunError,
+    LeconvertError,
+    PlanMismatchError,
+    SourceChangedError,
+    TargetError,
+    VerificationError,
+)
+from leconvert.support.machine import Machine
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.storage_errors import any_storage_errors
+from leconvert.workdir.former import former_dir, stands_as_left, write_former
+from leconvert.workdir.fs import is_there, remove_tree
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.journal import Journal, PackStep
+from leconvert.workdir.locks import LockWait, packer_lock, target_lock
+from leconvert.workdir.removal import remove_left_trees, remove_new_tree
+from leconvert.workdir.run import OpenedRun, check_current
+from leconvert.workdir.swap import (
+    META,
+    SwapOutcome,
+    SwapPlan,
+    adopt_staging,
+    check_no_other_swap,
+    is_converted,
+    marked_by,
+    old_dir,
+    old_of_swap,
+    recover_swap,
+    result_aside,
+    superseded,
+    swap_into_place,
+)
+
+# A look lists three folders: pauses grow with what it costs.
+_LOOKS_TO_PAUSES = 20
+_LONGEST_PAUSE_SECONDS = 10.0
+
+
+@any_storage_errors()
+def pack_run(
+    run: OpenedRun,
+    options: ProofOptions = ProofOptions(),
+    *,
+    wait: bool = True,
+    watcher: WorkerMonitor | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> PackReport:
+    """Assemble a run's result and swap it into place."""
+    stop = stop or threading.Event()
+    manifest = run.manifest
+    options.check_source(is_outline=manifest.outline is not None)
+    source, target, exchanged = Path(manifest.source), Path(manifest.target), manifest.exchanged
+    silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
+    with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
+        journal = Journal(run.paths, manifest.run_id, fs=run.fs)
+        journal.begin()
+        finished = _finish_swapped(run, journal, options, silent, stop, progress)
+        if finished is not None:
+            return finished
+        _check_not_converted(run)
+        appends = bool(manifest.kept_episodes)
+        options.check_target(source, target, manifest.to, manifest.layout, appends=appends)
+        former = _former_files(run)
+        board = _board(run)
+        if not wait or board.all_settled():
+            check_all_done(run, board)
+        check_tables_unchanged(run)
+        tree = adopt_staging(exchanged, journal)
+        with _while_ours(tree, journal), as_dataset(run, tree) as dataset:
+            remove_left_trees(target, journal)
+            collector, assembly = Collector(run), Assembly(run, dataset)
+            try:
+                _assemble(
+                    run, assembly, collector, board, watcher or WorkerMonitor(), stop, progress
+                )
+            except (BatchesFailedError, IncompleteError, PlanMismatchError):
+                # Only links and tables: whoever packs next makes them again, or removes them.
+                with suppress(LeconvertError, OSError):
+                    remove_new_tree(tree, manifest.run_id)
+                raise
+            if appends and (lost := what_is_lost(tree, target, others=not stands_as_left(target))):
+                raise not_as_planned(target, f"as its source is now, {lost}")
+            proof = Proof()
+            if options.depth != "none":
+                proof = prove_tree(
+                    run,
+                    journal,
+                    tree,
+                    None,
+                    options.depth,
+                    collector.clip_digests,
+                    stop,
+                    progress,
+                )
+        _check_stop(stop)
+        notes = {
+            "linked": assembly.linked,
+            "copied": assembly.copied,
+            "joined": assembly.joined,
+            "cloned_bytes": collector.cloned_bytes,
+            "copied_bytes": collector.copied_bytes,
+            "verified": options.depth,
+            "verification": proof.outcome,
+            "peak_memory_bytes": Machine().peak_memory(),
+        }
+        journal.write(PackStep.PACKING, notes=notes)
+
+        def check_once_more() -> None:
+            _check_not_converted(run)
+            check_source_unchanged(run)
+            check_current(run)
+
+        with target_lock(target, manifest.run_id, wait=silent):
+            _check_not_converted(run)
+            old = options.old_place(
+                source,
+                target,
+                manifest.to,
+                manifest.layout,
+                appends=appends,
+                run_id=manifest.run_id,
+            )
+            if old == former_dir(target, manifest.run_id):
+                write_former(target, tree, manifest.run_id, tree_facts(target), fs=run.fs)
+            swap_into_place(
+                SwapPlan(exchanged, tree, old),
+                journal,
+                before_exchange=check_once_more,
+                came_out=_planned_tree_of(run, former, proof),
+            )
+            return _finish(run, journal, options, proof, stop, progress)
+
+
+class NoResultError(TargetError):
+    """A run is over, but no dataset that it wrote stands at its target any more."""
+
+
+@any_storage_errors()
+def finish_run(
+    run: OpenedRun,
+    options: ProofOptions,
+    *,
+    check: Callable[[], None],
+    stop: threading.Event,
+    progress: Progress = NO_PROGRESS,
+) -> PackReport | None:
+    """End a run whose swap began, if its result is in place; else take the swap back.
+
+    The result is compared with its source anew, by structure at least: no process goes by what
+    another one has proven.
+
+    Args:
+        check: Called once the result is known to be in place, before it is compared; what it raises
+            is raised.
+
+    Returns:
+        What was done; None where nothing is in place, so that the run goes on like any other.
+    """
+    manifest = run.manifest
+    options.check_source(is_outline=manifest.outline is not None)
+    silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
+    with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
+        journal = Journal(run.paths, manifest.run_id, fs=run.fs)
+        journal.begin()
+        return _finish_swapped(run, journal, options, silent, stop, progress, check)
+
+
+def _finish_swapped(
+    run: OpenedRun,
+    journal: Journal,
+    options: ProofOptions,
+    silent: LockWait,
+    stop: threading.Event,
+    progress: Progress,
+    check: Callable[[], None] = lambda: None,
+) -> PackReport | None:
+    source, target = Path(run.manifest.source), Path(run.manifest.target)
+    if not swap_has_begun(run) or not target.parent.is_dir():
+        return None
+    with target_lock(target, run.manifest.run_id, wait=silent):
+        if recover_swap(journal, run.manifest.exchanged) is not SwapOutcome.COMPLETED:
+            return None
+        if not is_converted(target, run.manifest.to):
+            raise _no_result(run)
+        options.check_proof(source, target)
+        check()
+        return _finish(
+            run,
+            journal,
+            options,
+            _prove_again(run, journal, options, stop, progress),
+            stop,
+            progress,
+        )
+
+
+def _prove_again(
+    run: OpenedRun,
+    journal: Journal,
+    options: ProofOptions,
+    stop: threading.Event,
+    progress: Progress,
+) -> Proof:
+    """Compare a result that another process put in place with its source, where that lies now."""
+    target = run.manifest.exchanged
+    place: Path | None = None
+    if run.manifest.in_place:
+        place = kept_source(target)
+        if place is None:
+            return _checked_alone(run, f"{old_dir(target)} is gone", progress)
+    else:
+        gone = [each.root for each in run.manifest.sources if not is_there(Path(each.root))]
+        if gone:
+            return _checked_alone(run, f"{', '.join(gone)} is gone", progress)
+    try:
+        check_source_unchanged(run, place)
+    except SourceChangedError as error:
+        if place is not None and place != old_dir(target):
+            # Its removal began: what is left of it proves nothing.
+            return _checked_alone(run, "the removal of its source has begun", progress)
+        raise _result_is_of_another(run, error) from error
+    depth = "bytes" if options.depth == "bytes" else "structure"
+    return prove_tree(run, journal, target, place, depth, None, stop, progress)
+
+
+def _checked_alone(run: OpenedRun, because: str, progress: Progress) -> Proof:
+    """Look at a result whose source is gone, as `leconvert check` does; that proves no depth."""
+    from leconvert.dataset.check import check_dataset
+
+    target = Path(run.manifest.target)
+    report = check_dataset(target, progress=progress)
+    errors = [finding.message for finding in report.findings if finding.severity == "error"]
+    if errors:
+        raise VerificationError(
+            f"{target} is not whole, and the source that it was made from is gone.",
+            path=str(target),
+            details=errors,
+            next_step=f"`leconvert check {shlex.quote(str(target))}` says more.",
+        )
+    return Proof(because=f"{because}, so that the result could only be checked by itself")
+
+
+def _result_is_of_another(run: OpenedRun, error: SourceChangedError) -> SourceChangedError:
+    """Return the error for a source that changed after its result took its place."""
+    place, target = error.path, run.manifest.exchanged
+    if run.manifest.in_place:
+        aside = result_aside(target, run.manifest.to)
+        there, kept = shlex.quote(str(target)), shlex.quote(str(place))
+        helps = (
+            f"To convert its new state, put it back, `mv {there} {shlex.quote(str(aside))} && "
+            f"mv {kept} {there}`, and convert again. If it holds nothing new, `leconvert clean "
+            f"--of {shlex.quote(str(run.manifest.target))} --old` compares the two and removes it."
+        )
+    else:
+        helps = (
+            "--force-conversion converts the new state and keeps the result that is there as "
+            f"{old_dir(target)}."
+        )
+    return SourceChangedError(
+        f"{place} changed after it was planned; {target} holds what it was then.",
+        path=place,
+        details=error.details,
+        next_step=f"Nothing was removed. {helps}",
+    )
+
+
+def _no_result(run: OpenedRun) -> NoResultError:
+    target = run.manifest.exchanged
+    if not run.manifest.in_place or target.exists():
+        helps = "`leconvert convert` converts anew, as does `leconvert plan --restart`."
+    elif old_dir(target).is_dir():
+        there, kept = shlex.quote(str(target)), shlex.quote(str(old_dir(target)))
+        helps = f"The source is kept: `mv {kept} {there}`, then convert again."
+    else:
+        helps = f"Its source was removed: put the result back at {target}, and run again."
+    return NoResultError(
+        f"Run {run.manifest.run_id} is finished, but no {run.manifest.to} dataset stands at "
+        f"{target} any more.",
+        path=str(target),
+        next_step=helps,
+    )
+
+
+def _check_not_converted(run: OpenedRun) -> None:
+    """Raise if another run put its result in the source's place since this one was planned."""
+    target = Path(run.manifest.target)
+    was_converted = run.manifest.sources[0].codebase_version == run.manifest.to
+    if not run.manifest.in_place or was_converted or not is_converted(target, run.manifest.to):
+        return
+    check_no_other_swap(run.manifest.exchanged, run.manifest.run_id)
+    kept = kept_source(run.manifest.exchanged)
+    where = "" if kept is None else f"; the source is kept as {kept}"
+    raise TargetError(
+        f"{target} was converted by another run meanwhile{where}.",
+        path=str(target),
+        next_step="There is nothing left to convert. "
+        f"`leconvert clean {shlex.quote(str(run.work_dir.root))} --give-up` removes what this run "
+        "left.",
+    )
+
+
+def _planned_tree_of(
+    run: OpenedRun, former: Mapping[str, FileFacts], proof: Proof
+) -> Callable[[Path], None]:
+    """Return what looks whether a tree that came out of the target is the planned one.
+
+    Args:
+        former: The files of the result to which episodes are appended, as they were when the new
+            tree got them.
+        proof: What this process compared the new tree with.
+    """
+
+    def look(tree: Path) -> None:
+        if run.manifest.in_place:
+            check_tables_unchanged(run, tree)
+            check_source_as_compared(proof, tree, run.manifest.exchanged)
+        if former and facts_of_tree(tree, gets_links=True) != former:
+            raise not_as_planned(Path(run.manifest.target), "it was changed meanwhile")
+
+    return look
+
+
+def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
+    """Return the files of the result to which episodes are appended; none where there is none."""
+    target, planned = Path(run.manifest.target), run.manifest.kept_episodes
+    if not planned:
+        return {}
+    files = facts_of_tree(target, gets_links=True)
+    found = former_episodes(target)
+    if found != planned:
+        raise not_as_planned(target, f"it had {planned} episodes when planned, and {found} now")
+    return files
+
+
+@contextmanager
+def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
+    """Say of whatever goes wrong in a tree that another packer took it, if that is why."""
+    try:
+        yield
+    except InterruptedRunError:
+        raise
+    except (LeconvertError, OSError) as error:
+        newest = journal.generation
+        with suppress(LeconvertError, OSError):
+            newest = journal.generations()[-1]
+        if newest == journal.generation:
+            raise
+        raise superseded(tree) from error
+
+
+def _assemble(
+    run: OpenedRun,
+    assembly: Assembly,
+    collector: Collector,
+    board: Board,
+    watcher: WorkerMonitor,
+    stop: threading.Event,
+    progress: Progress,
+) -> None:
+    """Fill the tree: tables while workers still work, each file as soon as it is there."""
+    along = files_along(run.manifest.sources)
+    if run.manifest.is_overlay_in_place:  # what is not in `meta/` stays where it is
+        along = {path: source for path, source in along.items() if path.startswith(f"{META}/")}
+    assembly.add_former()
+    # Statistics that workers compute are there when the last of them is done.
+    early = not board.all_settled() and not run.manifest.computed_stats
+    if early:
+        assembly.add_meta({})
+    taken: set[int] = set()
+    idle = False
+    while True:
+        fresh = [batch_id for batch_id in board.done_ids() if batch_id not in taken]
+        for file, shards in collector.take(fresh):
+            _check_stop(stop)
+            assembly.add_file(file, shards)
+        taken.update(fresh)
+        watcher.saw_done(fresh)
+        if board.all_settled() or idle:
+            break
+        idle = not watcher.working()  # what they did before they ended is seen by one more look
+        started = time.monotonic()
+        board.refresh()
+        check_current(run)
+        pause = min(_LONGEST_PAUSE_SECONDS, _LOOKS_TO_PAUSES * (time.monotonic() - started))
+        # Other processes make files; nothing notifies of them.
+        if not idle and stop.wait(max(watcher.pause_seconds, pause)):
+            _check_stop(stop)
+    watcher.saw_the_end()
+    check_all_done(run, board, watcher.remarks())
+    num_files = sum(layout.num_files for layout in run.manifest.streams)
+    with progress.stage("pack", num_files + len(along) + 1, "files") as stage:
+        stage.advance(num_files)
+        if not early:
+            assembly.add_meta(collector.stats_files)
+        assembly.add_quantiles()
+        stage.advance(1)
+        for relative, source in along.items():
+            _check_stop(stop)
+            assembly.add_copy(source, relative)
+            stage.advance(1)
+
+
+def _finish(
+    run: OpenedRun,
+    journal: Journal,
+    options: ProofOptions,
+    proof: Proof,
+    stop: threading.Event,
+    progress: Progress,
+) -> PackReport:
+    """Remove what nobody needs any more, and say what was done; harmless to repeat."""
+    state = journal.read()
+    source, target = Path(run.manifest.source), Path(run.manifest.target)
+    outcome = proof.outcome or state.notes.get("verification")
+    journal.write(PackStep.FINISHED, notes={**state.notes, "verification": outcome})
+    old = old_of_swap(target, state.swap)
+    report = PackReport(
+        target=target,
+        kept=kept_source(run.manifest.exchanged) if source == target else old,
+        linked=state.notes.get("linked", 0),
+        copied=state.notes.get("copied", 0),
+        joined=state.notes.get("joined", 0),
+        cloned_bytes=state.notes.get("cloned_bytes", 0),
+        copied_bytes=state.notes.get("copied_bytes", 0),
+        verified=proof.depth,
+        verified_because=proof.because,
+    )
+    if options.delete_source:
+        try:
+            report = remove_source(run, journal, report, proof, stop, progress)
+        except SourceChangedError as error:
+            raise _result_is_of_another(run, error) from error
+    # Last: many of its files are files of the result, and to lose a name is a change of a file.
+    if run.paths.attempts_dir.exists():
+        remove_tree(run.paths.attempts_dir, inside=run.paths.root)
+    return report
+
+
+def swap_has_begun(run: OpenedRun) -> bool:
+    """Tell whether the run's swap began, so that the source may no longer be at its place."""
+    state = Journal(run.paths, run.manifest.run_id).read()
+    if state.swap is not None or state.step is not PackStep.PACKING:
+        return True
+    # A packer that lost its lock may have noted it where nobody reads.
+    return marked_by(run.manifest.exchanged) == run.manifest.run_id
+
+
+def _check_stop(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise InterruptedRunError(
+            "The run was interrupted; what is done stays done.",
+            next_step="Run the same command again to go on.",
+        )
+
+
+def _board(run: OpenedRun) -> Board:
+    store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process())
+    board = Board(store, run.manifest.num_batches)
+    board.refresh()
+    return board

@@ -1,0 +1,1330 @@
+"""The planner: scan a source, lay it out, write the manifest; or join the run that is under way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, astuple, dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from leconvert.dataset.findings import lossless_remedy
+from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of
+from leconvert.dataset.formats.v2 import load_info, read_info
+from leconvert.dataset.scan import FileFacts, check_source_unchanged, scan_source
+from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import (
+    DATA_STREAM,
+    KEEPING_LAYOUTS,
+    OVERLAY,
+    TARGET_VERSIONS,
+    Batch,
+    Extent,
+    Finding,
+    IntArray,
+    LayoutOptions,
+    Remedy,
+    Source,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+    camera_of,
+)
+from leconvert.run.appending import check_can_append, layout_appended
+from leconvert.run.layout import (
+    MISFIT_SAID,
+    check_layout_options,
+    choose_block_align,
+    count_out_of_reach,
+    cut_batches,
+    fit_files,
+    layout_streams,
+    misfit_counts,
+)
+from leconvert.support.errors import (
+    FindingsError,
+    LeconvertError,
+    PlanMismatchError,
+    StorageError,
+    TargetError,
+    UnfitFilesError,
+    UsageError,
+)
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.storage_errors import storage_errors
+from leconvert.support.text import amount, count, shown
+from leconvert.workdir.former import count_former
+from leconvert.workdir.fs import CANNOT_LINK, can_clone, is_there
+from leconvert.workdir.locks import planner_lock, remove_planner_lock
+from leconvert.workdir.records import WorkDir, new_run_id
+from leconvert.workdir.run import (
+    Manifest,
+    OpenedRun,
+    exchanged_place,
+    open_run,
+    tool_versions,
+    write_plan,
+)
+from leconvert.workdir.swap import (
+    META,
+    check_places,
+    is_converted,
+    is_same_folder,
+    overlaid_meta,
+    try_renames,
+)
+
+if TYPE_CHECKING:
+    from leconvert.remote.provenance import HubOrigin
+
+__all__ = [
+    "MovedBytes",
+    "PlanOptions",
+    "PlanSummary",
+    "PlannedRepairs",
+    "Room",
+    "SpaceNeeded",
+    "can_link",
+    "check_all_places",
+    "check_asked",
+    "check_room",
+    "check_same_plan",
+    "draft_plan",
+    "free_bytes_of",
+    "is_outline",
+    "kept_files",
+    "moved_bytes",
+    "open_or_plan",
+    "options_record",
+    "plan_repairs",
+    "planned_name",
+    "preview_plan",
+    "scan_sources",
+    "space_needed",
+    "summarize",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# How much room a conversion takes, on which file systems, and whether it is there.
+#
+# Workers write shards into the work dir; the packer brings them into the new tree beside the
+# target, and they stay until the tree has taken its place. So the result's bytes stand twice
+# wherever the packer cannot give a shard a second name:
+#
+# =============================  ==============================  ===========================
+# a result's file                work dir on the target's        work dir on another one
+#                                file system
+# =============================  ==============================  ===========================
+# one shard, hard links          once                            once on each
+# one shard, no hard links       twice                           once on each
+# joined from several shards     twice                           once on each
+# =============================  ==============================  ===========================
+#
+# Where extents are shared with what is copied from, a clip takes two ragged blocks and half a
+# block of padding before it instead of its bytes. Tables under ``meta/`` are not counted.
+
+
+_BLOCKS_A_CLIP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one file system has and is asked for.
+
+    Attributes:
+        folder: A folder on it.
+        bytes_needed: Space that the conversion takes there, about.
+        free_bytes: Free space; None where the file system does not tell.
+    """
+
+    folder: str
+    bytes_needed: int
+    free_bytes: int | None
+
+    @property
+    def suffices(self) -> bool:
+        """Whether there is enough, as far as anybody can tell."""
+        return self.free_bytes is None or self.free_bytes >= self.bytes_needed
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceNeeded:
+    """What a conversion takes beside its source.
+
+    Attributes:
+        cloned: Whether video bytes will be shared with the source instead of copied.
+        twice_bytes: Bytes that stand twice on one file system until the swap.
+        rooms: One file system, or two where the work dir is on another one.
+        former_states: What earlier runs put aside at the target; no run removes it.
+        former_bytes: Bytes of their files, some of which may be the result's own.
+    """
+
+    cloned: bool
+    twice_bytes: int
+    rooms: tuple[Room, ...]
+    former_states: int = 0
+    former_bytes: int = 0
+
+
+def space_needed(
+    sources: Sequence[Path],
+    target: Path,
+    work_dir: Path,
+    block_align: int,
+    streams: Sequence[StreamScan],
+    batches: Iterable[Batch],
+    *,
+    has_links: bool | None = None,
+    is_migration: bool = False,
+) -> SpaceNeeded:
+    """Reckon the space that a plan takes.
+
+    Args:
+        sources: Those that are on this machine.
+        is_migration: Whether what is kept are stand-ins, which take none.
+    """
+    work_folder, target_folder = _existing(work_dir), _existing(target.parent)
+
+    @cache
+    def shares_files() -> bool:  # asked where the answer counts alone: to try writes a block
+        return bool(sources) and all(can_clone(source, work_folder) for source in sources)
+
+    shares_source = bool(block_align) and shares_files()
+    scans = {scan.stream: scan for scan in streams}
+    plain_bytes = shard_bytes = part_bytes = 0
+    for batch in batches:
+        for shard in batch.shards:
+            sizes = scans[shard.stream].size_bytes[shard.first : shard.stop]
+            size_bytes = int(sizes.sum())
+            plain_bytes += size_bytes
+            if shard.keep and (is_migration or shares_files()):
+                size_bytes = 0
+            elif shares_source and shard.stream != DATA_STREAM:
+                size_bytes = _BLOCKS_A_CLIP * block_align * len(sizes)
+            shard_bytes += size_bytes
+            part_bytes += 0 if shard.whole else size_bytes
+    if not _is_one_file_system(work_folder, target_folder):
+        rooms = (_room(target_folder, plain_bytes), _room(work_folder, shard_bytes))
+        return SpaceNeeded(cloned=shares_source, twice_bytes=0, rooms=rooms)
+    # What is joined shares extents with its shards as these do with the source.
+    if has_links is None:
+        has_links = can_link(work_folder, target_folder, f".{target.name}.leconvert-probe")
+    twice_bytes = part_bytes if has_links else shard_bytes
+    room = _room(target_folder, shard_bytes + twice_bytes)
+    return SpaceNeeded(cloned=shares_source, twice_bytes=twice_bytes, rooms=(room,))
+
+
+def _space_of_meta(target: Path) -> SpaceNeeded:
+    """Reckon the space of a new ``meta/``: about that of the old one, whose text it packs."""
+    sizes = [path.stat().st_size for path in (target / META).rglob("*") if path.is_file()]
+    return SpaceNeeded(cloned=False, twice_bytes=0, rooms=(_room(target, sum(sizes)),))
+
+
+def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) -> None:
+    """Refuse a conversion that certainly does not fit.
+
+    Args:
+        taken: What others will have taken of what is free, by the room's folder.
+    """
+    for known in space.rooms:
+        free_bytes = known.free_bytes
+        if free_bytes is None:
+            continue
+        room = replace(known, free_bytes=max(0, free_bytes - taken.get(known.folder, 0)))
+        if room.suffices:
+            continue
+        is_target = room.folder == str(target.parent)
+        why = " while shards and result stand side by side" if space.twice_bytes else ""
+        other = "--output" if is_target else "--work-dir"
+        raise StorageError(
+            f"{room.folder} has {amount(room.free_bytes or 0)} free, the "
+            f"{'result needs' if is_target else 'shards need'} about "
+            f"{amount(room.bytes_needed)}{why}.",
+            path=room.folder,
+            next_step=_free_former(space, target)
+            + f"Free some space or choose another {other}; nothing was written.",
+        )
+
+
+def _free_former(space: SpaceNeeded, target: Path) -> str:
+    if not space.former_states:
+        return ""
+    clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
+    return (
+        f"`{clean}` removes former states of the result that it holds as a whole, "
+        f"{count(space.former_states, 'state')} of up to {amount(space.former_bytes)}. "
+    )
+
+
+def free_bytes_of(folder: Path) -> int | None:
+    """Return the room for this user, or None where the file system does not tell.
+
+    Some programs behind FUSE answer ``statvfs`` with zeros, or not at all: that is not "full".
+    """
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return usage.free if usage.total else None
+
+
+def can_link(folder: Path, other: Path, name: str) -> bool:
+    """Tell whether a file in one folder can get a second name in another, by trying.
+
+    What is made is removed again; what a crash leaves is removed by the next try. Nobody can tell,
+    and it counts as yes, where the first folder cannot be written, and where somebody else tries
+    with the same name at the same time.
+    """
+    first, second = folder / name, other / f"{name}-link"
+    try:
+        for path in (first, second):
+            path.unlink(missing_ok=True)
+        first.touch(exist_ok=False)
+        os.link(first, second)
+    except OSError as error:
+        linked = error.errno not in CANNOT_LINK | {errno.EXDEV}
+    else:
+        linked = True
+    for path in (first, second):
+        # On a read-only disk even removing nothing is an error, so look first.
+        with storage_errors(path), suppress(FileNotFoundError):
+            path.lstat()
+            path.unlink()
+    return linked
+
+
+def _room(folder: Path, bytes_needed: int) -> Room:
+    return Room(str(folder), bytes_needed, free_bytes_of(folder))
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _is_one_file_system(one: Path, other: Path) -> bool:
+    return os.stat(one).st_dev == os.stat(other).st_dev  # noqa: PTH116 - st_dev alone
+
+
+# ------------------------------------------------------------------------------------------------
+# What a plan comes to, for people to look at before any work is done.
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What a plan comes to, before any work is done.
+
+    Attributes:
+        episodes: Episodes of the dataset.
+        frames: Frames of the dataset.
+        source_bytes: Bytes of its data and video files; where episodes are appended, of those of
+            the new ones.
+        files: Output files of each stream.
+        kept: How many of them are the source's own as they are; empty in layouts that have none.
+        batches: Batches of work.
+        block_align: Block alignment of episodes in video files, in bytes; 0 for none.
+        space: What it takes beside the source.
+        findings: What the scan found.
+        decoded_cameras: Those whose clips are decoded, as their statistics are computed.
+        decoded_episodes: In how many episodes.
+        version: The version of the result.
+        quantiles: Whether the table of its episodes' statistics has quantiles. Without them
+            LeRobot cannot resume recording on it.
+        meta_alone: Whether ``meta/`` alone is written here, and every other file stays where it is.
+        layout: The layout.
+        kept_episodes: The first so many episodes are in the result already.
+        moves: What moves between here and the Hub; None where the result is made here.
+    """
+
+    episodes: int
+    frames: int
+    source_bytes: int
+    files: Mapping[str, int]
+    kept: Mapping[str, int]
+    batches: int
+    block_align: int
+    space: SpaceNeeded
+    findings: Sequence[Finding]
+    decoded_cameras: Sequence[str]
+    decoded_episodes: int
+    version: str
+    quantiles: bool
+    meta_alone: bool = False
+    layout: str = LayoutOptions().layout
+    kept_episodes: int = 0
+    moves: MovedBytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MovedBytes:
+    """What moves between here and the Hub where files stay there.
+
+    Attributes:
+        of: Bytes of the dataset there.
+        received: What was read for the plan: ``meta/``, small tables, headers; about.
+        to_fetch: What has to be read besides: files that are written anew, or decoded.
+        to_send: What has to be sent: ``meta/`` and files that are written anew; about.
+    """
+
+    of: int
+    received: int
+    to_fetch: int
+    to_send: int
+
+
+def _moved_bytes(
+    tree: Path,
+    streams: Sequence[StreamScan],
+    batches: Iterable[Batch],
+    computed: frozenset[str],
+) -> MovedBytes:
+    """Reckon what a migration moves.
+
+    Args:
+        tree: The sparse snapshot.
+        computed: Features whose statistics are computed.
+    """
+    from leconvert.remote.sparse_snapshot import open_sparse_snapshot  # local sources have none
+
+    found = open_sparse_snapshot(tree)
+    scans = {scan.stream: scan for scan in streams}
+    cameras = {camera_of(scan.stream) for scan in streams}
+    read_whole = {scan.stream for scan in streams if camera_of(scan.stream) in computed}
+    if computed - cameras:
+        read_whole.add(DATA_STREAM)
+    to_fetch, to_send = 0, _space_of_meta(tree).rooms[0].bytes_needed
+    for batch in batches:
+        for shard in batch.shards:
+            size = int(scans[shard.stream].size_bytes[shard.first : shard.stop].sum())
+            to_fetch += size if shard.stream in read_whole or not shard.keep else 0
+            to_send += 0 if shard.keep else size
+    return MovedBytes(found.size_bytes, found.fetched_bytes, to_fetch, to_send)
+
+
+def summarize(run: OpenedRun) -> PlanSummary:
+    """Return what a written plan comes to."""
+    manifest = run.manifest
+    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
+    return PlanSummary(
+        episodes=manifest.num_episodes,
+        frames=manifest.num_frames,
+        source_bytes=manifest.source_bytes,
+        files={layout.stream: layout.num_files for layout in manifest.streams},
+        kept=kept_files(run),
+        batches=manifest.num_batches,
+        block_align=manifest.block_align,
+        space=_space_of_meta(Path(manifest.target))
+        if manifest.is_overlay_in_place
+        else space_needed(
+            [] if manifest.outline else [Path(source.root) for source in manifest.sources],
+            Path(manifest.target),
+            run.paths.root,
+            manifest.block_align,
+            scans,
+            run.batches,
+            has_links=run.one_host is None or run.one_host.has_links,
+            is_migration=manifest.is_migration,
+        ),
+        findings=manifest.findings,
+        decoded_cameras=decoded_cameras(manifest.streams, manifest.sources),
+        decoded_episodes=_decoded_episodes(
+            manifest.streams, manifest.sources, run.scan.sources(), manifest.kept_episodes
+        ),
+        version=manifest.to,
+        quantiles=_has_quantiles(manifest.sources),
+        meta_alone=manifest.is_overlay_in_place,
+        layout=manifest.layout,
+        kept_episodes=manifest.kept_episodes,
+        moves=moved_bytes(run),
+    )
+
+
+def moved_bytes(run: OpenedRun) -> MovedBytes | None:
+    """Return what a migration moves; None of any other run."""
+    manifest = run.manifest
+    if not manifest.is_migration:
+        return None
+    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
+    return _moved_bytes(Path(manifest.source), scans, run.batches, manifest.computed_stats)
+
+
+def _has_quantiles(sources: Sequence[Source]) -> bool:
+    """Tell whether the table of statistics of a result of these sources has quantiles."""
+    return any(source.has_quantiles for source in open_sources(sources))
+
+
+def kept_files(run: OpenedRun) -> dict[str, int]:
+    """Return how many files of each stream are the source's own; nothing where no layout keeps."""
+    if run.manifest.layout not in KEEPING_LAYOUTS:
+        return {}
+    if run.manifest.is_overlay_in_place:
+        return {layout.stream: layout.num_files for layout in run.manifest.streams}
+    found = {layout.stream: 0 for layout in run.manifest.streams}
+    for batch in run.batches:
+        for shard in batch.shards:
+            found[shard.stream] += shard.keep
+    return found
+
+
+def _decoded_episodes(
+    streams: Sequence[StreamLayout], sources: Sequence[Source], source: IntArray, kept: int
+) -> int:
+    """Return in how many episodes pictures of some camera are decoded.
+
+    Args:
+        source: Number of each episode's source, shape (E,).
+        kept: Episodes at the beginning that are in the result already.
+    """
+    source = source[kept:]
+    total = 0
+    for number, own in enumerate(sources):
+        found: set[int] = set()
+        for camera in decoded_cameras(streams, [own]):
+            if camera not in own.repairs.stats_episodes:
+                total += int(np.count_nonzero(source == number))
+                break
+            found.update(own.repairs.stats_episodes[camera])
+        else:
+            total += len(found)
+    return total
+
+
+def decoded_cameras(streams: Sequence[StreamLayout], sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return the cameras whose statistics are computed."""
+    cameras = (camera_of(layout.stream) for layout in streams)
+    computed = {name for source in sources for name in source.repairs.computed_stats}
+    return tuple(key for key in cameras if key is not None and key in computed)
+
+
+# ------------------------------------------------------------------------------------------------
+# The planner: scan a source, lay it out, write the manifest; or join the run that is under way.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Which run is planned or joined, and who may work on it.
+
+    Attributes:
+        restart: Give up a run under way and begin anew.
+        one_host: Let no host but this one work on the run.
+        allow_mixed_versions: Join a run that other library versions planned.
+    """
+
+    restart: bool = False
+    one_host: bool = False
+    allow_mixed_versions: bool = False
+
+
+class Draft(NamedTuple):
+    """A plan before it is written.
+
+    Attributes:
+        scan: The source as scanned.
+        streams: Output files of each stream.
+        batches: The work.
+        block_align: Block alignment of episodes in video files, in bytes.
+        summary: What it comes to.
+
+    The first ``summary.kept_episodes`` of the scan have their files already; no batch is about
+    them.
+    """
+
+    scan: SourceScan
+    streams: Sequence[StreamLayout]
+    batches: Sequence[Batch]
+    block_align: int
+    summary: PlanSummary
+
+
+def check_asked(
+    sources: Sequence[Path],
+    target: Path,
+    layout: LayoutOptions,
+    repairs: RepairOptions,
+    selection: EpisodeSelection = EpisodeSelection(),
+) -> None:
+    """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
+    _check_can_append(sources, target, layout, selection)
+    changes = layout != LayoutOptions() or repairs.as_record() or selection
+    for source in sources:
+        asks_for_nothing = target == source and not changes
+        if is_converted(source) and not asks_for_nothing:
+            read_info(source)
+        else:
+            load_info(source, repairs.reading, guess_version=True)
+
+
+def draft_plan(
+    sources: Path | Sequence[Path],
+    target: Path,
+    work_dir: Path,
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
+    *,
+    selection: EpisodeSelection = EpisodeSelection(),
+    arrival: HubOrigin | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Draft:
+    """Scan sources and lay them out; writes nothing.
+
+    See `open_or_plan` for the arguments.
+    """
+    check_layout_options(layout)
+    sources = [sources] if isinstance(sources, Path) else sources
+    _check_in_place(sources, target, layout.to, repairs, selection)
+    is_overlay = layout.layout == OVERLAY
+    _check_can_append(sources, target, layout, selection)
+    is_migration = is_outline(arrival) and target == WorkDir.migrated(sources[0])
+    if is_migration:
+        _check_can_migrate(sources[0], layout, repairs)
+    if is_overlay:
+        room = None if is_migration else work_dir
+        _check_can_overlay(sources, target, room, selection, arrival)
+    scan = scan_sources(sources, layout.to, repairs, selection, arrival, progress=progress)
+    streams, kept = (
+        layout_appended(scan, target, layout)
+        if layout.append and is_there(target)
+        else (layout_streams(scan, layout), 0)
+    )
+    keeps = layout.layout in KEEPING_LAYOUTS and layout.to == TARGET_VERSIONS[0]
+    rewritten = _rewritten(scan, kept) if keeps else ()
+    bounds = _bounds_of_appended(scan) if kept else ()
+    findings = (*scan.findings, *rewritten, *bounds, *_lost_frames(scan, streams, layout))
+    fit = fit_files(scan) if keeps else {}
+    if is_overlay:
+        _check_overlay(scan, planned_name(sources, arrival))
+    is_in_place = is_overlay and target == sources[0]
+    batches = []  # an overlay in place leaves every file where it is
+    if not is_in_place:
+        batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit, first=kept)
+    block_align = choose_block_align(scan.streams, layout.block_align)
+    space = (
+        _space_of_meta(target)
+        if is_in_place
+        else space_needed(
+            [] if is_outline(arrival) else sources,
+            target,
+            work_dir,
+            block_align,
+            scan.streams,
+            batches,
+            is_migration=is_migration,
+        )
+    )
+    former_states, former_bytes = count_former([target])
+    summary = PlanSummary(
+        episodes=scan.num_episodes,
+        frames=int(scan.length.sum()),
+        source_bytes=sum(batch.source_bytes for batch in batches) if kept else scan.source_bytes,
+        files={layout.stream: layout.num_files for layout in streams},
+        kept={stream: int(files[kept:].sum()) for stream, files in fit.items()},
+        batches=len(batches),
+        block_align=block_align,
+        space=replace(space, former_states=former_states, former_bytes=former_bytes),
+        findings=findings,
+        decoded_cameras=decoded_cameras(streams, scan.sources),
+        decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source, kept),
+        version=layout.to,
+        quantiles=_has_quantiles(scan.sources),
+        meta_alone=is_in_place,
+        layout=layout.layout,
+        kept_episodes=kept,
+        moves=_moved_bytes(
+            sources[0], scan.streams, batches, frozenset(scan.repairs.computed_stats)
+        )
+        if is_migration
+        else None,
+    )
+    if summary.moves is not None and summary.moves.to_fetch and not repairs.fetch_unfit:
+        raise _has_to_be_fetched(planned_name(sources, arrival), scan, summary.moves)
+    return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
+
+
+def preview_plan(
+    sources: Sequence[Path],
+    target: Path,
+    work_dir: Path,
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
+    *,
+    selection: EpisodeSelection = EpisodeSelection(),
+    plan: PlanOptions = PlanOptions(),
+    arrival: HubOrigin | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> PlanSummary:
+    """Return what `open_or_plan` would plan or go on with, and raise what it would raise.
+
+    It writes nothing, and takes the same arguments.
+    """
+    if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
+        run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions, only_look=True)
+        options = options_record(layout, repairs, selection)
+        check_same_plan(run, planned_name(sources, arrival), target, options)
+        _check_alone(run, plan.one_host)
+        check_source_unchanged(run)
+        return summarize(run)
+    summary = draft_plan(
+        sources,
+        target,
+        work_dir,
+        layout,
+        repairs,
+        selection=selection,
+        arrival=arrival,
+        progress=progress,
+    ).summary
+    if summary.moves is None:  # of a migration the folder is gone again
+        check_room(summary.space, target)
+    return summary
+
+
+def scan_sources(
+    sources: Sequence[Path],
+    to: str,
+    repairs: RepairOptions,
+    selection: EpisodeSelection,
+    arrival: HubOrigin | None = None,
+    *,
+    progress: Progress = NO_PROGRESS,
+) -> SourceScan:
+    """Scan sources, of which nothing is wrong, and join the scans."""
+    scans = [
+        scan_source(source, own, selection=selection, to=to, progress=progress)
+        for source, own in zip(sources, _repairs_of_each(sources, repairs), strict=True)
+    ]
+    wrong = [(source, scan) for source, scan in zip(sources, scans, strict=True) if _errors(scan)]
+    if len(wrong) == 1:
+        ((source, scan),) = wrong
+        name = planned_name(sources, arrival) if len(sources) == 1 else str(source)
+        raise _refusal(scan.findings, _errors(scan), name, source)
+    if wrong:
+        findings = [
+            replace(finding, message=f"{source}: {finding.message}")
+            for source, scan in wrong
+            for finding in scan.findings
+        ]
+        errors = [finding for finding in findings if finding.severity == "error"]
+        name = f"{len(wrong)} of {count(len(sources), 'dataset')}"
+        raise _refusal(findings, errors, name, wrong[0][0])
+    if len(scans) == 1:
+        return scans[0]
+    from leconvert.dataset.scan.merge import join_scans
+
+    return join_scans(scans, list_entry=TARGETS[to].list_entry, accept=repairs.accept)
+
+
+def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
+    """Return the repairs of each source: a feature is left out or renamed where it is."""
+    if len(sources) == 1 or not (repairs.drop_features or repairs.rename_features):
+        return [repairs] * len(sources)
+    features = [open_dataset(source, repairs.reading).features for source in sources]
+
+    def is_meant(name: str, own: Mapping[str, Any]) -> bool:
+        # What no source declares may be a column of all: the scan says where it is not.
+        return name in own or not any(name in other for other in features)
+
+    return [
+        replace(
+            repairs,
+            drop_features=tuple(name for name in repairs.drop_features if is_meant(name, own)),
+            rename_features=tuple(
+                f"{old}={new}" for old, new in repairs.renames.items() if is_meant(old, own)
+            ),
+        )
+        for own in features
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRepairs:
+    """The repairs with which a dataset becomes right, and what they leave of it.
+
+    Attributes:
+        root: The dataset.
+        flags: Options of the command, each with its value.
+        options: The same, as a conversion takes them.
+        keeps: What the result will have, of what the source declares or stores.
+        of: What the source has.
+        repairs: What a conversion will change.
+        findings: What was seen, as it will be with these repairs.
+        in_files: What is changed without a conversion, one line a kind.
+        lossless: What helps first and loses nothing, where a file is missing or damaged.
+    """
+
+    root: Path
+    flags: tuple[str, ...]
+    options: RepairOptions
+    keeps: Extent
+    of: Extent
+    repairs: Repairs
+    findings: Sequence[Finding]
+    in_files: tuple[str, ...] = ()
+    lossless: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str | None:
+        """The command line that does it; None where nothing is to be done."""
+        if is_converted(self.root) and not self.changes:
+            return None
+        verb = ["repair"] if is_converted(self.root) else ["convert", "--root"]
+        return " ".join((shlex.join(["leconvert", *verb, str(self.root)]), *self.flags))
+
+    @property
+    def changes(self) -> list[str]:
+        """What will be changed, a few words each."""
+        return [*self.in_files, *self.repairs.summary()]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "command": self.command,
+            "keeps": asdict(self.keeps),
+            "of": asdict(self.of),
+            "left_out": {
+                "episodes": [dropped.episode for dropped in self.repairs.dropped_episodes],
+                "features": list(self.repairs.dropped_features),
+            },
+            "changes": self.changes,
+            "lossless": list(self.lossless),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def plan_repairs(
+    source: Path,
+    options: RepairOptions | None = None,
+    *,
+    progress: Progress = NO_PROGRESS,
+) -> PlannedRepairs:
+    """Find the repairs that a source needs, of several the ones that lose least.
+
+    It does what a user does who follows each message: with the first remedy of every error it looks
+    again, until nothing is wrong. Then each repair that leaves something out, the costliest first,
+    is taken back where the others turn out to be enough.
+    """
+    flags: dict[str, float] = {}  # and the share of the dataset that each leaves
+    scan = scan_source(source, progress=progress)
+    whole = scan
+    if options is not None:
+        scan = scan_source(source, options, progress=progress)
+        if errors := _errors(scan):
+            raise _refusal(scan.findings, errors, str(source), source)
+    while errors := _errors(scan):
+        new = {
+            remedy.flag: _share(remedy)
+            for error in errors
+            for remedy in error.remedies[:1]
+            if remedy.flag not in flags
+        }
+        if not new or not all(error.remedies for error in errors):
+            raise _refusal(scan.findings, errors, str(source), source)
+        flags |= new
+        scan = scan_source(source, RepairOptions.of_flags(flags), progress=progress)
+    costly = sorted((share, flag) for flag, share in flags.items() if share < 1)
+    for _, flag in costly if len(costly) > 1 else ():
+        without = [other for other in flags if other != flag]
+        other = scan_source(source, RepairOptions.of_flags(without), progress=progress)
+        if not _errors(other):
+            del flags[flag]
+            scan = other
+    gone = scan.repairs.dropped_features
+    features = {*read_info(source)["features"], *scan.repairs.declared_features, *gone}
+    return PlannedRepairs(
+        source,
+        flags=tuple(flags) if options is None else options.flags(),
+        options=RepairOptions.of_flags(flags) if options is None else options,
+        keeps=Extent(scan.num_episodes, int(scan.length.sum()), len(features) - len(gone)),
+        of=Extent(whole.num_episodes, int(whole.length.sum()), len(features)),
+        repairs=scan.repairs,
+        findings=scan.findings,
+        lossless=_lossless(_errors(whole)),
+    )
+
+
+def _errors(scan: SourceScan) -> list[Finding]:
+    return [finding for finding in scan.findings if finding.severity == "error"]
+
+
+def _refusal(
+    findings: Sequence[Finding], errors: Sequence[Finding], name: str, source: Path
+) -> FindingsError:
+    return FindingsError(
+        f"{name} cannot be converted as it is: {count(len(errors), 'error')}.",
+        path=str(source),
+        next_step=_what_helps(errors),
+        findings=[asdict(finding) for finding in findings],
+    )
+
+
+def _share(remedy: Remedy) -> float:
+    return min(
+        left / total if total else 1.0
+        for left, total in zip(astuple(remedy.keeps), astuple(remedy.of), strict=True)
+    )
+
+
+def _lossless(errors: Sequence[Finding]) -> tuple[str, ...]:
+    """Return what is told before any flag that leaves something out."""
+    told = (lossless_remedy(error.code, error.remedy) for error in errors)
+    return tuple(dict.fromkeys(filter(None, told)))
+
+
+def _what_helps(errors: Sequence[Finding]) -> str:
+    flags = " ".join(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    helps = "run the command again"
+    if not flags or any(error.remedy is None for error in errors):
+        helps = f"repair the source and {helps}{f', with {flags}' if flags else ''}"
+    else:
+        helps += f" with {flags}"
+    first = " ".join(_lossless(errors))
+    helps = f"{first} Otherwise {helps}" if first else f"{helps[0].upper()}{helps[1:]}"
+    return f"{helps}; nothing was written."
+
+
+def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions) -> None:
+    """Refuse what the Hub cannot do by itself, and a work dir that stand-ins would fill."""
+    if not layout.can_migrate:
+        raise UsageError(
+            "Files stay on the Hub only where the layout keeps them.",
+            next_step=f"Use --layout {' or '.join(KEEPING_LAYOUTS)}, or give a folder for the "
+            "result with --output.",
+        )
+    if repairs.quantiles:
+        raise UsageError(
+            "--quantiles are computed from all rows and frames, which stay on the Hub here.",
+            next_step="Convert to a folder with --output, then push the result.",
+        )
+    if not can_link(tree.parent, tree.parent, ".leconvert-probe"):
+        raise UsageError(
+            f"{tree.parent} is on a file system without hard links, on which files that stay on "
+            "the Hub would take their whole size.",
+            path=str(tree.parent),
+            next_step="Name a folder on another file system with --work-dir, for a fleet with "
+            "--scratch-dir.",
+        )
+
+
+def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UnfitFilesError:
+    said = [finding.message for finding in _rewritten(scan)]
+    if scan.repairs.computed_stats:
+        said.append(f"Statistics are computed: {', '.join(sorted(scan.repairs.computed_stats))}.")
+    error = UnfitFilesError(
+        f"{amount(moves.to_fetch)} of {name} cannot stay on the Hub unread.",
+        path=name,
+        details=said,
+        next_step=f"--fetch-unfit fetches these files and no others, and sends about "
+        f"{amount(moves.to_send)}. Nothing was written to the Hub.",
+    )
+    error.findings = _unfit(said, "--fetch-unfit")
+    error.moves = moves
+    return error
+
+
+def _unfit(said: Sequence[str], remedy: str) -> list[dict[str, Any]]:
+    return [asdict(Finding("rewritten-file", "error", text, remedy=remedy)) for text in said]
+
+
+def _check_can_overlay(
+    sources: Sequence[Path],
+    target: Path,
+    work_dir: Path | None,
+    selection: EpisodeSelection,
+    arrival: HubOrigin | None,
+) -> None:
+    """Refuse what needs other files than those of one source as they lie.
+
+    Args:
+        work_dir: Where they have to be shared; None where they stay on the Hub.
+    """
+    source = sources[0]
+    other = "Use --layout episode-files, which gives the result files of its own."
+    if len(sources) > 1 or selection:
+        what = "several datasets" if len(sources) > 1 else "a selection of episodes"
+        raise UsageError(
+            f"--layout overlay leaves the files of one dataset where they are, and {what} cannot "
+            "share them.",
+            next_step=other,
+        )
+    if is_converted(source):
+        raise UsageError(
+            f"{source} is v3.0 already, and --layout overlay is for datasets of v2.x.",
+            path=str(source),
+            next_step="Use another --layout.",
+        )
+    if work_dir is None:
+        return
+    if arrival is not None and is_outline(arrival):
+        repo_id = arrival.origin.repo_id
+        migrate = shlex.join(["leconvert", "convert", "--repo-id", repo_id, "--layout", OVERLAY])
+        raise UsageError(
+            f"The files of {repo_id} are on the Hub, and --layout overlay leaves files where they "
+            "are.",
+            path=arrival.outline,
+            next_step=f"`{migrate}` makes the dataset v3.0 there. Or use --layout episode-files, "
+            "which gives the result files of its own.",
+        )
+    room = _existing(work_dir)
+    if target != source and not (
+        can_clone(source, room) and _is_one_file_system(room, _existing(target.parent))
+    ):
+        raise UsageError(
+            f"Files of {source} cannot be shared with {target}: their file system cannot, or they "
+            "lie on two.",
+            path=str(target),
+            next_step="Leave --output out, and only meta/ is written, in the dataset itself; or "
+            "use --layout episode-files, which copies.",
+        )
+
+
+def _check_overlay(scan: SourceScan, name: str) -> None:
+    """Refuse a source that v3.0 cannot have as it lies; of each reason the first file is named."""
+    repairs = scan.repairs
+    (view,) = open_sources(scan.sources)
+    target_of(TARGET_VERSIONS[0], OVERLAY, view.dataset, scan.num_episodes)
+    found = [finding.message for finding in _rewritten(scan)]
+    left = {"stray-file", "undeclared-camera"}
+    found += [finding.message for finding in scan.findings if finding.code in left]
+    if repairs.dropped_episodes or repairs.dropped_features:
+        found.append("Episodes or features are left out, and their files would stay.")
+    if repairs.renamed_features:
+        found.append("Features get other names, by which their files would be looked for.")
+    if repairs.computed_stats:
+        found.append(f"Statistics are computed: {', '.join(sorted(repairs.computed_stats))}.")
+    if repairs.located_files:
+        found.append("Files lie elsewhere than info.json says.")
+    if found:
+        details = [text.removesuffix(", and is written anew.") for text in found]
+        error = UnfitFilesError(
+            f"{name} cannot become v3.0 by a new meta/ alone.",
+            path=name,
+            details=details,
+            next_step="Use --layout episode-files, which writes the files that need it anew and "
+            "takes the others as they are.",
+        )
+        error.findings = _unfit(details, "--layout episode-files")
+        raise error
+
+
+def _check_can_append(
+    sources: Sequence[Path], target: Path, layout: LayoutOptions, selection: EpisodeSelection
+) -> None:
+    if layout.append:
+        in_place = target == sources[0]
+        check_can_append(len(sources), layout, in_place=in_place, selects=bool(selection))
+
+
+def _check_in_place(
+    sources: Sequence[Path],
+    target: Path,
+    to: str,
+    repairs: RepairOptions,
+    selection: EpisodeSelection,
+) -> None:
+    """Refuse to write v2.1 in the place of what is v2.1, whole or but for its ``meta/``."""
+    source = sources[0]
+    if source != target or to == TARGET_VERSIONS[0]:
+        return
+    if overlaid_meta(source) is not None:
+        raise TargetError(
+            f"{source} is v3.0 by its meta/ alone; its files are those of v2.x.",
+            path=str(source),
+            next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back the meta/ of v2.x "
+            "that it had.",
+        )
+    asks_for_nothing = not repairs.as_record() and not selection
+    if asks_for_nothing and open_dataset(source, repairs.reading).version == to:
+        raise TargetError(
+            f"{source} is already {to}.",
+            path=str(source),
+            next_step="There is nothing to convert.",
+        )
+
+
+def _lost_frames(
+    scan: SourceScan, streams: Sequence[StreamLayout], layout: LayoutOptions
+) -> list[Finding]:
+    """Say how many frames of the result LeRobot will refuse although their times are exact."""
+    usual = LayoutOptions()
+    can_be_cut = (layout.to, layout.layout) == (usual.to, usual.layout)
+    return [
+        Finding(
+            "float32-reach",
+            "warning",
+            f"{lost:,} of {int(scan.length.sum()):,} frames will stand so late in their file that "
+            "LeRobot's comparison of times in float32 refuses them.",
+            stream=stream,
+            remedy="--layout streaming" if can_be_cut else None,
+        )
+        for stream, lost in count_out_of_reach(scan, streams).items()
+        if lost
+    ]
+
+
+def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
+    """Say which pictures' quantiles of all episodes are none: what old ones held is not counted."""
+    said = "pictures of old episodes are not decoded again, so meta/stats.json has bounds of their "
+    return [
+        Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
+        for name, feature in scan.features.items()
+        if scan.repairs.quantiles
+        and feature["dtype"] in ("image", "video")
+        and name in scan.repairs.computed_stats
+    ]
+
+
+def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
+    """Say which files of the sources are not taken as they are, and why."""
+    sources = open_sources(scan.sources)
+    found = []
+    for stream in scan.streams:
+        for reason, number, first in misfit_counts(scan.misfits[stream.stream][kept:]):
+            position = first + kept
+            dataset = sources[int(scan.source[position])].dataset
+            path = dataset.relative(stream.stream, int(stream.key[position]))
+            others = "" if number == 1 else f" So are {number - 1:,} others of {stream.stream}."
+            said = f"{shown(path)} {MISFIT_SAID[reason]}, and is written anew.{others}"
+            found.append(Finding("rewritten-file", "info", said, stream=stream.stream, path=path))
+    return found
+
+
+def open_or_plan(
+    sources: Path | Sequence[Path],
+    target: Path,
+    work_dir: Path,
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
+    *,
+    selection: EpisodeSelection = EpisodeSelection(),
+    plan: PlanOptions = PlanOptions(),
+    arrival: HubOrigin | None = None,
+    check_target: Callable[[], None] = lambda: None,
+    progress: Progress = NO_PROGRESS,
+) -> OpenedRun:
+    """Return the run of a work dir: the one under way if it fits, else a new one.
+
+    Of several sources the result has all episodes, in their order; none of them may be its target.
+    Two planners may scan at the same time, but only one writes; the other joins its run.
+
+    Args:
+        check_target: Called before a new run is written, when nobody else plans: another process
+            may have finished the conversion since the target was looked at.
+    """
+    sources = [sources] if isinstance(sources, Path) else sources
+    check_all_places(sources, target, work_dir, outlined=is_outline(arrival))
+    folder = WorkDir(work_dir)
+    options = options_record(layout, repairs, selection)
+
+    def drafted() -> Draft:
+        draft = draft_plan(
+            sources,
+            target,
+            work_dir,
+            layout,
+            repairs,
+            selection=selection,
+            arrival=arrival,
+            progress=progress,
+        )
+        check_room(draft.summary.space, target)
+        return draft
+
+    draft: Draft | None = None
+    if plan.restart or folder.current_run_id() is None:
+        # Before anything is made on disk: a source that cannot be converted leaves no trace.
+        draft = drafted()
+    with planner_lock(folder), _no_trace_of_a_refusal(folder):
+        if not plan.restart and folder.current_run_id() is not None:
+            run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
+            check_same_plan(run, planned_name(sources, arrival), target, options)
+            _check_alone(run, plan.one_host)
+            check_source_unchanged(run)
+            if draft is None:
+                progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
+            _say_who_may_work(run, progress)
+            return run
+        if draft is None:  # the run that was there a moment ago is gone
+            draft = drafted()
+        check_target()
+        try_renames(exchanged_place(sources[0], target, layout.layout))
+        _write(folder, draft, target, options, plan.one_host, arrival)
+    run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
+    # Without a lock between hosts another planner's run may be the current one by now.
+    check_same_plan(run, planned_name(sources, arrival), target, options)
+    _check_alone(run, plan.one_host)
+    _say_who_may_work(run, progress)
+    return run
+
+
+@contextmanager
+def _no_trace_of_a_refusal(work_dir: WorkDir) -> Iterator[None]:
+    """Leave no lock in a folder that became no work dir."""
+    try:
+        yield
+    except LeconvertError:
+        if not work_dir.current.exists() and not work_dir.runs_dir.exists():
+            with suppress(OSError):
+                remove_planner_lock(work_dir)
+        raise
+
+
+def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:
+    if run.one_host is not None:
+        progress.say(run.one_host.remark)
+
+
+def _check_alone(run: OpenedRun, one_host: bool) -> None:
+    if one_host and run.one_host is None:
+        raise PlanMismatchError(
+            f"{run.work_dir.root} holds run {run.manifest.run_id}, which any number of hosts may "
+            "work on.",
+            path=str(run.work_dir.root),
+            next_step="Finish it without --one-host, or give it up with --restart.",
+        )
+
+
+def is_outline(arrival: HubOrigin | None) -> bool:
+    """Say whether only the outline of a source is here."""
+    return arrival is not None and arrival.outline is not None
+
+
+def planned_name(sources: Sequence[Path], arrival: HubOrigin | None) -> str:
+    """Return what a run calls its sources: the folders, or the URL that an outline stands for."""
+    return (arrival.outline if arrival else None) or ", ".join(map(str, sources))
+
+
+def check_all_places(
+    sources: Sequence[Path], target: Path, work_dir: Path, *, outlined: bool = False
+) -> None:
+    """Refuse places that would mix sources, target and work dir, and a source that is given twice.
+
+    A merge has a place of its own: it is never that of a source.
+    """
+    seen: dict[object, int] = {}
+    for number, source in enumerate(sources):
+        for identity in _identities(source) if len(sources) > 1 else ():
+            other = sources[seen.setdefault(identity, number)]
+            if seen[identity] != number:
+                as_other = "" if other == source else f", as {other} too: it is mounted twice"
+                raise UsageError(
+                    f"{source} is given twice{as_other}.",
+                    path=str(source),
+                    next_step="Give each dataset once.",
+                )
+        if len(sources) > 1 and is_same_folder(source, target):
+            raise UsageError(
+                f"{source} cannot be the output too: datasets are merged into a new one.",
+                path=str(source),
+                next_step="Name another --output.",
+            )
+        check_places(source, target, work_dir, outlined=outlined)
+
+
+def _identities(source: Path) -> Iterator[object]:
+    """Yield what two paths of one dataset have in common, and no two datasets.
+
+    A folder that is mounted once more elsewhere has one device and inode number (bind mounts). Two
+    mounts of one NFS export may have device numbers of their own: there the folder's inode and the
+    facts of its tables tell. The times of their last change are among them, which no copy keeps.
+    """
+    yield source
+    with suppress(OSError):  # what cannot be read is told later
+        found = source.stat()
+        if found.st_ino:  # some mounts number nothing
+            yield found.st_dev, found.st_ino
+        tables = [path for path in (source / META).iterdir() if path.is_file()]
+        if tables:
+            yield found.st_ino, frozenset((path.name, FileFacts.of(path)) for path in tables)
+
+
+def _write(
+    folder: WorkDir,
+    draft: Draft,
+    target: Path,
+    options: dict[str, Any],
+    one_host: bool,
+    arrival: HubOrigin | None,
+) -> None:
+    scan = draft.scan
+    run_id = new_run_id(datetime.now(UTC), os.urandom)
+    manifest = Manifest(
+        run_id=run_id,
+        sources=scan.sources,
+        target=str(target),
+        options=options,
+        versions=tool_versions(),
+        fps=scan.fps,
+        block_align=draft.block_align,
+        streams=draft.streams,
+        num_episodes=scan.num_episodes,
+        num_frames=int(scan.length.sum()),
+        source_bytes=draft.summary.source_bytes,
+        num_batches=len(draft.batches),
+        data_schema=scan.data_schema,
+        findings=scan.findings,
+        outline=arrival.outline if arrival else None,
+        kept_episodes=draft.summary.kept_episodes,
+    )
+    with storage_errors(folder.root):
+        write_plan(folder.run(run_id), manifest, scan, draft.batches, one_host=one_host)
+        if arrival is not None:
+            from leconvert.remote.provenance import write_origin
+
+            write_origin(folder.run(run_id).root, arrival.origin, run_id=run_id)
+        folder.set_current(run_id)
+
+
+def options_record(
+    layout: LayoutOptions, repairs: RepairOptions, selection: EpisodeSelection
+) -> dict[str, Any]:
+    """Return what a manifest keeps of the options, and compares on resume."""
+    return {**layout.as_record(), **repairs.as_record(), **selection.as_record()}
+
+
+def check_same_plan(
+    run: OpenedRun,
+    source: str,
+    target: Path,
+    options: Mapping[str, Any],
+    *,
+    helps: str = "Use the same options to finish it, --restart to give it up, or another "
+    "--work-dir.",
+) -> None:
+    """Refuse a run that was planned with something else than is asked for now.
+
+    Args:
+        options: What `options_record` makes of those that are given now.
+    """
+    manifest = run.manifest
+    planned: Mapping[str, Any] = {
+        "source": manifest.source_name,
+        "target": manifest.target,
+        **manifest.options,
+    }
+    wanted = {
+        "source": source,
+        "target": str(target),
+        **options,
+    }
+    differences = [
+        f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"
+        for name in dict.fromkeys([*wanted, *planned])
+        if planned.get(name) != wanted.get(name)
+    ]
+    if differences:
+        raise PlanMismatchError(
+            f"{run.work_dir.root} holds run {manifest.run_id}, which was planned differently.",
+            path=str(run.work_dir.root),
+            details=differences,
+            next_step=helps,
+        )

@@ -1,0 +1,778 @@
+"""One data file of a result against the parquet files that it was joined from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import tables
+from leconvert.model.repairs import Repairs
+from leconvert.model.values import DATA_STREAM, IntArray
+from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.metadata import Expected, same_statistic
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.storage_errors import raise_storage_trouble
+from leconvert.tables.arrow import array_of, is_list
+from leconvert.tables.join import holds_bytes
+from leconvert.tables.schemas import HUGGINGFACE_KEY
+
+__all__ = [
+    "DataSchemas",
+    "RowRules",
+    "RowSpan",
+    "SourceRows",
+    "as_stored",
+    "compare_computed_stats",
+    "compare_footer",
+    "compare_rows",
+    "expected_rows",
+    "first_difference",
+    "naming",
+    "same_values",
+    "shown_value",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The footer of a data file: its columns and types, and what it states of each row group.
+#
+# Readers go by these without looking at a row: `datasets` takes types and images from the schema,
+# and whoever filters rows skips row groups by the least and greatest value that the footer
+# states.
+
+
+# Parquet's own numbers of fields, which Arrow shows as metadata.
+_FIELD_ID = b"PARQUET:field_id"
+
+
+class DataSchemas:
+    """The schemas that the data files of a result may have: those that its source gives.
+
+    Episodes whose columns can be brought to those of the others may differ a little, and the
+    result has the schema of most. So a schema is right if any episode of the source gives it; the
+    others are looked at only where the file's own first episode does not. Threads may share it.
+
+    Args:
+        expected: The sources, as the result must hold them.
+        list_entry: See `leconvert.tables.output_schema`.
+    """
+
+    def __init__(self, expected: Expected, list_entry: str) -> None:
+        self._list_entry = list_entry
+        self._features = expected.features
+        self._expected = expected
+        self._lock = threading.Lock()
+        self._known: list[pa.Schema] = []
+        self._is_complete = False
+        # Of the source's file that was read last: many episodes in a row may be in it, and mostly
+        # the next file has the same columns.
+        self._last_path: tuple[str, pa.Schema] | None = None
+        self._last: tuple[pa.Schema, Repairs, pa.Schema] | None = None
+        self._right: tuple[pa.Schema, pa.Schema, bool] | None = None
+
+    def of(self, position: int) -> pa.Schema:
+        """Return the schema of a file that is made of one episode."""
+        path, last = self._expected.path(DATA_STREAM, position), self._last_path
+        if last is not None and last[0] == path:
+            return last[1]
+        given = self.given(tables.read_data_schema(path), position)
+        self._last_path = path, given
+        return given
+
+    def given(self, stored: pa.Schema, position: int) -> pa.Schema:
+        """Return the schema of a file that is made of one episode, given that of its source."""
+        repairs, last = self._expected.source_of(position).repairs, self._last
+        if (
+            last is not None
+            and last[1] is repairs
+            and (stored is last[0] or stored.equals(last[0], check_metadata=True))
+        ):
+            return last[2]
+        source = tables.repaired_schema(stored, repairs)
+        given = _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
+        self._last = stored, repairs, given
+        return given
+
+    def had_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> bool:
+        """Tell whether a file has the columns of the last one in which they were right."""
+        last = self._right
+        return (
+            last is not None
+            and last[1] is wanted
+            and last[2] == is_kept
+            and (found is last[0] or bool(found.equals(last[0], check_metadata=True)))
+        )
+
+    def note_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> None:
+        """Note the columns of a file in which nothing was wrong."""
+        self._right = found, wanted, is_kept
+
+    def episodes(self, positions: Sequence[int]) -> list[int]:
+        """Return the numbers of some episodes in the source."""
+        numbers: list[int] = self._expected.index[positions].tolist()
+        return numbers
+
+    def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
+        """Yield what LeRobot would not read as the result's ``info.json`` is to declare it."""
+        for name, feature in self._features.items():
+            if feature["dtype"] == "video":
+                continue
+            what = f"column {name!r} that LeRobot reads"
+            wanted = f"{feature['dtype']} of shape {feature.get('shape')}"
+            if name not in found.names:
+                yield Difference(what, path, wanted, "none", stream=DATA_STREAM)
+                continue
+            kind = found.field(name).type
+            if tables.read_by_lerobot(name, feature, kind).verdict == "refused":
+                yield Difference(what, path, wanted, str(kind), stream=DATA_STREAM)
+        for name in found.names:
+            if name not in self._features or self._features[name]["dtype"] == "video":
+                what = f"column {name!r}"
+                yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
+
+    def allow(self, found: pa.Schema) -> bool:
+        """Tell whether any episode of the source gives a schema."""
+        with self._lock:
+            if not self._is_complete:
+                for position in range(len(self._expected)):
+                    schema = self.of(position)
+                    if not any(_same(schema, known) for known in self._known):
+                        self._known.append(schema)
+                self._is_complete = True
+        return any(_same(found, known) for known in self._known)
+
+
+def compare_footer(
+    path: str,
+    file: tables.StoredGroups,
+    schemas: DataSchemas,
+    lengths: Sequence[int],
+    positions: Sequence[int],
+    first_indices: Sequence[int],
+) -> Iterator[Difference]:
+    """Yield where a data file has other columns or types, or row groups of other places.
+
+    Nothing is said of a file that cannot be read, or whose row groups are not its episodes: that is
+    for `leconvert.run.proof.rows` to say.
+    """
+    try:
+        schema, counts = file.schema_and_rows()
+    except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+        raise_storage_trouble(error, file.path)
+        return
+    expected = schemas.of(positions[0])
+    if not schemas.had_right(schema, expected, is_kept=False):
+        found, differences = _plain(schema), list[Difference]()
+        if not _same(found, expected) and not schemas.allow(found):
+            differences += [
+                Difference(what, path, wanted, have, stream=DATA_STREAM)
+                for what, wanted, have in _schema_differences(expected, found)
+            ]
+        differences += schemas.unreadable(found, path)
+        if not differences:
+            schemas.note_right(schema, expected, is_kept=False)
+        yield from differences
+    if counts != list(lengths):
+        return
+    groups = zip(lengths, positions, first_indices, strict=True)
+    extremes = file.extremes(("index", "episode_index"))
+    for (length, position, first), stated in zip(groups, extremes, strict=False):
+        demanded = {"index": (first, first + length - 1), "episode_index": (position, position)}
+        if stated == demanded:
+            continue
+        (episode,) = schemas.episodes([position])
+        for column, values in demanded.items():
+            if stated.get(column, values) != values:
+                what, have = _stated(column), str(stated[column])
+                yield Difference(what, path, str(values), have, episode, DATA_STREAM)
+
+
+def wrong_extremes(
+    group: pq.RowGroupMetaData, rows: pa.Table
+) -> Iterator[tuple[str, object, object]]:
+    """Yield column, actual and stated extremes where a row group's footer is too narrow."""
+    import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
+
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        name, stated = chunk.path_in_schema, chunk.statistics
+        at = rows.schema.get_field_index(name)
+        kind = None if at < 0 else rows.schema.field(at).type
+        is_number = kind is not None and (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        )
+        if stated is None or not stated.has_min_max or not is_number:
+            continue
+        column, bounds = rows.column(at), (stated.min, stated.max)
+        if pa.types.is_float16(column.type):  # Arrow compares none, and gives the bounds as bytes
+            column = column.cast(pa.float32())
+            bounds = tuple(np.frombuffer(b"".join(bounds), "<f2").tolist())
+        actual = pc.min_max(column).as_py()
+        least, greatest = actual["min"], actual["max"]
+        # Comparing with NaN, or with nothing, says nothing.
+        if least is not None and (least < bounds[0] or greatest > bounds[1]):
+            yield _stated(name), (least, greatest), bounds
+
+
+def _stated(column: str) -> str:
+    return f"least and greatest {column!r} by the footer"
+
+
+def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple[str, str, str]]:
+    if expected.names != found.names:
+        yield "columns", str(expected.names), str(found.names)
+        return
+    for wanted, have in zip(expected, found, strict=True):
+        if not _same_field(wanted, have):
+            yield f"type of column {have.name!r}", _described(wanted), _described(have)
+    told, tells = _told_to_datasets(expected), _told_to_datasets(found)
+    for name in [name for name in {**told, **tells} if told.get(name) != tells.get(name)]:
+        yield f"`huggingface` entry of column {name!r}", str(told.get(name)), str(tells.get(name))
+    if _other_metadata(expected) != _other_metadata(found):
+        yield "schema metadata", str(_other_metadata(expected)), str(_other_metadata(found))
+
+
+def _same_field(left: pa.Field, right: pa.Field) -> bool:
+    """Tell whether two columns are alike, whatever the elements of their lists are called."""
+    return bool(left.equals(right) and (left.metadata or {}) == (right.metadata or {}))
+
+
+def _described(field: pa.Field) -> str:
+    text = str(field.type) if field.nullable else f"{field.type} not null"
+    return f"{text} {field.metadata}" if field.metadata else text
+
+
+def _same(left: pa.Schema, right: pa.Schema) -> bool:
+    return bool(
+        left.equals(right)
+        and all(map(_same_field, left, right))
+        and _told_to_datasets(left) == _told_to_datasets(right)
+        and _other_metadata(left) == _other_metadata(right)
+    )
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    fields = [
+        field.with_metadata(
+            {key: value for key, value in field.metadata.items() if key != _FIELD_ID}
+        )
+        if field.metadata
+        else field
+        for field in schema
+    ]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _told_to_datasets(schema: pa.Schema) -> Mapping[str, Any]:
+    try:
+        told = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _other_metadata(schema: pa.Schema) -> dict[bytes, bytes]:
+    return {key: value for key, value in (schema.metadata or {}).items() if key != HUGGINGFACE_KEY}
+
+
+# ------------------------------------------------------------------------------------------------
+# Byte ranges of two files side by side, a block at a time: nothing hashed, little held.
+
+
+# Two of these fit into the cache of a core beside each other.
+_BLOCK_BYTES = 256 * 1024
+
+type Runs = Sequence[tuple[int, int]]
+"""Begin and length in bytes of ranges of a file, read one behind the other."""
+
+
+def first_difference(
+    expected: int,
+    expected_runs: Runs,
+    found: int,
+    found_runs: Runs,
+    *,
+    paths: tuple[str, str],
+) -> int | None:
+    """Compare ranges of two open files as if those of each were one.
+
+    Returns:
+        Place of the first byte that differs, counted from the first byte of the first range; None
+        where all are the same. Where a file or its ranges end early, that is the place.
+    """
+    left, right = list(expected_runs)[::-1], list(found_runs)[::-1]
+    place = 0
+    while left and right:
+        (left_at, left_size), (right_at, right_size) = left.pop(), right.pop()
+        both = min(left_size, right_size)
+        for done in range(0, both, _BLOCK_BYTES):
+            size = min(_BLOCK_BYTES, both - done)
+            theirs = _read(expected, size, left_at + done, paths[0])
+            ours = _read(found, size, right_at + done, paths[1])
+            if theirs != ours or len(ours) != size:
+                return place + done + _equal_bytes(theirs, ours)
+        place += both
+        if left_size > both:
+            left.append((left_at + both, left_size - both))
+        if right_size > both:
+            right.append((right_at + both, right_size - both))
+    return place if left or right else None
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error of the block name a file: the system does not where that is open already."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
+def _read(descriptor: int, size: int, place: int, path: str) -> bytes:
+    """Read so many bytes, fewer only where the file ends."""
+    with naming(path):
+        data = os.pread(descriptor, size, place)
+        while len(data) < size:
+            more = os.pread(descriptor, size - len(data), place + len(data))
+            if not more:
+                break
+            data += more
+    return data
+
+
+def _equal_bytes(one: bytes, other: bytes) -> int:
+    """Return the length of the longest equal beginning, by bisection."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# ------------------------------------------------------------------------------------------------
+# Values of rows as a message shows them.
+
+
+_MOST_CHARACTERS = 200
+
+
+def shown_value(values: pa.Array, row: int) -> str:
+    """Return a value as text: the beginning of a long one, and something for what is no text."""
+    if row >= len(values):
+        return "no such row"
+    try:
+        text = str(values[row].as_py())
+    except (UnicodeDecodeError, ValueError, OverflowError) as error:
+        # Damaged bytes need not be of the column's type.
+        return f"no {values.type}: {error}"
+    if len(text) > _MOST_CHARACTERS:
+        return f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
+    return text
+
+
+# ------------------------------------------------------------------------------------------------
+# Source rows in the types in which a result holds them.
+
+
+def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
+    """Return rows in the types of a schema where that loses nothing, and else as they are.
+
+    An episode that was recorded with narrower types than the others is written with theirs. Which
+    types a result may have is for `leconvert.run.proof.rows` to say.
+    """
+    try:
+        return tables.align_table(rows, schema, path=path)
+    except UnreadableSourceError:
+        return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# One data file of a result against the parquet files that it was joined from.
+
+
+class RowSpan(NamedTuple):
+    """One episode's rows.
+
+    Attributes:
+        episode: Its index in the source.
+        length: Its rows.
+        source: The parquet file it came from.
+        source_first: Its first row there; None where all rows are its own.
+        position: Its place in the result.
+        first_index: Place of its first row in the result.
+        row_group: Place of its row group in the file.
+    """
+
+    episode: int
+    length: int
+    source: str
+    source_first: int | None
+    position: int
+    first_index: int
+    row_group: int
+
+
+class RowRules(NamedTuple):
+    """What rows must be, beside copies.
+
+    Attributes:
+        fps: Frames a second.
+        features: Those that the source declares.
+        repairs: What the conversion changed.
+        computed_stats: Gives the statistics that the result has of the episode at a position,
+            columns ``stats/<feature>/<name>``.
+        task_of: Gives the result's index of the task that ``episodes.jsonl`` lists for an episode
+            of the source; None where it lists another number of them.
+    """
+
+    fps: Fraction
+    features: Mapping[str, Mapping[str, Any]]
+    repairs: Repairs
+    computed_stats: Callable[[int], Mapping[str, Any]]
+    task_of: Callable[[int], int | None]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether rows must be decoded even where they are copies."""
+        return bool(self.repairs.change_rows or self.computed_features)
+
+    def computes(self, episode: int) -> bool:
+        """Whether statistics of an episode's rows were computed."""
+        computes = self.repairs.computes_stats
+        return any(computes(name, episode) for name in self.computed_features)
+
+    @property
+    def computed_features(self) -> list[str]:
+        """Features whose statistics are computed again from rows."""
+        return [
+            name
+            for name in self.repairs.computed_stats
+            if self.features.get(name, {}).get("dtype") != "video"
+        ]
+
+
+def compare_rows(
+    path: str,
+    table: tables.StoredGroups,
+    spans: Iterable[RowSpan],
+    rules: RowRules,
+    source: SourceRows,
+    *,
+    read_rows: bool,
+) -> Iterator[Difference]:
+    """Yield whatever in some episodes of one data file is not their rows, one row group an episode.
+
+    A row group that was copied as it stood is compared as bytes; only where these differ, or a
+    repair changed rows, are both sides decoded. See `leconvert.tables.StoredGroups` for what equal
+    bytes prove. One that had to be a copy and is none differs even where its values are equal:
+    another reader may see others.
+    """
+
+    def differs(what: str, expected: object, found: object, span: RowSpan) -> Difference:
+        return Difference(what, path, str(expected), str(found), span.episode, "data")
+
+    file: pq.ParquetFile | None = None
+    copies: tables.ExpectedCopies | None = None
+    with ExitStack() as opened:
+        stored = opened.enter_context(open(table.path, "rb", buffering=0)) if read_rows else None  # noqa: PTH123
+        for span in spans:
+            rows = table.rows[span.row_group]
+            if rows != span.length:
+                yield differs("rows", span.length, rows, span)
+                continue
+            if stored is None or (not rules.decodes and _is_copy(table, span, stored.fileno())):
+                continue
+            try:
+                file = file or opened.enter_context(pq.ParquetFile(table.path))
+                found = file.read_row_group(span.row_group, use_threads=False)
+            except (OSError, pa.ArrowException) as error:
+                raise_storage_trouble(error, table.path)
+                yield differs("readable row group", "rows", error, span)
+                continue
+            is_same = True
+            for what, expected, seen in itertools.chain(
+                _compare_columns(span, found, rules, source),
+                compare_computed_stats(span, found, rules),
+                wrong_extremes(file.metadata.row_group(span.row_group), found),
+            ):
+                is_same = False
+                yield differs(what, expected, seen, span)
+            if (
+                is_same
+                and not rules.decodes
+                and span.source_first is None
+                and tables.ExpectedCopies.can_say(file.metadata.created_by)
+            ):
+                copies = copies or tables.ExpectedCopies(file.schema_arrow)
+                if copies.is_due(span.source, span.length):
+                    what = "stored form of the row group"
+                    yield differs(what, "the source's bytes", "other bytes of equal values", span)
+
+
+def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
+    """Tell whether a row group's bytes are those of its source, where that is a file of its own."""
+    if span.source_first is not None:
+        return False
+    with tables.OpenedTable(span.source) as source:
+        ranges = table.copied_from(span.row_group, source)
+        if ranges is None:
+            return False
+        theirs, ((begin, size),) = ranges
+        if source.whole is None:
+            paths = (source.path, table.path)
+            ours = [(begin, size)]
+            return first_difference(source.descriptor, theirs, stored, ours, paths=paths) is None
+        pages = b"".join([source.whole[first : first + length] for first, length in theirs])
+        with naming(table.path):
+            return pages == os.pread(stored, size, begin)
+
+
+def _compare_columns(
+    span: RowSpan, found: pa.Table, rules: RowRules, rows: SourceRows
+) -> Iterator[tuple[str, object, object]]:
+    expected = expected_rows(span, rules, rows)
+    if sorted(expected.column_names) != sorted(found.column_names):
+        yield "columns", expected.column_names, found.column_names
+        return
+    expected = as_stored(expected, found.schema, span.source)
+    for name in expected.column_names:
+        ours = found.column(name).combine_chunks()
+        theirs = expected.column(name).combine_chunks()
+        if not same_values(theirs, ours):
+            row = _first_difference(theirs, ours)
+            place = f"column {name!r}, row {row}"
+            yield place, shown_value(theirs, row), shown_value(ours, row)
+
+
+def expected_rows(span: RowSpan, rules: RowRules, rows: SourceRows) -> pa.Table:
+    """Return an episode's rows as the source and the repairs demand them."""
+    expected = rows.read(span.source, span.source_first, span.length)
+    return _repaired(expected, span, rules) if rules.repairs.change_rows else expected
+
+
+_ROWS_AT_A_TIME = 1024
+_IMAGES_AT_A_TIME = 16
+
+
+class SourceRows:
+    """Reads rows of source files; those of one file mostly in their order, in one pass over it.
+
+    It holds the file that was read last and some of its rows.
+    """
+
+    def __init__(self, columns: list[str] | None = None) -> None:
+        self._columns = columns
+        self._path = ""
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._rest: pa.RecordBatch | None = None
+        self._starts: IntArray = np.zeros(1, dtype=np.int64)
+        self._next = 0
+
+    def read(self, path: str, first: int | None, length: int) -> pa.Table:
+        """Return the rows of an episode.
+
+        Args:
+            first: The first of them; None for all rows of the file, however many there are.
+        """
+        try:
+            if first is None:
+                with pq.ParquetFile(path) as file:
+                    return file.read(self._columns, use_threads=False)
+            return self._range(path, first, length)
+        except (OSError, pa.ArrowException) as error:
+            self._path = ""
+            raise UnreadableSourceError(
+                f"The parquet file {path} cannot be read: {error}.", path=path
+            ) from error
+
+    def _range(self, path: str, first: int, length: int) -> pa.Table:
+        if path != self._path or self._file is None:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._path = pq.ParquetFile(path), path
+            groups = range(self._file.num_row_groups)
+            rows = [self._file.metadata.row_group(group).num_rows for group in groups]
+            self._starts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
+            self._go_to(first)
+        group = int(np.searchsorted(self._starts, first, side="right")) - 1
+        if first < self._next or self._starts[group] > self._next:
+            self._go_to(first)
+        pieces: list[pa.RecordBatch] = []
+        stop = first + length
+        while self._next < stop:
+            batch = self._rest if self._rest is not None else next(self._batches, None)
+            if batch is None:
+                break  # there are fewer rows, which is told where they are compared
+            skipped = min(max(0, first - self._next), len(batch))
+            taken = min(len(batch) - skipped, stop - self._next - skipped)
+            pieces.append(batch.slice(skipped, taken))
+            used = skipped + taken
+            self._rest = batch.slice(used) if used < len(batch) else None
+            self._next += used
+        if pieces:
+            return pa.Table.from_batches(pieces)
+        nothing = self._file.schema_arrow.empty_table()
+        return nothing if self._columns is None else nothing.select(self._columns)
+
+    def _go_to(self, row: int) -> None:
+        """Begin again with the row group that holds a row."""
+        assert self._file is not None
+        group = max(0, int(np.searchsorted(self._starts, row, side="right")) - 1)
+        at_a_time = _ROWS_AT_A_TIME
+        if any(map(holds_bytes, self._file.schema_arrow.types)):
+            at_a_time = _IMAGES_AT_A_TIME
+        self._batches = self._file.iter_batches(
+            at_a_time,
+            row_groups=range(group, self._file.num_row_groups),
+            columns=self._columns,
+            use_threads=False,
+        )
+        self._rest, self._next = None, int(self._starts[min(group, len(self._starts) - 1)])
+
+
+def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
+    """Return the rows as the repairs demand them, found in another way than the worker's."""
+    repairs, fps = rules.repairs, rules.fps
+    columns = {name: table.column(name) for name in table.column_names}
+    for name in repairs.dropped_features:
+        columns.pop(name, None)
+    new = repairs.renamed_features
+    columns = {new.get(name, name): column for name, column in columns.items()}
+    for name in repairs.unwrapped_columns:
+        if name in columns and is_list(columns[name].type):
+            values = [None if row is None else row[0] for row in columns[name].to_pylist()]
+            columns[name] = pa.chunked_array([pa.array(values, columns[name].type.value_type)])
+    for name in repairs.cast_columns:
+        values = columns[name].to_pylist()
+        # Others stay as they are, and then differ from the result's.
+        if all(value is None or float(value).is_integer() for value in values):
+            whole = [None if value is None else int(value) for value in values]
+            columns[name] = pa.chunked_array([array_of(whole, pa.int64())])
+    rows = range(span.length)
+    demanded: dict[str, list[int] | list[float]] = {
+        "timestamp": [row * fps.denominator / fps.numerator for row in rows],
+        "frame_index": list(rows),
+        "episode_index": [span.position] * span.length,
+        "index": [span.first_index + row for row in rows],
+        "task_index": [repairs.added_task] * span.length,
+    }
+    if repairs.task_map is not None and "task_index" in columns:
+        tasks = columns["task_index"].to_pylist()
+        demanded["task_index"] = [repairs.task_map.get(task, -1) for task in tasks]
+    own = rules.task_of(span.episode) if repairs.tasks_from else None
+    if own is not None:
+        demanded["task_index"] = [own] * span.length
+    maps = bool(repairs.task_map) or own is not None
+    is_trimmed = span.episode in repairs.trimmed_episodes
+    computed = repairs.columns_computed(trimmed=is_trimmed)
+    changed = [*computed, *(["task_index"] if maps else [])]
+    for name in repairs.task_columns:
+        task_map = repairs.task_map or {}
+        values = [task_map.get(task, -1) for task in columns[name].to_pylist()]
+        columns[name] = pa.chunked_array([pa.array(values).cast(columns[name].type, safe=False)])
+    for name in changed:
+        if name != "timestamp":  # in any type of whole numbers these are the same
+            columns[name] = pa.chunked_array([array_of(demanded[name], pa.int64())])
+            continue
+        stored = columns[name].type if name in columns else pa.null()
+        # A stored type that cannot hold the times gives way to LeRobot's.
+        holds = pa.types.is_floating(stored) and stored.bit_width >= 32
+        made = array_of(demanded[name], pa.float64())
+        made = made.cast(stored if holds else pa.float32(), safe=False)
+        columns[name] = pa.chunked_array([made])
+    return pa.table(columns)
+
+
+def compare_computed_stats(
+    span: RowSpan, found: pa.Table, rules: RowRules
+) -> Iterator[tuple[str, object, object]]:
+    """Compute again what the conversion computed of these rows, and compare."""
+    computes = rules.repairs.computes_stats
+    names = [name for name in rules.computed_features if computes(name, span.episode)]
+    if not names:
+        return
+    stats = rules.computed_stats(span.position)
+    from leconvert.dataset.statistics import (
+        table_stats,  # decoders of images: only where there is need
+    )
+
+    expected = table_stats(
+        found,
+        rules.repairs.features(rules.features),
+        names=names,
+        quantiles=rules.repairs.quantiles,
+    )
+    for feature, values in expected.items():
+        for name, value in values.items():
+            column = f"stats/{feature}/{name}"
+            have = stats.get(column)
+            if not same_statistic(value, have):
+                yield column, value, have
+
+
+def _first_difference(expected: pa.Array, found: pa.Array) -> int:
+    low, high = 0, max(len(expected), len(found))
+    while low < high:  # the longest equal head, by bisection
+        middle = (low + high + 1) // 2
+        if same_values(expected.slice(0, middle), found.slice(0, middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def same_values(expected: pa.Array, found: pa.Array) -> bool:
+    """Tell whether two arrays hold the same values bit by bit.
+
+    Floats are compared by their bits, so NaN equals NaN and 0.0 does not equal -0.0. A list of
+    fixed size equals one of variable size with the same values.
+    """
+    if len(expected) != len(found) or expected.null_count != found.null_count:
+        return False
+    if expected.null_count:
+        if not expected.is_null().equals(found.is_null()):
+            return False
+        expected, found = expected.drop_null(), found.drop_null()
+    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
+        return expected.type == found.type and same_values(expected.storage, found.storage)
+    if is_list(expected.type):
+        import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
+
+        return bool(
+            is_list(found.type)
+            and pc.list_value_length(expected)
+            .cast(pa.int64())
+            .equals(pc.list_value_length(found).cast(pa.int64()))
+            and same_values(pc.list_flatten(expected), pc.list_flatten(found))
+        )
+    if pa.types.is_struct(expected.type):
+        names = [field.name for field in expected.type]
+        return bool(
+            pa.types.is_struct(found.type)
+            and names == [field.name for field in found.type]
+            and all(
+                same_values(left, right)
+                for left, right in zip(expected.flatten(), found.flatten(), strict=True)
+            )
+        )
+    if expected.type != found.type:
+        return False
+    if pa.types.is_floating(expected.type):
+        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[expected.type.bit_width]
+        expected, found = expected.view(bits), found.view(bits)
+    return bool(expected.equals(found))

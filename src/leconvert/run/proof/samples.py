@@ -1,0 +1,250 @@
+"""Random pictures of a result against those of its source: the right frame, not only a frame.
+
+A frame of the source is known by its rank within its episode's clip. That of the result is looked
+up as a loader does it: by the episode's start in the file and the timestamp of its row. So a result
+whose times lead to a neighbour is found out, however alike the files are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import media
+from leconvert.model.values import DATA_STREAM, stream_of_camera
+from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.pair import Comparer, Place, Sampling
+from leconvert.run.proof.rows import SourceRows, expected_rows
+from leconvert.support.errors import InstallationError, UnreadableSourceError
+from leconvert.support.extras import command_for_extra
+from leconvert.support.storage_errors import raise_storage_trouble
+
+__all__ = ["check_lerobot", "compare_pictures", "compare_samples"]
+
+
+Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+
+
+def picture_features(compare: Comparer) -> list[str]:
+    """Return the features that are pictures, videos first; without those that were dropped."""
+    expected = compare.expected
+    images = [key for key, ft in sorted(expected.features.items()) if ft["dtype"] == "image"]
+    return [*expected.cameras, *images]
+
+
+def compare_pictures(
+    compare: Comparer, sampling: Sampling, advance: Callable[[int], None]
+) -> Iterator[Difference]:
+    """Decode random frames on both sides and yield those whose pixels differ."""
+    features = picture_features(compare)
+    wanted = sampling.frames(sampling.decode, compare.compared_lengths, features)
+    source = SourcePictures(compare)
+    for (key, position), places in groupby(wanted, lambda each: (each[0], each[1].position)):
+        frames = [place.frame for _, place in places]
+        expected = source.pictures(key, position, frames)
+        path, pictures = _found(compare, key, position, frames)
+        stream = _stream_of(compare, key)
+        episode = int(compare.expected.index[position])
+        for frame, theirs, ours in zip(frames, expected, pictures, strict=True):
+            if isinstance(ours, Exception):
+                what = f"picture of frame {frame} of {key!r}"
+                yield Difference(what, path, "a picture", str(ours), episode, stream)
+            elif theirs.shape != ours.shape or not np.array_equal(theirs, ours):
+                what = f"pixels of frame {frame} of {key!r}"
+                yield Difference(what, path, _shown(theirs), _shown(ours), episode, stream)
+            advance(1)
+
+
+class SourcePictures:
+    """Decodes pictures of the source, each by its rank in its episode."""
+
+    def __init__(self, compare: Comparer) -> None:
+        self._compare = compare
+
+    def pictures(self, key: str, position: int, frames: list[int]) -> list[Picture]:
+        """Return the pictures of one episode, in the order asked for, which ascends."""
+        expected, stream = self._compare.expected, _stream_of(self._compare, key)
+        depth = is_depth(expected.features, key)
+        path = expected.path(stream, position)
+        (first,) = expected.first_in_file(stream, np.array([position]))
+        if stream != DATA_STREAM:
+            begin = (first or 0) + int(expected.lead(stream, np.array([position]))[0])
+            shown = [begin + frame for frame in frames]
+            return [picture for _, picture in media.decode_shown(path, shown, is_depth=depth)]
+        try:
+            rows = SourceRows([key]).read(path, first, int(expected.length[position]))
+            return _decoded_rows(rows, key, frames, depth)
+        except (UnreadableSourceError, KeyError, TypeError) as error:
+            raise UnreadableSourceError(
+                f"The images {key!r} of {path} cannot be read: {error}.", path=path
+            ) from error
+
+
+def _stream_of(compare: Comparer, key: str) -> str:
+    """Return the stream that holds a feature's pictures."""
+    return stream_of_camera(key) if key in compare.expected.cameras else DATA_STREAM
+
+
+def is_depth(features: Mapping[str, Mapping[str, Any]], key: str) -> bool:
+    """Tell whether a feature's pictures are distances."""
+    feature = features[key]
+    facts = feature.get("info") or feature.get("video_info") or {}
+    return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
+
+
+def _found(
+    compare: Comparer, key: str, position: int, frames: list[int]
+) -> tuple[str, list[Picture | Exception]]:
+    """Return the path of what holds an episode's pictures in the result, and these."""
+    depth = is_depth(compare.expected.features, key)
+    data_path = compare.path_of(DATA_STREAM, position)
+    is_video = key in compare.expected.cameras
+    path = compare.path_of(stream_of_camera(key), position) if is_video else data_path
+    try:
+        with pq.ParquetFile(compare.result / data_path) as file:
+            group = compare.place_in_data_file(position)
+            wanted = ["timestamp"] if is_video else [key]
+            rows = file.read_row_group(group, wanted, use_threads=False)
+        if not is_video:
+            return path, list(_decoded_rows(rows, key, frames, depth))
+        seconds = np.array(rows.column("timestamp").to_pylist(), np.float64)[frames]
+        begins = compare.routes.from_timestamp.get(stream_of_camera(key))
+        begin = 0.0 if begins is None else begins[position]
+        return path, list(_decoded_at(compare.result / path, begin + seconds, depth))
+    except (
+        UnreadableSourceError,
+        OSError,
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        pa.ArrowException,
+    ) as error:
+        raise_storage_trouble(error, compare.result / path)
+        return path, [error for _ in frames]
+
+
+def _decoded_at(path: Path, seconds: npt.NDArray[np.float64], depth: bool) -> Iterator[Picture]:
+    """Decode the frames of a file whose times are nearest to some."""
+    index = media.read_clip_index(path)
+    times = np.sort(index.presentation_times) / index.timescale
+    after = np.clip(np.searchsorted(times, seconds), 1, max(1, len(times) - 1))
+    before = after - 1
+    after = np.minimum(after, len(times) - 1)
+    is_before = seconds - times[before] <= times[after] - seconds
+    ranks = np.where(is_before, before, after).tolist()
+    decoded = dict(media.decode_shown(path, ranks, is_depth=depth))
+    return (decoded[rank] for rank in ranks)
+
+
+def _decoded_rows(rows: pa.Table, key: str, frames: list[int], depth: bool) -> list[Picture]:
+    column = rows.column(key)
+    return [media.decode_image(column[frame].as_py()["bytes"], is_depth=depth) for frame in frames]
+
+
+def _shown(picture: Picture) -> str:
+    mean = float(picture.mean()) if picture.size else 0.0
+    return f"{'x'.join(map(str, picture.shape))}, mean {mean:.3f}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Random samples as LeRobot's own dataset loads them from a result, against the source.
+#
+# The only module here that knows LeRobot, and it is imported for nothing else.
+
+
+def check_lerobot() -> None:
+    """Import LeRobot's dataset."""
+    try:
+        import lerobot.datasets.lerobot_dataset  # noqa: F401
+    except ImportError as error:
+        raise InstallationError(
+            f"--deep loads samples through lerobot, which cannot be imported: {error}.",
+            next_step=f"Run `{command_for_extra('deep')}`, or verify without --deep.",
+        ) from error
+
+
+def compare_samples(
+    compare: Comparer, sampling: Sampling, advance: Callable[[int], None]
+) -> Iterator[Difference]:
+    """Load random samples through ``LeRobotDataset`` and yield what is not as in the source."""
+    check_lerobot()
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    try:
+        dataset: Any = LeRobotDataset(
+            f"local/{compare.result.name}", root=str(compare.result), return_uint8=True
+        )
+    except Exception as error:  # noqa: BLE001 - LeRobot's errors are of many kinds
+        yield Difference("loads in LeRobot", "meta/", "a dataset", _first_line(error))
+        return
+    begins = compare.expected.begins
+    tasks = dict(compare.expected.tasks)
+    for _, place in sampling.frames(sampling.deep, compare.compared_lengths):
+        number = int(begins[place.position]) + place.frame
+        path = compare.path_of(DATA_STREAM, place.position)
+        episode = int(compare.expected.index[place.position])
+        try:
+            sample: Mapping[str, Any] = dataset[number]
+        except Exception as error:  # noqa: BLE001 - see above
+            said = _first_line(error)
+            yield Difference(f"sample {number} in LeRobot", path, "a sample", said, episode)
+        else:
+            for key, expected in _expected(compare, place, tasks):
+                if not _same(expected, sample.get(key)):
+                    what = f"{key!r} of sample {number} in LeRobot"
+                    found = _shown_value(sample.get(key))
+                    yield Difference(what, path, _shown_value(expected), found, episode)
+        advance(1)
+
+
+def _expected(
+    compare: Comparer, place: Place, tasks: Mapping[int, str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield what a sample must hold: pictures, the row's other columns, and the task's text."""
+    pictures = picture_features(compare)
+    source = SourcePictures(compare)
+    for key in pictures:
+        (picture,) = source.pictures(key, place.position, [place.frame])
+        yield key, np.moveaxis(picture, -1, 0)
+    rules = compare.row_rules(place.position)
+    rows = expected_rows(compare.row_span(place.position), rules, SourceRows())
+    for name in rows.column_names:
+        if name not in pictures:
+            yield name, rows.column(name)[place.frame].as_py()
+    # LeRobot loads no sample that has no task_index.
+    yield "task", tasks.get(rows.column("task_index")[place.frame].as_py())
+
+
+def _same(expected: Any, found: Any) -> bool:
+    if not hasattr(found, "numpy"):
+        # Only a text is itself in a sample; a picture that is not there equals nothing.
+        return not hasattr(expected, "shape") and bool(expected == found)
+    have, wanted = found.numpy(), np.asarray(expected)
+    if wanted.dtype == np.uint8 and have.dtype != np.uint8:
+        # LeRobot gives images of tables as numbers up to 1 whatever it is asked for.
+        have = np.round(have * 255)
+    if wanted.size != have.size:
+        return False
+    are_floats = wanted.dtype.kind == have.dtype.kind == "f"
+    if are_floats:  # a row's number in double precision may be one in single precision there
+        wanted = wanted.astype(have.dtype)
+    return bool(np.array_equal(wanted.reshape(have.shape), have, equal_nan=are_floats))
+
+
+def _shown_value(value: Any) -> str:
+    if hasattr(value, "shape"):
+        values = np.asarray(value)
+        return f"{'x'.join(map(str, values.shape))}, mean {float(values.mean()):.6g}"
+    return str(value)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,518 @@
+"""One video file of a result against the clips that it was joined from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from fractions import Fraction
+from functools import lru_cache
+from itertools import groupby, zip_longest
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert import media
+from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.metadata import joinable
+from leconvert.run.proof.rows import first_difference, naming
+from leconvert.support.errors import UnreadableSourceError
+
+__all__ = [
+    "SourceClips",
+    "Span",
+    "as_joined",
+    "check_video",
+    "compare_clips",
+    "compare_header",
+]
+
+
+_SAMPLES_AT_A_TIME = 1 << 14
+
+
+class Span(NamedTuple):
+    """What ``meta/episodes`` says of one episode in one video file.
+
+    Attributes:
+        episode: The episode's index.
+        length: Its frames.
+        first_sample: Place of its first sample in the file.
+        from_timestamp: Start in the file, in seconds; None where the result does not say it.
+        to_timestamp: End in the file, in seconds.
+        source: Path of the clip it came from.
+        source_first: Its first sample there; None where the clip holds nothing else.
+        order_digest: What `leconvert.media.order_digest` gave when the clip was read; None has the
+            clip read again.
+        lead: Samples before its first frame, which come along.
+        samples: Samples in all; None where they are its frames.
+    """
+
+    episode: int
+    length: int
+    first_sample: int
+    from_timestamp: float | None
+    to_timestamp: float | None
+    source: str
+    source_first: int | None = None
+    order_digest: str | None = None
+    lead: int = 0
+    samples: int | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the episode, with those that come along."""
+        return self.length if self.samples is None else self.samples
+
+
+def check_video(
+    path: str, stream: str, index: media.ClipIndex, num_frames: int, fps: Fraction
+) -> Iterator[Difference]:
+    """Yield what is wrong with an output file as a whole, whatever its episodes are."""
+
+    def differs(what: str, expected: object, found: object) -> Difference:
+        return Difference(what, path, str(expected), str(found), stream=stream)
+
+    if index.num_samples != num_frames:
+        yield differs("number of frames", num_frames, index.num_samples)
+        return
+    timescale, _ = media.frame_ticks(fps)
+    if index.timescale != timescale:
+        yield differs("timescale", timescale, index.timescale)
+    yield from _stray_bytes(index, differs)
+
+
+class SourceClips:
+    """Reads indices of source files, and holds the last one.
+
+    Many files of a result may be cut from one file, whose index is that of all its episodes.
+    Threads may share it: at worst two read the same index.
+    """
+
+    def __init__(self) -> None:
+        self._last: media.ClipIndex | None = None
+
+    def read(
+        self, paths: Sequence[str], *, read_ahead: bool = False
+    ) -> Iterator[media.ClipIndex | UnreadableSourceError]:
+        """Yield the index of each file, or why there is none."""
+        last = self._last
+        if last is not None and paths and paths[0] == last.path:
+            yield last
+            paths = paths[1:]
+        for found in media.read_clip_indexes(paths, read_ahead=read_ahead):
+            self._last = found if isinstance(found, media.ClipIndex) else None
+            yield found
+
+
+def compare_clips(
+    path: str,
+    stream: str,
+    index: media.ClipIndex,
+    spans: Sequence[Span],
+    fps: Fraction,
+    clips_of: SourceClips,
+    *,
+    read_bytes: bool,
+) -> Iterator[Difference]:
+    """Yield whatever in some episodes of one output file is not what their clips hold.
+
+    Packets are compared as they lie: those of a clip that follow each other are one range of bytes,
+    read on both sides a block at a time.
+    """
+    places = _Places.at(fps)
+    read = [span for span in spans if span.order_digest is None or read_bytes]
+    # Episodes of one file follow each other: its index is not read once for each.
+    sources = [source for source, _ in groupby(read, attrgetter("source"))]
+    clips = clips_of.read(sources, read_ahead=read_bytes)
+    with ExitStack() as files, ExitStack() as last:
+        result, source = -1, ""
+        if read_bytes:
+            result = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
+            files.callback(os.close, result)
+        for span in spans:
+            part = slice(span.first_sample, span.first_sample + span.num_samples)
+            lead = index.reordering(part.start, part.stop)
+            found = list(_placed(index, part, lead, span, places))
+            if span.order_digest is None or read_bytes:
+                if span.source != source:
+                    last.close()
+                    source = span.source
+                    clip = last.enter_context(joinable(next(clips), source, fps))
+                theirs = _part_of(clip, span)
+                found += _against_source(index, part, lead, clip, theirs)
+                if read_bytes and theirs.stop - theirs.start == span.num_samples:
+                    found += _same_packets(index, part, clip, theirs, result)
+            for what, expected, have in found:
+                yield Difference(what, path, str(expected), str(have), span.episode, stream)
+
+
+type _Found = Iterator[tuple[str, object, object]]
+
+
+class _Places(NamedTuple):
+    """Where frames belong: ticks a second, ticks a frame, and the rate of times in ``meta``."""
+
+    timescale: int
+    frame_ticks: int
+    rate: Fraction
+
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def at(fps: Fraction) -> _Places:
+        timescale, frame_ticks = media.frame_ticks(fps)
+        return _Places(timescale, frame_ticks, Fraction(timescale, frame_ticks))
+
+
+type _Lead = npt.NDArray[np.int32] | None
+
+
+def _placed(
+    index: media.ClipIndex, part: slice, lead: _Lead, span: Span, places: _Places
+) -> _Found:
+    """Compare with what must hold of an episode wherever it came from."""
+    start = part.start
+    yield from _other_times(span, start + span.lead, places)
+    if not index.keyframes[start]:
+        yield "first frame", "a keyframe", "a dependent frame"
+    if index.timescale == places.timescale:
+        yield from _exact_times(index.shown[part], start, lead, places.frame_ticks)
+    if span.order_digest is not None:
+        digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
+        if digest != span.order_digest:
+            yield "packet sizes, keyframes or order (digest)", span.order_digest, digest
+
+
+def _other_times(span: Span, begin: int, places: _Places) -> _Found:
+    """Compare the times in the tables with those of the episode's first frame and of its end."""
+    for name, have, frames in (
+        ("from_timestamp", span.from_timestamp, begin),
+        ("to_timestamp", span.to_timestamp, begin + span.length),
+    ):
+        if have is not None:
+            seconds = frames * places.rate.denominator / places.rate.numerator
+            if have != seconds:
+                yield name, seconds, have
+
+
+def _exact_times(
+    shown: npt.NDArray[np.int64] | range, start: int, lead: _Lead, frame_ticks: int
+) -> _Found:
+    stop = start + len(shown)
+    if (
+        lead is None
+        and isinstance(shown, range)
+        and shown == range(start * frame_ticks, stop * frame_ticks, frame_ticks)
+    ):
+        return
+    ranks = np.arange(start, stop) if lead is None else np.arange(start, stop) + lead
+    expected, times = ranks * frame_ticks, np.asarray(shown)
+    wrong = np.flatnonzero(times != expected)
+    if len(wrong):
+        at = int(wrong[0])
+        yield (
+            f"presentation time of {len(wrong)} frames, first at sample {start + at}",
+            int(expected[at]),
+            int(times[at]),
+        )
+
+
+def _part_of(clip: media.ClipIndex, span: Span) -> slice:
+    """Return which samples of its clip are an episode's; fewer than it has where it ends early."""
+    if span.source_first is None:
+        return slice(0, clip.num_samples)
+    first = min(span.source_first, clip.num_samples)
+    return slice(first, min(first + span.num_samples, clip.num_samples))
+
+
+def _against_source(
+    index: media.ClipIndex, part: slice, lead: _Lead, clip: media.ClipIndex, theirs: slice
+) -> _Found:
+    frames, length = theirs.stop - theirs.start, part.stop - part.start
+    if frames != length:
+        yield "frames of its clip", frames, length
+        return
+    for name, ours, wanted in (
+        ("packet sizes", index.sizes[part], clip.sizes[theirs]),
+        ("keyframes", index.keyframes[part], clip.keyframes[theirs]),
+    ):
+        if not np.array_equal(ours, wanted):
+            yield name, _digest(wanted), _digest(ours)
+    order = clip.reordering(theirs.start, theirs.stop)
+    if lead is not order and not np.array_equal(_whole(lead, length), _whole(order, length)):
+        yield "order of frames", _digest(_whole(order, length)), _digest(_whole(lead, length))
+
+
+def _same_packets(
+    index: media.ClipIndex, part: slice, clip: media.ClipIndex, theirs: slice, result: int
+) -> _Found:
+    source = os.open(clip.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        place = first_difference(
+            source,
+            clip.byte_runs(theirs.start, theirs.stop),
+            result,
+            index.byte_runs(part.start, part.stop),
+            paths=(clip.path, index.path),
+        )
+    finally:
+        os.close(source)
+    if place is None:
+        return
+    ends = np.cumsum(clip.sizes[theirs])
+    packet = min(int(np.searchsorted(ends, place, side="right")), len(ends) - 1)
+    at, there = part.start + packet, theirs.start + packet
+    yield (
+        f"coded bytes from packet {packet} on (SHA-256 of that packet)",
+        media.samples_sha256(clip, there, there + 1),
+        media.samples_sha256(index, at, at + 1),
+    )
+
+
+def _whole(lead: _Lead, length: int) -> npt.NDArray[np.int32]:
+    """Return place in the order of presentation minus that in the order of decoding, of each."""
+    return np.zeros(length, np.int32) if lead is None else lead
+
+
+def _digest(values: npt.NDArray[Any]) -> str:
+    shown = ", ".join(str(value) for value in values[:4].tolist())
+    return f"[{shown}{', ...' if len(values) > 4 else ''}] ({len(values)} values)"
+
+
+def _stray_bytes(
+    index: media.ClipIndex, differs: Callable[..., Difference]
+) -> Iterator[Difference]:
+    """Find bytes between samples that are not zero; a file without gaps costs nothing."""
+    holes = [(begin, end) for begin, end in _holes(index) if begin != end]
+    if not holes:
+        return
+    # Unbuffered: a buffer would read ahead, up to a megabyte a gap over a network.
+    with open(index.path, "rb", buffering=0) as file, naming(index.path):  # noqa: PTH123
+        for begin, end in holes:
+            if begin > end:
+                yield differs("samples", "no overlap", f"an overlap before byte {begin}")
+                return
+            file.seek(begin)
+            left = end - begin
+            while left:
+                block = file.read(min(left, 1 << 20))
+                if block.strip(b"\0") or not block:
+                    yield differs("padding", "zeros", f"other bytes after byte {begin}")
+                    return
+                left -= len(block)
+
+
+def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of what lies between samples, and behind the last."""
+    if isinstance(index.places, int):
+        yield index.places + index.num_bytes, index.file_size_bytes
+        return
+    begins, sizes = index.offsets, index.sizes
+    if np.any(begins[1:] < begins[:-1]):
+        order = np.argsort(begins, kind="stable")
+        begins, sizes = begins[order], sizes[order]
+    for first in range(0, len(begins) - 1, _SAMPLES_AT_A_TIME):
+        next_begins = begins[first + 1 : first + 1 + _SAMPLES_AT_A_TIME]
+        last = first + len(next_begins)
+        ends = begins[first:last] + sizes[first:last]
+        for gap in np.flatnonzero(next_begins != ends).tolist():
+            yield int(ends[gap]), int(next_begins[gap])
+    yield int(begins[-1] + sizes[-1]), index.file_size_bytes
+
+
+# ------------------------------------------------------------------------------------------------
+# The header of a joined video file: every byte of it follows from its samples and one clip.
+#
+# What decoders go by beside the packets (decoder configuration, dimensions, edit list, durations)
+# stands in ``ftyp`` and ``moov``. A file's own packets give one header and no other, once the
+# source says how to decode them: so that header is written again and compared byte by byte.
+
+
+# Aligned to more than any file has, episodes lie exactly where they are said to.
+_WHERE_THEY_ARE = 1 << 62
+_CONTAINERS = frozenset([b"moov", b"trak", b"edts", b"mdia", b"minf", b"dinf", b"stbl"])
+_SHOWN_BYTES = 8
+_MDAT_HEADER_BYTES = 16
+_LARGEST_GAP_BYTES = 1 << 20
+
+
+def as_joined(
+    name: str, span: Span, fps: Fraction, clips_of: SourceClips
+) -> media.ClipIndex | None:
+    """Return the index of the source's file if a file is what a join of one slice of it writes.
+
+    A file that begins with the header for the samples of its slice, and is as long as this says,
+    holds these samples and nothing else: neither its index need be read nor what is between them.
+    None where that is not so, or not to be had cheaply; `check_video`, `compare_clips` and
+    `compare_header` then say what differs.
+
+    Args:
+        span: The one episode of the file, without samples beside its frames.
+    """
+    start = span.source_first
+    if start is None:
+        return None  # its clip has an index of its own, which takes as long to read as the file's
+    (clip,) = clips_of.read([span.source])
+    stop = start + span.num_samples
+    if not isinstance(clip, media.ClipIndex) or not start < stop <= clip.num_samples:
+        return None
+    sizes, keyframes = clip.sizes[start:stop], clip.keyframes[start:stop]
+    lead, samples = clip.reordering(start, stop), media.FileSamples()
+    samples.add(sizes, keyframes, lead, source_offset=0, num_bytes=int(np.add.reduce(sizes)))
+    expected = media.build_header(
+        samples, fps=fps, sample_entry=clip.sample_entry, geometry=clip.geometry, block_align=0
+    )
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size_bytes = os.fstat(descriptor).st_size
+            head = os.pread(descriptor, len(expected.content), 0)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    if (
+        size_bytes != expected.size_bytes
+        or head != expected.content
+        or not keyframes[0]
+        or any(_other_times(span, 0, _Places.at(fps)))
+        or span.order_digest not in (None, media.order_digest(sizes, keyframes, lead))
+    ):
+        return None
+    return clip
+
+
+def compare_header(
+    path: str,
+    stream: str,
+    index: media.ClipIndex,
+    lengths: Sequence[int],
+    first_clip: str,
+    fps: Fraction,
+    clips_of: SourceClips,
+    *,
+    may_be_free: bool = False,
+    head: bytes = b"",
+) -> Iterator[Difference]:
+    """Yield where a video file's header is not the one that its samples and the source demand.
+
+    Nothing is said of a file whose samples are not as they should be: that is for
+    `leconvert.run.proof.videos` to say.
+
+    Args:
+        head: What was read of the file's beginning.
+    """
+    begins: list[int] = []
+    start = 0
+    samples = media.FileSamples()
+    for length in lengths:
+        stop = start + length
+        if stop > index.num_samples:
+            return
+        sizes = index.sizes[start:stop]
+        runs = index.byte_runs(start, stop)
+        begins.append(runs[0][0])
+        samples.add(
+            sizes,
+            index.keyframes[start:stop],
+            index.reordering(start, stop),
+            source_offset=begins[-1],
+            num_bytes=sum([size for _, size in runs]),
+        )
+        start = stop
+    overlaps = any(
+        begin + size > after
+        for begin, size, after in zip(begins, samples.num_bytes, begins[1:], strict=False)
+    )
+    if start != index.num_samples or overlaps:
+        return
+    (found_clip,) = clips_of.read([first_clip])
+    with joinable(found_clip, first_clip, fps) as clip:
+        expected = media.build_header(
+            samples,
+            fps=fps,
+            sample_entry=clip.sample_entry,
+            geometry=clip.geometry,
+            block_align=_WHERE_THEY_ARE,
+        )
+    if index.file_size_bytes != expected.size_bytes:
+        yield Difference(
+            "size of the file in bytes",
+            path,
+            str(expected.size_bytes),
+            str(index.file_size_bytes),
+            stream=stream,
+        )
+    size = len(expected.content)
+    # Up to the first sample; no alignment asks for more than this.
+    stop = max(size, begins[0] if may_be_free else min(begins[0], size + _LARGEST_GAP_BYTES))
+    if len(head) < stop:
+        with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every file
+            head = file.read(stop)
+    if may_be_free and _without_room(head[: begins[0]]) == _without_room(expected.content):
+        return
+    found, gap = head[:size], head[size:stop]
+    if found != expected.content:
+        yield _first_difference(path, stream, expected.content, found)
+    elif gap.strip(b"\0"):
+        yield Difference(
+            "padding", path, "zeros", f"other bytes after byte {len(found)}", stream=stream
+        )
+
+
+def _without_room(header: bytes) -> list[tuple[str, bytes]]:
+    """Return the boxes of a header but those that hold nothing; of media data what is no zero."""
+    return [
+        (name, content[_MDAT_HEADER_BYTES:].strip(b"\0") if name == "mdat" else content)
+        for name, content in _boxes(header)
+        if name.rpartition("/")[2] != "free"
+    ]
+
+
+def _first_difference(path: str, stream: str, expected: bytes, found: bytes) -> Difference:
+    """Name the first box that differs: one that is longer would shift all bytes behind it."""
+    wanted, have = _boxes(expected), _boxes(found)
+    for (name, content), (other, there) in zip_longest(wanted, have, fillvalue=("", b"")):
+        if name != other:
+            return Difference(
+                f"header, box {name or other}", path, name or "no such box", other or "none",
+                stream=stream,
+            )  # fmt: skip
+        if content != there:
+            pairs = enumerate(zip(content, there, strict=False))
+            shorter = min(len(content), len(there))
+            at = next((at for at, (left, right) in pairs if left != right), shorter)
+            shown = slice(at, at + _SHOWN_BYTES)
+            return Difference(
+                f"header, box {name}, byte {at}",
+                path,
+                content[shown].hex(" ") or "its end",
+                there[shown].hex(" ") or "its end",
+                stream=stream,
+            )
+    return Difference("header", path, f"{len(wanted)} boxes", "the same in another form")
+
+
+def _boxes(header: bytes) -> list[tuple[str, bytes]]:
+    """Return name and payload of the innermost boxes; names have those of the boxes around."""
+    found: list[tuple[str, bytes]] = []
+    open_boxes: list[tuple[str, int, int]] = [("", 0, len(header))]
+    while open_boxes:
+        around, position, stop = open_boxes.pop()
+        if position + 8 > stop:
+            continue
+        kind = header[position + 4 : position + 8]
+        size = int.from_bytes(header[position : position + 4], "big")
+        # Of the media data, the last box, only the header is here.
+        end = min(position + size, stop) if size >= 8 and kind != b"mdat" else stop
+        name = f"{around}{kind.decode('latin-1')}"
+        open_boxes.append((around, end, stop))
+        if kind in _CONTAINERS:
+            open_boxes.append((f"{name}/", position + 8, end))
+        elif kind == b"mdat":
+            found.append((name, header[position:end]))
+        else:
+            found.append((name, header[position + 8 : end]))
+    return found

@@ -1,0 +1,407 @@
+"""Carry a repair out: a new tree beside the dataset, compared with it, put in its place.
+
+A dataset is repaired by making another one. That costs a copy, which is none where the file system
+shares extents: every file is cloned, and what is written is the changed bytes of indices and the
+tables under ``meta/``. Where it does not share them, the bytes are copied, which `repair_dataset`
+says before it begins. Nothing is hard-linked: LeRobot's tools rewrite parquet files in place, and
+would change both trees. Nothing is written into a file of the dataset, so that whoever has one open
+goes on reading what it opened, and a repair that dies has changed nothing.
+
+Other ways were weighed. Patching files where they lie, with a log, writes a few hundred bytes; but
+a reader between two of the writes finds new times with old ``meta/episodes``, and no old dataset is
+left to go back to. A run with a journal is made for the work of many processes, of which there is
+one here. So the mark of the new tree (`leconvert.workdir.swap`) is all the state there is:
+
+| killed | what stands | the same command |
+|---|---|---|
+| while files are copied or compared | the dataset, and a tree of ours | begins anew |
+| after the exchange | the repaired dataset, the old one under our name | names it ``_old`` |
+| between two renames (where none exchanges) | nothing; ``_old`` is the dataset | renames it back |
+| before the mark is removed | the repaired dataset with a mark | removes the mark |
+
+The target's lock is held from the first look to the end, so that one process repairs at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import media, tables
+from leconvert.dataset.check import DatasetCheck
+from leconvert.dataset.files import names_to_keep
+from leconvert.dataset.formats import v3
+from leconvert.dataset.formats.v2 import read_info, refuse_pointers
+from leconvert.dataset.formats.v3 import REPAIRED_PATH
+from leconvert.model.values import Finding
+from leconvert.model.versions import V3_VERSION, unreadable
+from leconvert.run.packer import facts_of_tree
+from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
+from leconvert.run.repairing.order import find_order
+from leconvert.run.repairing.plan import RepairPlan, plan_repair
+from leconvert.support.errors import (
+    InterruptedRunError,
+    SourceChangedError,
+    SourceError,
+    StorageError,
+    UnreadableSourceError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.storage_errors import any_storage_errors, storage_errors
+from leconvert.support.text import amount
+from leconvert.workdir.fs import can_clone, make_folders_below, sync_tree
+from leconvert.workdir.locks import target_lock
+from leconvert.workdir.removal import remove_new_tree
+from leconvert.workdir.swap import (
+    SwapPlan,
+    begin_tree,
+    check_target,
+    old_dir,
+    recover_marked,
+    source_as_output,
+    staging_dir,
+    staging_trees,
+    swap_marked,
+    try_renames,
+)
+
+__all__ = ["REPAIR_RUNS", "RepairReport", "repair_dataset"]
+
+# The name of the tree says whether the dataset there is put aside, which a crash must not forget.
+_IN_PLACE, _OUTPUT = "repair", "repair-output"
+REPAIR_RUNS = frozenset({_IN_PLACE, _OUTPUT})
+"""The run ids that mark the trees of repairs."""
+_DIFFERENCES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair did, or would do.
+
+    Attributes:
+        dataset: The dataset that was repaired.
+        target: Where the repaired dataset is.
+        kept: Where the dataset is kept that it replaced; None where there is none.
+        dry_run: Whether nothing was written.
+        was_repaired: Whether the output was this already, proven anew; then nothing was written.
+        plan: What was changed.
+        written_bytes: Bytes of the patches and of files that were written anew.
+        copied_bytes: Bytes that were copied as they are.
+        cloned_bytes: Bytes that the two datasets share.
+        seconds: How long it took.
+    """
+
+    dataset: Path
+    target: Path
+    kept: Path | None
+    dry_run: bool
+    plan: RepairPlan
+    written_bytes: int = 0
+    copied_bytes: int = 0
+    cloned_bytes: int = 0
+    seconds: float = 0.0
+    was_repaired: bool = False
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "dataset": str(self.dataset),
+            "target": str(self.target),
+            "kept": None if self.kept is None else str(self.kept),
+            "dry_run": self.dry_run,
+            "was_repaired": self.was_repaired,
+            **self.plan.as_record(),
+            "written_bytes": self.written_bytes,
+            "copied_bytes": self.copied_bytes,
+            "cloned_bytes": self.cloned_bytes,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@any_storage_errors()
+def repair_dataset(
+    root: Path,
+    *,
+    output: Path | None = None,
+    retime: bool = False,
+    dry_run: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> RepairReport:
+    """Make right what a check of a v3.0 dataset finds and what follows from its files alone."""
+    started = time.monotonic()
+    if output is not None and output == root:
+        raise source_as_output(root)
+    if output is not None and (output.is_relative_to(root) or root.is_relative_to(output)):
+        raise UsageError(
+            f"The output {output} and the dataset {root} lie inside each other.",
+            path=str(output),
+            next_step="Choose folders side by side.",
+        )
+    target = root if output is None else output
+    run_id = _IN_PLACE if output is None else _OUTPUT
+    plan = SwapPlan(
+        target, staging_dir(target, run_id, 1), old_dir(target) if output is None else None
+    )
+    if not target.parent.is_dir():
+        check_target(target, None)
+    with nullcontext() if dry_run else target_lock(target, run_id):
+        if not dry_run:
+            _end_interrupted(plan, run_id)
+        before = facts_of_tree(root)
+        repair = _planned(root, retime, progress)
+        report = RepairReport(root, target, plan.old, dry_run, repair)
+        if not repair:
+            return replace(report, kept=None, seconds=time.monotonic() - started)
+        stop = stop or threading.Event()
+        changes = Changes.of(repair, 1 + (repairs_of(root) or 0))
+        if output is not None and repairs_of(output) == changes.number:
+            with suppress(VerificationError, UnreadableSourceError):
+                _prove(root, output, repair, changes, stop, progress)
+                seconds = time.monotonic() - started
+                return replace(report, was_repaired=True, seconds=seconds)
+        check_target(target, plan.old)
+        _check_room(root, target)
+        if dry_run:
+            return replace(report, seconds=time.monotonic() - started)
+        try_renames(target)
+
+        def unchanged(tree: Path) -> None:
+            if facts_of_tree(tree) != before:
+                raise SourceChangedError(
+                    f"{root} was changed while it was repaired.",
+                    path=str(root),
+                    next_step="Nothing was moved. Run the same command again when nobody writes "
+                    "to it.",
+                )
+
+        begin_tree(plan.staging, run_id)
+        writer = _TreeWriter(root, plan.staging, repair, stop, progress)
+        try:
+            writer.write(changes)
+            sync_tree(plan.staging)
+            _prove(root, plan.staging, repair, changes, stop, progress)
+            unchanged(root)
+        except BaseException:
+            with suppress(Exception):
+                remove_new_tree(plan.staging, run_id)
+            raise
+        swap_marked(plan, run_id, came_out=unchanged)
+    return replace(
+        report,
+        written_bytes=writer.written_bytes,
+        copied_bytes=writer.copied_bytes,
+        cloned_bytes=writer.cloned_bytes,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
+    raw = read_info(root)
+    refuse_pointers(root)
+    if wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH)):
+        raise wrong
+    if raw["codebase_version"] != V3_VERSION:
+        raise SourceError(
+            f"{root} is {raw['codebase_version']}; {V3_VERSION} datasets are repaired.",
+            path=str(root / v3.INFO_PATH),
+            next_step="Convert it, with the repairs as options: `leconvert convert "
+            f"{shlex.quote(str(root))}`.",
+        )
+    check = DatasetCheck(root, raw, progress)
+    order, ordered = find_order(check, raw, progress)
+    return plan_repair(ordered, retime=retime, order=order, stored=check.findings)
+
+
+def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
+    """End or take back what an earlier repair of this target left."""
+    recover_marked(plan, run_id)
+    for owner, tree in staging_trees(plan.target):
+        if owner == run_id:
+            remove_new_tree(tree, run_id)
+
+
+def _check_room(root: Path, target: Path) -> None:
+    if can_clone(root / v3.INFO_PATH, target.parent):
+        return
+    needed = sum(
+        (root / path).stat().st_size for path in names_to_keep(root) if _is_file(root, path)
+    )
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise StorageError(
+            f"{target.parent} has {amount(free)} free, and the repaired dataset needs "
+            f"{amount(needed)}.",
+            path=str(target.parent),
+            next_step="Make room, or repair into another file system with --output.",
+        )
+
+
+def _is_file(root: Path, path: str) -> bool:
+    return (root / path).is_file()
+
+
+class _TreeWriter:
+    """Writes the repaired dataset, file by file."""
+
+    def __init__(
+        self, root: Path, tree: Path, plan: RepairPlan, stop: threading.Event, progress: Progress
+    ) -> None:
+        self.written_bytes = self.copied_bytes = self.cloned_bytes = 0
+        self._root = root
+        self._tree = tree
+        self._plan = plan
+        self._stop = stop
+        self._progress = progress
+        self._videos = {video.path: video for video in plan.videos}
+        self._data = {data.path: data for data in plan.data}
+        writes_episodes = plan.episodes or plan.episode_rows is not None
+        self._first_row = self._first_rows() if writes_episodes else {}
+
+    def _first_rows(self) -> Mapping[str, tuple[int, int]]:
+        """Return the first row and the number of rows of each file of ``meta/episodes``."""
+        first, found = 0, {}
+        for path in v3.EpisodesReader(self._root).paths:
+            rows = sum(tables.row_group_rows(self._root / path))
+            found[path] = (first, rows)
+            first += rows
+        return found
+
+    @cached_property
+    def _in_order(self) -> pa.Table | None:
+        """The rows of all of ``meta/episodes``, where they are put into another order."""
+        if self._plan.episode_rows is None:
+            return None
+        with storage_errors(self._root / v3.EPISODES_DIR):
+            stored = pa.concat_tables(pq.read_table(self._root / path) for path in self._first_row)
+        return stored.take(pa.array(self._plan.episode_rows))
+
+    def write(self, changes: Changes) -> None:
+        """Write all files, synced by nobody yet, and the record of what is changed in them."""
+        names = sorted(set(names_to_keep(self._root)) - {REPAIRED_PATH})
+        with self._progress.stage("repair", len(names), "files") as stage:
+            for path in names:
+                if self._stop.is_set():
+                    raise InterruptedRunError(
+                        "The repair was interrupted; nothing was changed.",
+                        next_step="Run the same command again.",
+                    )
+                with storage_errors(self._tree / path):
+                    make_folders_below(self._tree, (self._tree / path).parent)
+                    self._write(path)
+                stage.advance(1)
+        self._write_meta()
+        write_changes(self._tree, changes)
+
+    def _write(self, path: str) -> None:
+        source, target = self._root / path, self._tree / path
+        if path in self._videos:
+            self._write_video(path)
+        elif path in self._data:
+            data = self._data[path]
+            columns = data.values(self._plan.fps, source)
+            tables.replace_columns(source, target, columns, row_groups=data.length.tolist())
+            self.written_bytes += target.stat().st_size
+        elif path in self._first_row:
+            first, rows = self._first_row[path]
+            columns = {
+                name: values[first : first + rows] for name, values in self._plan.episodes.items()
+            }
+            moved = self._in_order.slice(first, rows) if self._in_order is not None else None
+            tables.replace_columns(source, target, columns, rows=moved)
+            self.written_bytes += target.stat().st_size
+        elif path == v3.TASKS_PATH and self._plan.task_rows is not None:
+            order = self._plan.task_rows
+            number = {"task_index": np.arange(len(order))}
+            with storage_errors(source):
+                ordered = pq.read_table(source).take(pa.array(order))
+            tables.replace_columns(source, target, number, rows=ordered)
+            self.written_bytes += target.stat().st_size
+        elif (path == v3.INFO_PATH and self._plan.info) or (
+            path == v3.STATS_PATH and self._plan.stats
+        ):
+            return  # written at the end
+        elif source.is_file():
+            self._copied(media.copy_file(source, target))
+        else:
+            # A link to a folder, or to nothing. One that leads out of the dataset keeps its place.
+            text, place = source.readlink(), Path(os.path.realpath(source))
+            stays = place.is_relative_to(os.path.realpath(self._root))
+            stays = stays or os.path.realpath(target.parent / text) == str(place)
+            target.symlink_to(text if stays else place)
+
+    def _write_video(self, path: str) -> None:
+        video, source, target = self._videos[path], self._root / path, self._tree / path
+        if video.patch is not None:
+            self._copied(media.copy_file(source, target, patch=video.patch))
+            self.written_bytes += len(video.patch.new)
+            return
+        joined = media.join_clips(
+            [media.ClipRange(str(source))], target, fps=self._plan.fps, block_align=4096
+        )
+        self.copied_bytes += joined.copied_bytes
+        self.cloned_bytes += joined.cloned_bytes
+        self.written_bytes += joined.header_bytes
+
+    def _copied(self, copied: media.CopiedFile) -> None:
+        self.copied_bytes += copied.copied_bytes
+        self.cloned_bytes += copied.cloned_bytes
+
+    def _write_meta(self) -> None:
+        if self._plan.info:
+            info = v3.read_json_object(self._root / v3.INFO_PATH)
+            v3.write_info(self._tree, {**info, **self._plan.info})
+            self.written_bytes += (self._tree / v3.INFO_PATH).stat().st_size
+        if self._plan.stats:
+            stats: dict[str, Any] = {}
+            with suppress(FileNotFoundError, ValueError):
+                stats = v3.read_json_object(self._root / v3.STATS_PATH)
+            v3.write_stats(self._tree, {**stats, **self._plan.stats})
+            self.written_bytes += (self._tree / v3.STATS_PATH).stat().st_size
+
+
+def _prove(
+    root: Path,
+    tree: Path,
+    plan: RepairPlan,
+    changes: Changes,
+    stop: threading.Event,
+    progress: Progress,
+) -> None:
+    """Compare the new tree with the dataset, and check it by itself."""
+    differences = compare_trees(root, tree, changes, stop=stop, progress=progress)
+    if not differences:
+        raw = v3.read_json_object(tree / v3.INFO_PATH)
+        expected = {_kind(finding) for finding in plan.left}
+        differences = [
+            f"{finding.code}: {finding.message}"
+            for finding in DatasetCheck(tree, raw, progress).findings
+            if finding.severity != "info" and _kind(finding) not in expected
+        ]
+    if differences:
+        raise VerificationError(
+            f"The repair of {root} is not what was planned; nothing was replaced.",
+            path=str(root),
+            details=differences[:_DIFFERENCES_SHOWN],
+            next_step="Please report this. "
+            f"`leconvert check {shlex.quote(str(root))}` lists what is wrong with the dataset.",
+        )
+
+
+def _kind(finding: Finding) -> tuple[str, str | None, str | None]:
+    return finding.code, finding.stream, finding.path

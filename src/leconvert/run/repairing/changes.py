@@ -1,0 +1,340 @@
+"""What a repair changed, as ``meta/repaired.json``, and the proof that it changed nothing else.
+
+The record names every file whose content the repair changed, and in what. `compare_trees` holds two
+trees against it: what it does not name has the same bytes, of a video file every packet is the
+same, in the same order, and every frame at its exact time, and of a table all columns but those
+that are named hold the same values. `leconvert undo` reads it to tell which of two trees is the
+repaired one, and makes the same comparison before it moves anything.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import media, tables
+from leconvert.dataset.files import names_to_keep
+from leconvert.dataset.formats import v3
+from leconvert.dataset.formats.v3 import REPAIRED_PATH
+from leconvert.run.proof import same_values
+from leconvert.run.repairing.plan import RepairPlan
+from leconvert.support.errors import InterruptedRunError, LeconvertError
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.workdir.swap import is_converted
+
+__all__ = [
+    "Changes",
+    "compare_trees",
+    "read_changes",
+    "repairs_of",
+    "write_changes",
+]
+
+# Version 2 puts rows of tables into another order: who does not know of that would miss them.
+_FORMAT, _VERSIONS = "leconvert/repaired", (1, 2)
+_BLOCK_BYTES = 4 * 1024**2
+_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a repair changed.
+
+    Attributes:
+        number: 1 for the first repair of a dataset, one more for each later one.
+        fps: Frames a second, as numerator and denominator.
+        patched: Where in each patched video file the changed bytes are: offset and number.
+        joined: Video files whose samples were joined into a new file.
+        data: Changed columns of each data file.
+        episodes: Changed columns of ``meta/episodes``.
+        episode_rows: The row that each row of ``meta/episodes`` was before; empty where none moved.
+        task_rows: The row that each row of ``meta/tasks.parquet`` was before, where they were
+            ordered; they are numbered from 0.
+        info: Changed keys of ``meta/info.json``.
+        stats: Features whose statistics in ``meta/stats.json`` are new.
+    """
+
+    number: int
+    fps: tuple[int, int]
+    patched: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    joined: tuple[str, ...] = ()
+    data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    episodes: tuple[str, ...] = ()
+    episode_rows: tuple[int, ...] = ()
+    task_rows: tuple[int, ...] = ()
+    info: tuple[str, ...] = ()
+    stats: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: RepairPlan, number: int) -> Changes:
+        """Return what a plan changes."""
+        patches = {video.path: video.patch for video in plan.videos if video.patch is not None}
+        return cls(
+            number,
+            (plan.fps.numerator, plan.fps.denominator),
+            {path: (patch.offset, len(patch.new)) for path, patch in patches.items()},
+            tuple(video.path for video in plan.videos if video.patch is None),
+            {data.path: data.columns for data in plan.data},
+            tuple(sorted(plan.episodes)),
+            () if plan.episode_rows is None else tuple(plan.episode_rows.tolist()),
+            () if plan.task_rows is None else tuple(plan.task_rows.tolist()),
+            tuple(sorted(plan.info)),
+            tuple(sorted(plan.stats)),
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Changes:
+        """Read what `write_changes` wrote."""
+        return cls(
+            number=record["number"],
+            fps=(record["fps"][0], record["fps"][1]),
+            patched={path: (place[0], place[1]) for path, place in record["patched"].items()},
+            joined=tuple(record["joined"]),
+            data={path: tuple(names) for path, names in record["data"].items()},
+            episodes=tuple(record["episodes"]),
+            episode_rows=tuple(record.get("episode_rows", ())),
+            task_rows=tuple(record.get("task_rows", ())),
+            info=tuple(record["info"]),
+            stats=tuple(record["stats"]),
+        )
+
+
+def write_changes(root: Path, changes: Changes) -> None:
+    """Write the record below a dataset."""
+    fields = asdict(changes)
+    version = 2 if changes.episode_rows or changes.task_rows else 1
+    if version == 1:
+        del fields["episode_rows"], fields["task_rows"]
+    record = {"format": _FORMAT, "version": version, **fields}
+    (root / REPAIRED_PATH).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def read_changes(root: Path) -> Changes | None:
+    """Return what the last repair of a dataset changed, None where it was never repaired."""
+    return v3.read_meta_record(
+        root / REPAIRED_PATH,
+        _FORMAT,
+        _VERSIONS,
+        Changes.from_record,
+        next_step="Use the version of leconvert that wrote it, or restore the file from another "
+        "copy of the dataset.",
+    )
+
+
+def repairs_of(root: Path) -> int | None:
+    """Return how often the v3.0 dataset in a folder was repaired; None where there is none."""
+    if not is_converted(root):
+        return None
+    changes = read_changes(root)
+    return 0 if changes is None else changes.number
+
+
+def compare_trees(
+    source: Path,
+    result: Path,
+    changes: Changes,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> list[str]:
+    """Return where two trees differ in more than what a repair changed, one sentence each."""
+    names = {path for path in names_to_keep(source) if path != REPAIRED_PATH}
+    there = {path for path in names_to_keep(result) if path != REPAIRED_PATH}
+    if changes.stats:
+        there.discard(v3.STATS_PATH)
+        names.discard(v3.STATS_PATH)
+    differences = [f"{path} is not in the repaired dataset." for path in sorted(names - there)]
+    differences += [f"{path} is only in the repaired dataset." for path in sorted(there - names)]
+    if changes.episode_rows:
+        moved = {path for path in names & there if _is_of_episodes(path)}
+        differences += _compare_moved(source, result, sorted(moved), changes)
+        names -= moved
+    if changes.stats:
+        differences += _compare_json(source, result, v3.STATS_PATH, changes.stats)
+    with progress.stage("compare", len(names & there), "files") as stage:
+        for path in sorted(names & there):
+            if stop is not None and stop.is_set():
+                raise InterruptedRunError(
+                    "The comparison was interrupted; nothing was moved.",
+                    next_step="Run the same command again.",
+                )
+            try:
+                differences += _compare(source, result, path, changes)
+            except (LeconvertError, OSError, ValueError, pa.ArrowException) as error:
+                differences.append(f"{path} cannot be compared: {error}")
+            stage.advance(1)
+    return differences
+
+
+def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterator[str]:
+    one, other = source / path, result / path
+    if path in changes.patched or path in changes.joined:
+        yield from _compare_video(one, other, path, changes)
+    elif path in changes.data:
+        yield from _compare_table(one, other, path, changes.data[path])
+        if "task_index" in changes.data[path]:
+            yield from _compare_task_numbers(source, one, other, path, changes)
+    elif changes.episodes and _is_of_episodes(path):
+        yield from _compare_table(one, other, path, changes.episodes)
+    elif changes.task_rows and path == v3.TASKS_PATH:
+        yield from _compare_tasks(one, other, changes)
+    elif path == v3.INFO_PATH:
+        yield from _compare_json(source, result, path, changes.info)
+    elif not one.is_file():
+        # The same text may lead into either tree, and one that leads out of them may be another.
+        if one.readlink() != other.readlink() and one.resolve() != other.resolve():
+            yield f"{path} leads elsewhere."
+    elif not _same_bytes(one, other):
+        yield f"{path} has other bytes."
+
+
+def _compare_json(source: Path, result: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
+    try:
+        before = v3.read_json_object(source / path)
+    except (FileNotFoundError, ValueError):
+        before = {}
+    after = v3.read_json_object(result / path)
+    for key in changed:
+        before.pop(key, None)
+        after.pop(key, None)
+    if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
+        yield f"{path} differs in more than {', '.join(changed) or 'nothing'}."
+
+
+def _compare_video(one: Path, other: Path, path: str, changes: Changes) -> Iterator[str]:
+    before, after = media.read_clip_index(one), media.read_clip_index(other)
+    same_samples = (
+        np.array_equal(before.sizes, after.sizes)
+        and np.array_equal(before.keyframes, after.keyframes)
+        and np.array_equal(before.ranks, after.ranks)
+        and before.config_key == after.config_key
+    )
+    if not same_samples:
+        yield f"{path} has other packets, or has them in another order."
+        return
+    scale, frame_ticks = media.frame_ticks(Fraction(*changes.fps))
+    # time / timescale == rank * frame_ticks / scale, in whole numbers of any size
+    shown = after.presentation_times.astype(object) * scale
+    if not np.array_equal(shown, after.ranks.astype(object) * frame_ticks * after.timescale):
+        yield f"{path} has frames that are not at their exact time."
+    if path in changes.patched:
+        first, length = changes.patched[path]
+        if not _same_bytes(one, other, but=(first, first + length)):
+            yield f"{path} has other bytes than those of its times."
+    elif media.samples_sha256(before) != media.samples_sha256(after):
+        yield f"{path} has packets of other bytes."
+
+
+def _compare_table(one: Path, other: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
+    with pq.ParquetFile(one) as before, pq.ParquetFile(other) as after:
+        if not before.schema_arrow.equals(after.schema_arrow, check_metadata=True):
+            yield f"{path} has another schema."
+            return
+        if before.metadata.num_rows != after.metadata.num_rows:
+            yield f"{path} has another number of rows."
+            return
+        names = [name for name in before.schema_arrow.names if name not in changed]
+        for number, (old, new) in enumerate(
+            zip(_row_blocks(before, names), _row_blocks(after, names), strict=True)
+        ):
+            for name in names:
+                values = old.column(name).combine_chunks(), new.column(name).combine_chunks()
+                if not same_values(*values):
+                    yield f"{path} has other values of {name} in rows {number * _ROWS:,} and on."
+                    return
+
+
+def _is_of_episodes(path: str) -> bool:
+    return path.startswith(f"{v3.EPISODES_DIR}/") and path.endswith(".parquet")
+
+
+def _compare_moved(source: Path, result: Path, paths: list[str], changes: Changes) -> Iterator[str]:
+    """Compare the rows of ``meta/episodes``, each with that which it was before."""
+    before = [pq.read_table(source / path) for path in paths]
+    after = [pq.read_table(result / path) for path in paths]
+    for path, one, other in zip(paths, before, after, strict=True):
+        if not one.schema.equals(other.schema, check_metadata=True):
+            yield f"{path} has another schema."
+        if one.num_rows != other.num_rows:
+            yield f"{path} has another number of rows."
+    yield from _compare_rows(
+        pa.concat_tables(before),
+        pa.concat_tables(after),
+        v3.EPISODES_DIR,
+        changes.episode_rows,
+        changes.episodes,
+    )
+
+
+def _compare_tasks(one: Path, other: Path, changes: Changes) -> Iterator[str]:
+    before, after = pq.read_table(one), pq.read_table(other)
+    if not before.schema.equals(after.schema, check_metadata=True):
+        yield f"{v3.TASKS_PATH} has another schema."
+        return
+    yield from _compare_rows(before, after, v3.TASKS_PATH, changes.task_rows, ("task_index",))
+    if after.column("task_index").to_pylist() != list(range(after.num_rows)):
+        yield f"{v3.TASKS_PATH} is not numbered by row."
+
+
+def _compare_rows(
+    before: pa.Table, after: pa.Table, path: str, rows: tuple[int, ...], changed: tuple[str, ...]
+) -> Iterator[str]:
+    if sorted(rows) != list(range(before.num_rows)) or after.num_rows != before.num_rows:
+        yield f"{path} does not have each row once."
+        return
+    for name in before.column_names:
+        if name not in changed and not same_values(
+            before.column(name).take(pa.array(rows)).combine_chunks(),
+            after.column(name).combine_chunks(),
+        ):
+            yield f"{path} has other values of {name}."
+
+
+def _compare_task_numbers(
+    source: Path, one: Path, other: Path, path: str, changes: Changes
+) -> Iterator[str]:
+    """Compare what rows call their task, by the text that stood and stands at that number."""
+    numbers = v3.read_task_numbers(source)
+    new_of = {numbers[old]: new for new, old in enumerate(changes.task_rows)}
+    before, after = (
+        pq.read_table(file, columns=["task_index"]).column(0).to_pylist() for file in (one, other)
+    )
+    if [new_of.get(number) for number in before] != after:
+        yield f"{path} has rows of another task."
+
+
+def _row_blocks(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:
+    """Yield the rows in blocks of the same size, wherever row groups end."""
+    schema = pa.schema([file.schema_arrow.field(name) for name in names])
+    batches = file.iter_batches(_ROWS, columns=names, use_threads=False)
+    rows = file.metadata.num_rows
+    sizes = [min(_ROWS, rows - first) for first in range(0, rows, _ROWS)]
+    return tables.regrouped((batch.select(names) for batch in batches), schema, sizes)
+
+
+def _same_bytes(one: Path, other: Path, *, but: tuple[int, int] = (0, 0)) -> bool:
+    """Tell whether two files have the same bytes, but for one stretch."""
+    if one.stat().st_size != other.stat().st_size:
+        return False
+    with one.open("rb", buffering=0) as left, other.open("rb", buffering=0) as right:
+        position = 0
+        while True:
+            ours, theirs = left.read(_BLOCK_BYTES), right.read(_BLOCK_BYTES)
+            if len(ours) != len(theirs):
+                return False
+            if not ours:
+                return True
+            if ours != theirs:
+                first, stop = (max(0, place - position) for place in but)
+                if ours[:first] != theirs[:first] or ours[stop:] != theirs[stop:]:
+                    return False
+            position += len(ours)

@@ -1,0 +1,660 @@
+"""What of a v3.0 dataset is made right, and how: decided from what a check found.
+
+A repair takes nothing for wrong that `leconvert.dataset.check` does not find, and its plan says of
+every finding whether it is mended. What a file's frames or a feature's statistics will be is put to
+the same check before anything is written: a change after which it would find the same is not
+planned.
+
+Where an episode's frames begin in a video file is the one thing that cannot be read off: its
+``from_timestamp`` may be what is wrong. Frames are counted where the episodes of the file have as
+many as the file, in the order of their times or, where these are in none, of the episodes. They
+must begin at keyframes no more rarely than the stored times make them begin. Elsewhere (a file
+that was cut holds frames of no episode) the stored time decides, and episodes may not overlap.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import media
+from leconvert.dataset.check import (
+    AS_STORED,
+    DatasetCheck,
+    EpisodeSpans,
+    NewOrder,
+    VideoFrames,
+    check_feature_stats,
+    frames_of,
+    spans_findings,
+    spans_of,
+)
+from leconvert.dataset.findings import found
+from leconvert.dataset.formats import v3
+from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.values import DATA_STREAM, Extent, Finding, FloatArray, IntArray
+from leconvert.support.errors import SourceError, StorageError, UnreadableSourceError
+from leconvert.support.storage_errors import CHECK_DISK, storage_errors
+from leconvert.support.text import count
+
+__all__ = [
+    "INDEX_COLUMNS",
+    "DataRepair",
+    "RepairPlan",
+    "VideoRepair",
+    "moved",
+    "plan_repair",
+    "rows_are_certain",
+]
+
+_TIMES = frozenset(
+    {"frame-times", "shared-frames", "video-end", "video-neighbours", "video-frames"}
+)
+# What the check says of a file whose times are exact, too.
+_OF_EXACT_TIMES = frozenset({"float32-reach", "video-keyframe"})
+INDEX_COLUMNS = {
+    "index-column": "index",
+    "episode-column": "episode_index",
+    "frame-column": "frame_index",
+}
+"""Findings about columns that only count, and the column of each."""
+_RETIMED = {"timestamp-column": "timestamp"}
+_STATS = frozenset({"stats-aggregate", "stats-missing", "stats-shape", "stats-value"})
+# With these nobody knows how long episodes are, or which rows are whose.
+_ROWS_IN_DOUBT = frozenset({"rows", "episode-order", "file-order", "stray-data"})
+
+
+@dataclass(frozen=True, slots=True)
+class VideoRepair:
+    """What becomes of one video file.
+
+    Attributes:
+        path: It, relative to the dataset.
+        how: ``patch``: the same file with other times in its index. ``join``: its samples in a new
+            file, since no index of the same size can say the times.
+        patch: What is patched.
+        frames: Frames in it.
+    """
+
+    path: str
+    how: Literal["patch", "join"]
+    frames: int
+    patch: media.Patch | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataRepair:
+    """A data file that is written again with columns computed from its rows' places.
+
+    Attributes:
+        path: It, relative to the dataset.
+        columns: The columns that are computed, sorted.
+        episodes: Its episodes, shape (K,).
+        start: First row of each in the dataset.
+        length: Rows of each, which become its row groups.
+        task_numbers: What rows call each task now, ascending, where they shall call it by its row.
+    """
+
+    path: str
+    columns: tuple[str, ...]
+    episodes: IntArray
+    start: IntArray
+    length: IntArray
+    task_numbers: IntArray | None = None
+
+    def values(self, fps: Fraction, stored: Path) -> dict[str, npt.NDArray[Any]]:
+        """Return the new values of each column, arrays of shape (rows,)."""
+        frame = np.arange(self.length.sum())
+        frame -= np.repeat(np.cumsum(self.length) - self.length, self.length)
+        values: dict[str, npt.NDArray[Any]] = {
+            "index": np.repeat(self.start, self.length) + frame,
+            "episode_index": np.repeat(self.episodes, self.length),
+            "frame_index": frame,
+            "timestamp": frame / float(fps),
+        }
+        if self.task_numbers is not None:
+            with storage_errors(stored):
+                column = pq.read_table(stored, columns=["task_index"]).column(0)
+            values["task_index"] = np.searchsorted(self.task_numbers, column.to_numpy())
+        return {name: values[name] for name in self.columns}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RepairPlan:
+    """All that a repair changes; what it does not name stays as it is.
+
+    Attributes:
+        root: The dataset.
+        fps: Its frame rate.
+        videos: Video files that change, in the order of their paths.
+        data: Data files that change, likewise.
+        episodes: New values of columns of ``meta/episodes``, arrays of shape (E,).
+        episode_rows: The stored row of each episode, shape (E,), where rows of ``meta/episodes``
+            are put into another order.
+        task_rows: The stored row of each task, shape (T,), where ``meta/tasks.parquet`` is put into
+            another order or its rows are numbered anew.
+        info: New values in ``meta/info.json``.
+        stats: New statistics by feature, for ``meta/stats.json``.
+        mended: Findings that will be gone.
+        left: Findings that will stay.
+        remarks: What else to know, one sentence each.
+        extent: Episodes, frames and features of the dataset; None where they are not known.
+    """
+
+    root: Path
+    fps: Fraction
+    videos: tuple[VideoRepair, ...] = ()
+    data: tuple[DataRepair, ...] = ()
+    episodes: Mapping[str, npt.NDArray[Any] | pa.Array] = field(default_factory=dict)
+    episode_rows: IntArray | None = None
+    task_rows: IntArray | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mended: tuple[Finding, ...] = ()
+    left: tuple[Finding, ...] = ()
+    remarks: tuple[str, ...] = ()
+    extent: Extent | None = None
+
+    def __bool__(self) -> bool:
+        changed = (self.videos, self.data, self.episodes, self.info, self.stats)
+        return self.puts_in_order or any(changed)
+
+    @property
+    def puts_in_order(self) -> bool:
+        """Whether rows of tables get other places or numbers."""
+        tables = self.episode_rows is not None or self.task_rows is not None
+        return tables or "episode_index" in self.episodes
+
+    @property
+    def errors_left(self) -> tuple[Finding, ...]:
+        """Findings that stay and keep LeRobot from loading the dataset, or make it load wrongly."""
+        return tuple(finding for finding in self.left if finding.severity == "error")
+
+    def summary(self) -> tuple[str, ...]:
+        """Return what is changed, one line a kind."""
+        lines = []
+        for how, said in (("patch", "new times in the index of"), ("join", "joined again:")):
+            files = [video for video in self.videos if video.how == how]
+            if files:
+                frames = sum(video.frames for video in files)
+                lines.append(f"{said} {count(len(files), 'video file')} ({count(frames, 'frame')})")
+        if self.data:
+            names = sorted({name for data in self.data for name in data.columns})
+            lines.append(f"{', '.join(names)} in {count(len(self.data), 'data file')}")
+        if self.episode_rows is not None:
+            lines.append(f"the order of the rows of {v3.EPISODES_DIR}")
+        if self.task_rows is not None:
+            is_moved = moved(self.task_rows) is not None
+            what = "the order and numbers of the rows" if is_moved else "task_index"
+            lines.append(f"{what} of {v3.TASKS_PATH}")
+        if self.episodes:
+            names = sorted({name.rpartition("/")[2] for name in self.episodes})
+            lines.append(f"{', '.join(names)} in {v3.EPISODES_DIR}")
+        if self.info:
+            changes = ", ".join(f"{key} = {value:,}" for key, value in sorted(self.info.items()))
+            lines.append(f"{changes} in {v3.INFO_PATH}")
+        if self.stats:
+            lines.append(f"statistics of {', '.join(sorted(self.stats))} in {v3.STATS_PATH}")
+        return tuple(lines)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "videos": [
+                {
+                    "path": video.path,
+                    "how": video.how,
+                    "frames": video.frames,
+                    "patched_bytes": len(video.patch.new) if video.patch else None,
+                }
+                for video in self.videos
+            ],
+            "data": [{"path": data.path, "columns": list(data.columns)} for data in self.data],
+            "episodes": sorted(self.episodes),
+            "orders_episodes": self.episode_rows is not None,
+            "orders_tasks": self.task_rows is not None,
+            "info": dict(self.info),
+            "stats": sorted(self.stats),
+            "mended": [asdict(finding) for finding in self.mended],
+            "left": [asdict(finding) for finding in self.left],
+            "remarks": list(self.remarks),
+        }
+
+
+def rows_are_certain(check: DatasetCheck) -> bool:
+    """Tell whether it is known which rows are whose, and all of them are there."""
+    return not any(
+        finding.code in _ROWS_IN_DOUBT
+        or (finding.code in ("missing-file", "unreadable-file") and finding.stream == DATA_STREAM)
+        for finding in check.findings
+    )
+
+
+def moved(rows: IntArray | None) -> IntArray | None:
+    """Return an order if it is another than the stored one."""
+    return None if rows is None or np.array_equal(rows, np.arange(len(rows))) else rows
+
+
+def plan_repair(
+    check: DatasetCheck,
+    *,
+    retime: bool = False,
+    order: NewOrder = AS_STORED,
+    stored: Collection[Finding] = (),
+) -> RepairPlan:
+    """Decide what a repair changes.
+
+    Files are read, nothing is written.
+
+    Args:
+        check: What a check found, of the dataset in that order.
+        retime: Whether timestamps of rows become ``frame_index / fps``, where they are not.
+        order: The order in which the rows of its tables will be.
+        stored: What was found of the dataset in the order in which it is stored.
+    """
+    declared, table, ranges = check.declared, check.table, check.ranges
+    if declared is None or table is None or ranges is None:
+        return RepairPlan(check.root, Fraction(1), left=tuple(check.findings))
+    planner = _Planner(check, declared, table, ranges, order, retime=retime)
+    plan = planner.plan()
+    there = {finding.code for finding in check.findings}
+    by_order = tuple(finding for finding in stored if finding.code not in there)
+    return replace(plan, mended=by_order + plan.mended)
+
+
+class _Planner:
+    """Collects changes and, with each, the findings that it mends."""
+
+    def __init__(
+        self,
+        check: DatasetCheck,
+        declared: v3.Declared,
+        table: v3.EpisodeTable,
+        ranges: v3.Ranges,
+        order: NewOrder,
+        *,
+        retime: bool,
+    ) -> None:
+        self._check = check
+        self._order = order
+        self._episode_rows = moved(order.episodes)
+        self._declared = declared
+        self._table = table
+        self._ranges = ranges
+        self._retime = retime
+        self._episodes: dict[str, npt.NDArray[Any] | pa.Array] = {}
+        self._videos: list[VideoRepair] = []
+        self._data: list[DataRepair] = []
+        self._info: dict[str, Any] = {}
+        self._stats: dict[str, Mapping[str, Any]] = {}
+        self._remarks: list[str] = []
+        self._findings = list(check.findings)
+        self._of_path: defaultdict[str | None, list[Finding]] = defaultdict(list)
+        for finding in self._findings:
+            self._of_path[finding.path].append(finding)
+        # By identity: two findings may say the same.
+        self._gone: dict[int, Finding] = {}
+        self._untimed = check.untimed.copy()
+
+    def plan(self) -> RepairPlan:
+        codes = {finding.code for finding in self._check.findings}
+        if self._order.episodes is not None and self._episode_rows is None:
+            self._episodes["episode_index"] = np.arange(len(self._table))
+        if rows_are_certain(self._check):
+            self._plan_ranges(codes)
+            self._plan_data()
+            self._plan_tasks()
+        self._plan_locations(codes)
+        self._plan_videos()
+        self._plan_stats()
+        return RepairPlan(
+            self._check.root,
+            self._declared.fps,
+            tuple(sorted(self._videos, key=lambda video: video.path)),
+            tuple(sorted(self._data, key=lambda data: data.path)),
+            self._episodes,
+            self._episode_rows,
+            self._order.tasks,
+            self._info,
+            self._stats,
+            tuple(self._gone.values()),
+            tuple(self._left),
+            tuple(self._remarks),
+            Extent(self._check.episodes, self._check.frames, len(self._declared.features)),
+        )
+
+    def _codes(self, path: str) -> set[str]:
+        """Return what is still wrong with a file."""
+        return {each.code for each in self._of_path.get(path, ()) if id(each) not in self._gone}
+
+    def _mend(self, codes: Collection[str], path: str | None = None) -> None:
+        """Take findings of these kinds, of one file or all, for mended."""
+        among = self._findings if path is None else self._of_path.get(path, [])
+        self._gone.update({id(each): each for each in among if each.code in codes})
+
+    @property
+    def _left(self) -> list[Finding]:
+        return [each for each in self._findings if id(each) not in self._gone]
+
+    def _plan_ranges(self, codes: set[str]) -> None:
+        start, length = self._ranges.start, self._ranges.length
+        if "episode-range" in codes:
+            if length.min() < 1:
+                return
+            wanted = {
+                "dataset_from_index": start,
+                "dataset_to_index": start + length,
+                "length": length,
+            }
+            self._episodes |= wanted
+            self._mend({"episode-range"})
+        if "totals" in codes:
+            totals = {
+                "total_episodes": len(self._table),
+                "total_frames": int(length.sum()),
+                "total_tasks": None if self._check.tasks is None else len(self._check.tasks),
+            }
+            for key, value in totals.items():
+                if value is not None and self._declared.raw.get(key) != value:
+                    self._info[key] = value
+            self._mend({"totals"})
+
+    def _plan_locations(self, codes: set[str]) -> None:
+        reader = v3.EpisodesReader(self._check.root)
+        moves_far = self._episode_rows is not None and len(reader.paths) > 1
+        if "episodes-location" not in codes and not moves_far:
+            return
+        columns: dict[str, list[int]] = {name: [] for name in v3.LOCATION_COLUMNS}
+        for path in reader.paths:
+            if not set(v3.LOCATION_COLUMNS) <= set(reader.schema(path).names):
+                return
+            numbers = [part.rpartition("-")[2] for part in Path(path).with_suffix("").parts[-2:]]
+            if not all(number.isdecimal() for number in numbers):
+                return
+            rows = sum(
+                block.num_rows for block in reader.blocks(lambda name: name == "length", path)
+            )
+            for name, number in zip(v3.LOCATION_COLUMNS, numbers, strict=True):
+                columns[name] += [int(number)] * rows
+        self._episodes |= {name: np.array(values) for name, values in columns.items()}
+        self._mend({"episodes-location"})
+
+    def _plan_data(self) -> None:
+        wanted = INDEX_COLUMNS | (_RETIMED if self._retime else {})
+        numbers = self._order.task_numbers
+        if numbers is not None and np.array_equal(numbers, np.arange(len(numbers))):
+            numbers = None  # rows call tasks by the rows that they will have
+        for routed in self._check.files.get(DATA_STREAM, []):
+            codes = self._codes(routed.path) & wanted.keys()
+            columns = {wanted[code] for code in codes}
+            if numbers is not None:
+                columns.add("task_index")
+            if not columns:
+                continue
+            self._data.append(
+                DataRepair(
+                    routed.path,
+                    tuple(sorted(columns)),
+                    routed.episodes,
+                    self._ranges.start[routed.episodes],
+                    self._ranges.length[routed.episodes],
+                    numbers,
+                )
+            )
+            self._mend({*codes, "row-groups"}, routed.path)
+            if "timestamp-column" in codes:
+                self._untimed[routed.episodes] = False
+
+    def _plan_tasks(self) -> None:
+        """Let episodes list the tasks that only their rows have.
+
+        A task that only the list has may be what somebody knew better: it stays for him to decide.
+        """
+        texts = self._check.tasks
+        if texts is None or not self._check.other_tasks:
+            return
+        reader = v3.EpisodesReader(self._check.root)
+        listed: list[list[str]] = []
+        for block in reader.blocks(lambda name: name == "tasks"):
+            listed += block.column(0).to_pylist()
+        if self._episode_rows is not None:
+            listed = [listed[row] for row in self._episode_rows]
+        is_changed = False
+        for path, other in self._check.other_tasks.items():
+            added = {
+                episode: sorted(tasks.of_rows - tasks.listed)
+                for episode, tasks in other.items()
+                if tasks.listed < tasks.of_rows
+            }
+            for episode, tasks in added.items():
+                listed[episode] = [*listed[episode], *(texts[task] for task in tasks)]
+            if added:
+                is_changed = True
+                self._mend({"episode-tasks"}, path)
+                rest = {episode: told for episode, told in other.items() if episode not in added}
+                if rest:
+                    self._findings.append(v3.episode_tasks_finding(path, rest))
+        if is_changed:
+            self._episodes["tasks"] = pa.array(listed, pa.list_(pa.string()))
+
+    def _plan_videos(self) -> None:
+        for stream, files in self._check.files.items():
+            if stream == DATA_STREAM:
+                continue
+            for routed in files:
+                codes = self._codes(routed.path) & _TIMES
+                if codes:
+                    self._plan_video(stream, routed, codes)
+
+    def _plan_video(self, stream: str, routed: v3.RoutedFile, codes: set[str]) -> None:
+        path = self._check.root / routed.path
+        try:
+            index = media.read_clip_index(path)
+            patch = media.retiming(path, self._declared.fps)
+        except UnreadableSourceError as error:
+            self._remarks.append(f"{routed.path} is left as it is: {error.message}")
+            return
+        placed, fps = self._table.placed[stream], self._declared.fps
+        frames = frames_of(index)
+        spans = _located(frames, spans_of(frames, routed, placed, self._ranges), fps)
+        if spans is None:
+            self._remarks.append(
+                f"{routed.path} is left as it is: its episodes begin at no certain frames, since "
+                "their times overlap and they do not have as many frames as the file together."
+            )
+            return
+        exact = _exact_frames(frames, fps)
+        spans = _exact_spans(spans, fps)
+        timed = ~self._untimed[spans.episodes]
+        expected = {
+            code: (message, int(spans.episodes[at]))
+            for code, message, at in spans_findings(exact, spans, fps, timed)
+        }
+        if codes <= expected.keys():
+            return  # nothing of it can be told from its times
+        if patch is None:
+            self._videos.append(VideoRepair(routed.path, "join", index.num_samples))
+        elif patch.old != patch.new:
+            self._videos.append(VideoRepair(routed.path, "patch", index.num_samples, patch))
+        for name, stored, exact_seconds in (
+            ("from_timestamp", placed.begin_seconds, spans.from_seconds),
+            ("to_timestamp", placed.end_seconds, spans.to_seconds),
+        ):
+            column = f"{stream}/{name}"
+            changed = self._episodes.get(column, stored).copy()
+            changed[spans.episodes] = exact_seconds
+            if not np.array_equal(changed, self._episodes.get(column, stored)):
+                self._episodes[column] = changed
+        present = self._codes(routed.path)
+        self._mend((_TIMES | _OF_EXACT_TIMES) - expected.keys(), routed.path)
+        for code, (message, episode) in expected.items():
+            if code not in present:  # the times that were wrong hid it
+                said = f"{routed.path}: {message}"
+                self._findings.append(
+                    found(code, said, episode=episode, stream=stream, path=routed.path)
+                )
+
+    def _plan_stats(self) -> None:
+        of_stats = [
+            finding
+            for finding in self._left
+            if finding.code in _STATS or finding.path == v3.STATS_PATH
+        ]
+        stale = {finding.stream for finding in of_stats if finding.severity != "info"}
+        if not stale & {None, *self._declared.features}:
+            return
+        features = self._declared.features
+        is_gone = None in stale
+        wanted = {
+            key: feature
+            for key, feature in features.items()
+            if (key in self._check.stats and (is_gone or key in stale))
+            or (is_gone and key in DEFAULT_COLUMNS)
+        }
+        if not wanted:
+            return
+        tables = [str(self._check.root / each.path) for each in self._check.files[DATA_STREAM]]
+        # Of columns that are counted anew the stored rows are not what the result has.
+        as_stored = wanted.keys() - (DEFAULT_COLUMNS.keys() if self._data else ())
+        fresh = _aggregated(self._check.root, wanted, as_stored, tables)
+        stored = self._stored_stats(is_gone=is_gone)
+        for key, feature in wanted.items():
+            total = fresh.get(key)
+            if total is None:
+                continue
+            entry = {name: np.asarray(value).tolist() for name, value in total.items()}
+            old = stored.get(key)
+            if isinstance(old, Mapping):
+                kept = [name for name in old if name not in entry]
+                if kept:
+                    names = ", ".join(kept)
+                    self._remarks.append(
+                        f"{names} of {key} stay as they are: the episodes hold none to add up."
+                    )
+                entry |= {name: old[name] for name in kept}
+            if any(check_feature_stats(feature, entry, self._check.stats.get(key))):
+                continue
+            self._stats[key] = entry
+        for finding in of_stats:
+            is_all = is_gone and finding.stream is None and bool(self._stats)
+            if finding.stream in self._stats or is_all:
+                self._gone[id(finding)] = finding
+
+    def _stored_stats(self, *, is_gone: bool) -> Mapping[str, Any]:
+        """Return what the file holds, nothing if it is missing or damaged.
+
+        A disk that fails for a moment does not make it either.
+        """
+        path = self._check.root / v3.STATS_PATH
+        try:
+            with storage_errors(path):
+                stored = v3.read_json_object(path)
+        except (FileNotFoundError, ValueError):
+            return {}
+        if is_gone:
+            raise StorageError(
+                f"{path} could not be read at first, and then it could.",
+                path=str(path),
+                next_step=CHECK_DISK,
+            )
+        return stored
+
+
+def _seconds(frame: IntArray, fps: Fraction) -> FloatArray:
+    # Both are whole numbers below 2**53, so that only the division rounds.
+    seconds: FloatArray = frame * fps.denominator / fps.numerator
+    return seconds
+
+
+def _exact_frames(frames: VideoFrames, fps: Fraction) -> VideoFrames:
+    return replace(frames, seconds=_seconds(np.arange(len(frames.seconds)), fps))
+
+
+def _exact_spans(spans: EpisodeSpans, fps: Fraction) -> EpisodeSpans:
+    begin, end = _seconds(spans.begin, fps), _seconds(spans.stop, fps)
+    return EpisodeSpans(spans.episodes, spans.begin, spans.length, begin, end)
+
+
+def _located(frames: VideoFrames, stored: EpisodeSpans, fps: Fraction) -> EpisodeSpans | None:
+    """Return where the episodes of a file begin, or None where that is not certain."""
+    num_frames = len(frames.seconds)
+    if int(stored.length.sum()) == num_frames:
+        by_number = np.argsort(stored.episodes)
+        lies = v3.order_in_file(stored.from_seconds[by_number], stored.length[by_number], fps)
+        if lies is None:
+            return None
+        order = by_number[lies]
+        length = stored.length[order]
+        counted = EpisodeSpans(
+            stored.episodes[order],
+            np.cumsum(length) - length,
+            length,
+            stored.from_seconds[order],
+            stored.to_seconds[order],
+        )
+        # Frames that nothing can be decoded from show that it was cut and filled elsewhere.
+        if _keyframes(frames, counted) < _keyframes(frames, stored):
+            return None
+        return counted
+    overlap = bool((stored.begin[1:] < stored.stop[:-1]).any())
+    return None if overlap or int(stored.stop.max()) > num_frames else stored
+
+
+def _keyframes(frames: VideoFrames, spans: EpisodeSpans) -> int:
+    last = len(frames.seconds) - 1
+    return int(np.count_nonzero(frames.keyframes[spans.begin.clip(0, last)]))
+
+
+def _aggregated(
+    root: Path,
+    features: Mapping[str, v3.Feature],
+    as_stored: Collection[str],
+    tables: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+    """Add the statistics of episodes up as a conversion does; quantiles of columns are of rows."""
+    from leconvert.dataset.statistics import columns_with_quantiles, dataset_quantiles
+
+    aggregate = v3.StatsAggregator()
+    try:
+        for episode, stats in enumerate(_episode_stats(root, set(features))):
+            aggregate.update(stats, episode_index=episode)
+        total: dict[str, dict[str, Any]] = aggregate.result()
+    except SourceError:
+        return {}
+    declared = {name: {"dtype": features[name].dtype} for name in as_stored}
+    names = columns_with_quantiles(total, declared)
+    shapes = {name: np.shape(total[name]["mean"]) for name in names}
+    with suppress(UnreadableSourceError):  # else bounds of them stay
+        for name, found in dataset_quantiles(tables, shapes).items():
+            total[name] |= found
+    return total
+
+
+def _episode_stats(root: Path, features: set[str]) -> Iterator[dict[str, dict[str, Any]]]:
+    reader = v3.EpisodesReader(root)
+    columns = {
+        f"stats/{feature}/{name}": (feature, name)
+        for path in reader.paths
+        for column in reader.schema(path).names
+        if column.startswith("stats/")
+        for feature, _, name in [column.removeprefix("stats/").rpartition("/")]
+        if feature in features
+    }
+    for block in reader.blocks(lambda name: name in columns):
+        for row in block.to_pylist():
+            stats: dict[str, dict[str, Any]] = {}
+            for column, value in row.items():
+                feature, name = columns[column]
+                if value is not None:
+                    stats.setdefault(feature, {})[name] = value
+            yield stats

@@ -1,0 +1,1269 @@
+"""Looks after what runs leave: removes it, puts a kept source back, gives batches back.
+
+**Removal.** What may go is decided from records and from what is there, never from names or ages
+alone:
+
+- a run that its work dir no longer names was given up by ``--restart``, or was never planned to the
+  end; unless it was interrupted between the moves of its swap: then the dataset lies elsewhere;
+- the run that the work dir names goes once it is finished and its result stands at the target;
+- of a run under way go attempts whose batch is done by another attempt, and new trees of packers
+  that a later packer replaced;
+- a new tree goes only if it carries its run's mark: after an exchange the source has its name.
+
+The planner's lock is held throughout, and a run's packer lock while its things are removed. As a
+lock may be lost, all is asked again right before it is removed, and whether a packer began since.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Any
+
+from leconvert.dataset.files import dataset_with_meta
+from leconvert.dataset.formats.v2 import INFO_PATH
+from leconvert.dataset.formats.v3 import REPAIRS_PATH, STATS_PATH, TASKS_PATH, Dataset, read_repairs
+from leconvert.dataset.scan import FileFacts
+from leconvert.model.repairs import NO_REPAIRS, Repairs
+from leconvert.model.selection import EpisodeRanges
+from leconvert.run.appending import what_is_lost
+from leconvert.run.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
+from leconvert.run.leasing.leases import Observed
+from leconvert.run.leasing.state import Outcome, Wait, derive_state
+from leconvert.run.packer import (
+    TreePair,
+    facts_of_tree,
+    remove_compared,
+    rest_of_removal,
+    tree_facts,
+)
+from leconvert.run.proof import VerificationReport, reason_to_keep, verify_pair
+from leconvert.run.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
+from leconvert.support.errors import (
+    BusyError,
+    InterruptedRunError,
+    LeconvertError,
+    StorageError,
+    TargetError,
+    UnreadableSourceError,
+    UsageError,
+    VerificationError,
+    WorkDirError,
+)
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.storage_errors import any_storage_errors, storage_errors
+from leconvert.support.text import first_few
+from leconvert.workdir.former import FormerState, former_states
+from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
+from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
+from leconvert.workdir.journal import Journal, JournalState, PackStep
+from leconvert.workdir.locks import packer_lock, planner_lock, remove_planner_lock, target_lock
+from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir, target_lock_path
+from leconvert.workdir.removal import (
+    is_being_removed,
+    remove_leftovers,
+    remove_new_tree,
+    set_work_dir_aside,
+)
+from leconvert.workdir.run import Manifest, OpenedRun, read_manifest
+from leconvert.workdir.swap import (
+    META,
+    codebase_version,
+    has_source_tables,
+    is_converted,
+    is_listed,
+    is_new_tree,
+    kept_meta,
+    mark_tree,
+    marked_by,
+    old_dir,
+    old_of_swap,
+    remove_mark,
+    removed_dir,
+    removed_old_dir,
+    result_aside,
+    run_of,
+    staging_trees,
+    swap_back,
+    take_back_undo,
+    work_dir_beside,
+)
+
+__all__ = [
+    "CleanReport",
+    "Holder",
+    "Leftover",
+    "ReleaseReport",
+    "UndoReport",
+    "Verdict",
+    "clean_former_states",
+    "clean_kept_source",
+    "clean_work_dir",
+    "judge",
+    "newest_kept",
+    "release_batches",
+    "undo_conversion",
+]
+
+
+_ATTEMPT = re.compile(r"([0-9]{4,})-")
+_HALF_REMOVED = "its removal was interrupted"
+_NO_MARK = "it does not carry its run's mark, and may hold a dataset"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something that a run left.
+
+    Attributes:
+        path: Where it is.
+        kind: ``run``, ``attempt``, ``new tree``, ``outline``, ``work dir``, ``kept source``,
+            ``former state`` or ``record``.
+        removable: Whether it may go.
+        reason: Why, or why not, as half a sentence.
+    """
+
+    path: Path
+    kind: str
+    removable: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """What was found, and what became of it.
+
+    Attributes:
+        dry_run: Whether nothing was removed.
+        removed: What was removed, or would be.
+        kept: What stays, and why.
+    """
+
+    dry_run: bool
+    removed: tuple[Leftover, ...]
+    kept: tuple[Leftover, ...]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        record = asdict(self)
+        for name in ("removed", "kept"):
+            record[name] = [{**row, "path": str(row["path"])} for row in record[name]]
+        return record
+
+
+def clean_work_dir(
+    root: Path, *, target: Path | None = None, give_up: bool = False, dry_run: bool = False
+) -> CleanReport:
+    """Remove what the runs of a work dir left."""
+    work = WorkDir(root)
+    folders = (work.runs_dir, work.outlines_dir)
+    if not work.current.exists() and not any(folder.is_dir() for folder in folders):
+        if target is None and _is_only_locked(work):
+            if not dry_run:
+                _remove_empty(work)
+        elif target is None and not _is_empty(root):
+            raise WorkDirError(
+                f"{root} is no work dir.",
+                path=str(root),
+                next_step="Give the folder that `leconvert plan` or `leconvert convert` printed, "
+                "or --of DATASET.",
+            )
+        strange = () if target is None else tuple(_strange_trees(target, set()))
+        return CleanReport(dry_run, (), strange)
+    if work.is_fleet():
+        raise WorkDirError(
+            f"{root} is the work dir of a fleet; each of its datasets has one of its own.",
+            path=str(root),
+            next_step=f"`leconvert clean {shlex.quote(str(root / 'datasets'))}/NAME` removes what "
+            "the conversion of one left. Once nobody works on the fleet, nothing needs the folder.",
+        )
+    with ExitStack() as held:
+        if not dry_run:
+            held.enter_context(planner_lock(work))
+        current = work.current_run_id()
+        seen = {run_id: _generation(work, run_id) for run_id in work.list_runs()}
+        found = list(_leftovers(work, give_up=give_up, locks=None if dry_run else held))
+        found += _outlines(work, {row.path for row in found if row.removable})
+        if target is not None:
+            found += _strange_trees(target, set(work.list_runs()))
+        removable = [row for row in found if row.removable]
+        planned = [_planned(work.run(run_id), run_id) for run_id in seen]
+        targets = {target, *(Path(each.target) for each in planned if each is not None)}
+        if not dry_run:
+            # What only records can explain goes before the records.
+            for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
+                _remove(work, row, current, seen)
+    if not dry_run:
+        for place in targets:
+            if (
+                place is not None and target_lock_path(place).parent.exists()
+            ):  # of a packer that died
+                with suppress(BusyError, StorageError, OSError), target_lock(place, "-"):
+                    pass
+        for row in removable:
+            _remove_unlocked(work, row)
+        if work.root.is_dir():
+            _remove_empty(work)
+    kept = tuple(row for row in found if not row.removable)
+    return CleanReport(dry_run, tuple(removable), kept)
+
+
+_ORDER = ("new tree", "attempt", "work dir", "run", "outline")
+
+
+def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iterator[Leftover]:
+    current = work.current_run_id()
+    runs = work.list_runs()
+    for run_id in runs:
+        run = work.run(run_id)
+        try:
+            if locks is not None:
+                locks.enter_context(packer_lock(run, run_id))
+            target, state = _target(run, run_id), Journal(run, run_id).read()
+        except BusyError as busy:
+            yield Leftover(run.root, "run", False, f"a packer is at work: {busy.message}")
+            continue
+        for tree in [] if target is None else _trees(target, run_id):
+            if is_being_removed(tree):
+                yield _judged(tree, run_id, _HALF_REMOVED)
+        if run_id != current:
+            why = "its work dir names another run" if current else "its work dir names no run"
+            yield from _given_up(run, run_id, target, state, why)
+        elif state.step is PackStep.FINISHED:
+            yield _finished(work, run, _planned(run, run_id), alone=len(runs) == 1)
+        elif give_up:
+            _check_nobody_holds(run, run_id)
+            yield from _given_up(run, run_id, target, state, "it is discarded now")
+        else:
+            yield from _losers(run, run_id)
+            yield from _replaced_trees(run_id, target, state)
+            yield Leftover(run.root, "run", False, "it is under way; --give-up removes it")
+
+
+def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
+    """Name outlines of sources on the Hub; one that a run needs stays with it."""
+    if work.root in going or not work.outlines_dir.is_dir():
+        return
+    needed: set[Path] = set()
+    for run_id in work.list_runs():
+        run = work.run(run_id)
+        if run.root not in going:
+            try:
+                needed.add(Path(read_manifest(run, run_id).source).parent)
+            except WorkDirError:
+                if run.manifest.exists():
+                    return  # it may need any of them: another version of leconvert can tell
+    for outline in sorted(work.outlines_dir.iterdir()):
+        if outline not in needed:
+            yield Leftover(outline, "outline", True, "no run needs it")
+
+
+def _target(run: RunPaths, run_id: str) -> Path | None:
+    """Return what a run's swap exchanges."""
+    manifest = _planned(run, run_id)
+    return None if manifest is None else manifest.exchanged
+
+
+def _planned(run: RunPaths, run_id: str) -> Manifest | None:
+    with suppress(WorkDirError):
+        return read_manifest(run, run_id)
+    return None  # never planned to the end, so that nobody ever worked on it
+
+
+def _given_up(
+    run: RunPaths, run_id: str, target: Path | None, state: JournalState, why: str
+) -> Iterator[Leftover]:
+    between = None if target is None else _between_moves(target, run_id, state)
+    if between is not None:
+        yield Leftover(run.root, "run", False, between)
+        return
+    trees = [] if target is None else _whole_trees(target, run_id)
+    rows = [_judged(tree, run_id, f"of run {run_id}: {why}") for tree in trees]
+    yield from rows
+    if all(row.removable for row in rows):
+        yield Leftover(run.root, "run", True, why)
+    else:
+        yield Leftover(run.root, "run", False, "a tree of its name may hold a dataset")
+
+
+def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None:
+    """Say why the dataset may lie elsewhere than at the target, None where it does not."""
+    again = "its own command, given again, puts that right"
+    with suppress(FileNotFoundError):
+        if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
+            return None
+        if marked_by(target) == run_id:
+            return f"it was interrupted when its result had taken the place of {target}; {again}"
+        old = old_of_swap(target, state.swap)
+        if old is not None and is_listed(old, LOCAL) > is_listed(target, LOCAL):
+            return f"it was interrupted between two renames, and the dataset is {old}; {again}"
+    return None
+
+
+def _judged(tree: Path, run_id: str, why: str) -> Leftover:
+    with suppress(FileNotFoundError):
+        if not is_new_tree(tree, run_id):
+            return Leftover(tree, "new tree", False, _NO_MARK)
+    return Leftover(tree, "new tree", True, why)
+
+
+def _trees(target: Path, run_id: str) -> list[Path]:
+    with suppress(FileNotFoundError):
+        return [path for owner, path in staging_trees(target) if owner == run_id]
+    return []
+
+
+def _whole_trees(target: Path, run_id: str) -> list[Path]:
+    return [tree for tree in _trees(target, run_id) if not is_being_removed(tree)]
+
+
+def _finished(work: WorkDir, run: RunPaths, manifest: Manifest | None, *, alone: bool) -> Leftover:
+    if manifest is None:
+        reason = f"it is finished, but {run.manifest.name} cannot be read"
+        return Leftover(run.root, "run", False, reason)
+    target, to = Path(manifest.target), manifest.to
+    if not is_converted(target, to):
+        return Leftover(run.root, "run", False, f"it is finished, but {target} is no {to} dataset")
+    reason = f"it is finished; the result is {target}"
+    if alone and work.root == default_work_dir(target):
+        return Leftover(work.root, "work dir", True, reason)
+    return Leftover(run.root, "run", True, reason)
+
+
+def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
+    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
+    for batch_id in sorted(list_batches(run.done_dir)):
+        folder = run.attempts_of(batch_id)
+        try:
+            attempts = sorted(path for path in folder.iterdir() if _ATTEMPT.match(path.name))
+            winner = run.root / str(read_done(run, run_id, batch_id)["attempt"])
+        except (FileNotFoundError, WorkDirError):
+            continue  # collected already, or damaged: the packer opens the batch again
+        if winner not in attempts:
+            continue
+        generations = log.read(batch_id).generations
+        ended = {g.number for g in generations if g.outcome is not None or g is not generations[-1]}
+        for attempt in attempts:
+            found = _ATTEMPT.match(attempt.name)
+            if attempt != winner and found and int(found[1]) in ended:
+                reason = f"batch {batch_id} was done by {winner.name}"
+                yield Leftover(attempt, "attempt", True, reason)
+
+
+def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> Iterator[Leftover]:
+    if target is None or _between_moves(target, run_id, state) is not None:
+        return
+    trees = _whole_trees(target, run_id)
+    for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
+        yield _judged(tree, run_id, "a later packer works in another one")
+
+
+def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
+    """Name new trees whose run is not known here; they cannot be judged."""
+    with suppress(FileNotFoundError):
+        for run_id, tree in staging_trees(target):
+            if run_id not in known and is_being_removed(tree):
+                yield _judged(tree, run_id, _HALF_REMOVED)
+            elif run_id in REPAIR_RUNS:
+                reason = "a repair was interrupted; its own command, given again, removes it"
+                yield Leftover(tree, "new tree", False, reason)
+            elif run_id not in known:
+                reason = f"the records of run {run_id} are in another work dir, or gone"
+                yield Leftover(tree, "new tree", False, reason)
+
+
+def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
+    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
+    open_batches = list_batches(run.leases_dir) - list_batches(run.done_dir)
+    held = []
+    for batch_id in sorted(open_batches - list_batches(run.failed_dir)):
+        latest = log.read(batch_id).latest
+        if latest is None or latest.outcome is not None:
+            continue
+        holder = log.holder(batch_id, latest.number)
+        if not process_is_gone(holder):
+            held.append(f"batch {batch_id}: process {holder.get('pid')} on {holder.get('host')}")
+    if held:
+        raise BusyError(
+            f"{len(held)} batches of run {run_id} are held.",
+            path=str(run.root),
+            details=held,
+            next_step="End these workers; what a dead one holds, `leconvert release --stuck` "
+            "gives back.",
+        )
+
+
+def _generation(work: WorkDir, run_id: str) -> int:
+    return max(Journal(work.run(run_id), run_id).generations(), default=0)
+
+
+def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
+    """Raise unless what was seen of a run still holds: a lock may be lost, a number is not."""
+    run_ids = {
+        "new tree": [run_of(row.path)],
+        "attempt": [row.path.parents[2].name],
+        "run": [row.path.name],
+    }.get(row.kind, list(seen) if row.kind == "work dir" else [])
+    for run_id in run_ids:
+        if run_id in seen and _generation(work, run_id) != seen[run_id]:
+            raise _changed(f"A packer of run {run_id} began", row)
+    if row.kind == "attempt":
+        run = work.run(row.path.parents[2].name)
+        winner = str(read_done(run, run.root.name, int(row.path.parent.name))["attempt"])
+        if run.root / winner == row.path:
+            raise _changed(f"{row.path} was published", row)
+
+
+def _changed(what: str, row: Leftover) -> BusyError:
+    return BusyError(
+        f"{what} since it was looked at.",
+        path=str(row.path),
+        next_step="It was not removed; run the same command again.",
+    )
+
+
+def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str, int]) -> None:
+    """Remove it, or what makes others take it up where locks lie in it."""
+    _ask_again(work, row, seen)
+    if row.kind == "work dir":
+        if work.current_run_id() != current:
+            # Over NFS a host that was frozen has lost its lock when it comes back.
+            raise BusyError(
+                f"Somebody planned in {work.root} since it was looked at.",
+                path=str(work.root),
+                next_step="Nothing was removed with it; run the same command again.",
+            )
+        remove_leftovers(row.path)
+        set_work_dir_aside(row.path)
+    elif row.kind == "run":
+        # A run that is named and half removed could be neither resumed nor judged.
+        if work.current_run_id() == row.path.name:
+            with storage_errors(work.current):
+                work.current.unlink()
+            sync_dir(work.root)
+    elif row.kind == "outline":
+        remove_tree(row.path, inside=work.outlines_dir)
+    elif row.kind == "attempt":
+        remove_tree(row.path, inside=row.path.parents[1])
+    else:
+        remove_new_tree(row.path, run_of(row.path))
+
+
+def _is_only_locked(work: WorkDir) -> bool:
+    """Say whether a planner that died before it wrote a plan left its lock, and nothing else is."""
+    lock = work.planner_lock.name
+    names = [path.name for path in work.root.iterdir()] if work.root.is_dir() else []
+    return bool(names) and all(name.removeprefix(".").startswith(lock) for name in names)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _remove_empty(work: WorkDir) -> None:
+    """Remove what the next planner makes anew, once no run is left; the folder is the user's."""
+    with suppress(BusyError, StorageError, OSError), planner_lock(work):
+        if work.current_run_id() is not None:
+            return
+        for folder in (work.outlines_dir, work.runs_dir):
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+        remove_planner_lock(work)
+
+
+def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
+    """Remove what holds the locks that were held; see `leconvert.workdir.removal`."""
+    if row.kind == "run":
+        remove_tree(row.path, inside=work.runs_dir)
+    elif row.kind == "work dir" and not remove_leftovers(row.path):
+        raise StorageError(
+            f"{row.path} could not be removed.",
+            path=str(row.path),
+            next_step="Check its permissions, and run the same command again.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Removes what runs put aside, once the dataset at the target is proven to hold it all.
+#
+# The steps are those of ``convert --delete-source`` (`leconvert.run.packer.remove_compared`): what
+# a removal that was interrupted left is compared like any other tree, and kept where it cannot be.
+
+
+def clean_kept_source(
+    target: Path, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
+) -> CleanReport:
+    """Remove ``<target>_old`` and former states if the target provably holds everything in them.
+
+    ``<target>_old`` is the source of a conversion in place, or a result that was replaced; after an
+    overlay in place it is the ``meta/`` that was replaced.
+
+    The proof is made here and now: every coded packet and every row are compared, and every other
+    file must be in the result with the same bytes. A former state must also be what its record
+    says that was put aside.
+    """
+    result = _exchanged(target)
+    report = clean_former_states(target, dry_run=dry_run, progress=progress)
+    old = old_dir(result)
+    if report.removed + report.kept and not old.exists() and not removed_dir(old).is_dir():
+        return report
+    found = tuple(_cleaned(target, result, old, "kept source", dry_run, progress))
+    return _with(report, found)
+
+
+def clean_former_states(
+    target: Path, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
+) -> CleanReport:
+    """Remove former states as `clean_kept_source` does, and not what has a name alone."""
+    result, report = _exchanged(target), CleanReport(dry_run, (), ())
+    for state in former_states([result])[result]:
+        rows = tuple(_cleaned(target, result, state.path, "former state", dry_run, progress, state))
+        report = _with(report, rows)
+        if all(row.removable for row in rows) and state.facts is not None:
+            if not dry_run and not _remove_record(result, state):
+                continue
+            if not rows:
+                row = Leftover(state.record, "record", True, "what it tells of is not there")
+                report = _with(report, (row,))
+    return report
+
+
+def _with(report: CleanReport, rows: Sequence[Leftover]) -> CleanReport:
+    return replace(
+        report,
+        removed=report.removed + tuple(row for row in rows if row.removable),
+        kept=report.kept + tuple(row for row in rows if not row.removable),
+    )
+
+
+def _remove_record(target: Path, state: FormerState) -> bool:
+    """Remove the record of a former state that is not there, unless its run may put it there."""
+    with suppress(BusyError), target_lock(target, "-"):
+        if any(run_id == state.run_id for run_id, _ in staging_trees(target)) or any(
+            each.is_there for each in former_states([target])[target] if each.path == state.path
+        ):
+            return False
+        with storage_errors(state.record), suppress(FileNotFoundError):
+            state.record.unlink()
+        return True
+    return False
+
+
+def _cleaned(
+    target: Path,
+    result: Path,
+    old: Path,
+    kind: str,
+    dry_run: bool,
+    progress: Progress,
+    state: FormerState | None = None,
+) -> Iterator[Leftover]:
+    """Remove one tree that was put aside, and what an earlier removal left of it."""
+    doomed, seen = removed_dir(old), False
+    for place in (doomed, old):
+        if place == doomed and not doomed.is_dir():
+            continue
+        if place == old and not old.exists() and (seen or state is not None):
+            break  # all that there was had the other name
+        seen = True
+        before = TreePair.now(result, place)
+        doubt = None if state is None else _doubt_of_record(place, state)
+        doubt = doubt or _doubt(target, result, place, progress)
+        if doubt is None and not dry_run:
+            doubt = remove_compared(result, old, before, kept=place)
+        if doubt is not None:
+            if place == doomed and doomed.exists():
+                doubt = rest_of_removal(doomed)
+            yield Leftover(place, kind, False, doubt)
+            continue
+        proven = f"every packet, row and other file of it is in {target}"
+        yield Leftover(place, kind, True, proven)
+
+
+def _doubt_of_record(place: Path, state: FormerState) -> str | None:
+    if state.facts is None:
+        return "no record says that a run put it aside"
+    try:
+        is_it = not place.is_symlink() and tree_facts(place) == state.facts
+    except (LeconvertError, OSError) as error:
+        return f"it cannot be compared with its record: {error}"
+    return None if is_it else "it was changed since it was put aside"
+
+
+def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | None:
+    if old.is_symlink() or not old.is_dir():
+        return "it is not there"
+    with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
+        versions = codebase_version(target), codebase_version(source)
+        # What it was before episodes were appended is a part of the result.
+        if is_converted(source) and what_is_lost(target, source) is None:
+            return None
+        if is_converted(source) and is_converted(target):
+            return _former_doubt(target, source, progress)
+        if versions[0] != "v3.0" or versions[1] != "v2.1":
+            found = f"{versions[1]} and {versions[0]} are here"
+            return f"only a v2.1 source of a v3.0 result can be proven; {found}"
+        try:
+            report = verify_pair(target, source, depth="bytes", progress=progress)
+        except (LeconvertError, OSError) as error:
+            return f"the two could not be compared: {error}"
+        if not report.ok:
+            return f"the result differs from it: {report.differences[0]}"
+        return reason_to_keep(target, source, read_repairs(target))
+
+
+# What a former result says of itself and its repairs, and what is computed from its episodes.
+_OF_FORMER_EPISODES = frozenset({REPAIRS_PATH, STATS_PATH})
+_OF_FORMER_TASKS = frozenset({(TASKS_PATH, "tasks"), (INFO_PATH, "total_tasks")})
+
+
+def _former_doubt(new: Path, old: Path, progress: Progress) -> str | None:
+    """Say what of a v3.0 dataset may not be in another one; None where that has all of it.
+
+    That is so where a source has grown and was converted anew: the other one begins with the same
+    episodes, in files of other limits. They are compared as if the old one were made of these. The
+    statistics of all episodes are others then.
+    """
+    try:
+        before, after = Dataset(old), Dataset(new)
+        kept, now = len(before.episodes), len(after.episodes)
+        if kept > now:
+            return f"it has {kept:,} episodes, and the result {now:,}"
+        if list(before.task_table) != list(after.task_table)[: len(before.task_table)]:
+            return "its tasks are others"
+        selected = None if kept == now else EpisodeRanges(((0, kept - 1),))
+        made = Repairs(selected_episodes=selected)
+        report = verify_pair(old, new, depth="bytes", repairs=made, progress=progress)
+        frames = int(before.episodes.length.sum())
+    except (LeconvertError, OSError) as error:
+        return f"the two could not be compared: {error}"
+    found = [
+        each
+        for each in report.differences
+        if kept == now
+        or not (each.path in _OF_FORMER_EPISODES or (each.path, each.what) in _OF_FORMER_TASKS)
+    ]
+    if found:
+        return f"it differs from the episodes of the result: {found[0]}"
+    if (report.episodes, report.rows) != (kept, frames):
+        return f"only {report.episodes:,} of its {kept:,} episodes could be compared"
+    return reason_to_keep(new, old, NO_REPAIRS)
+
+
+# ------------------------------------------------------------------------------------------------
+# Puts the source that a conversion in place kept back in its place, and the result beside it.
+#
+# What there is to do is told by what lies at the places (``DATASET``, what was put aside last, and
+# ``DATASET_v30`` or ``DATASET_v21``) and by nothing else, so that the same command ends what a
+# crash left. What was put aside last is ``DATASET_old`` or the newest former state. Whatever is
+# found there, both trees are compared to the byte before one of them is moved. Versions do not tell
+# which of the two is the source, as a conversion goes either way: it is the one that was put aside.
+# Before anything moves the result gets a mark, which tells it from then on, and which it loses when
+# all is done. (The source may be one that only its owner may change.)
+
+
+_DIFFERENCES_SHOWN = 20
+_UNDO_RUN = "undo"
+
+
+class Found(Enum):
+    """What lies at one of the places of an undo."""
+
+    NOTHING = "nothing"
+    V2 = "a v2.x dataset"
+    V3 = "a v3.0 dataset"
+    OTHER = "something else"
+
+
+_ASIDE_OF = {Found.V2: "v2.1", Found.V3: "v3.0"}
+"""What version a result is of that a conversion in place left; it never writes v2.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndoReport:
+    """What an undo did.
+
+    Attributes:
+        dataset: Where the source is again.
+        result: Where the dataset is kept that was converted from it.
+        dry_run: Whether nothing was moved.
+        was_undone: Whether all was so before, and nothing was compared.
+        episodes: Episodes that were compared.
+        rows: Their rows.
+        camera_frames: Their coded frames, of all cameras together.
+    """
+
+    dataset: Path
+    result: Path
+    dry_run: bool
+    was_undone: bool = False
+    episodes: int = 0
+    rows: int = 0
+    camera_frames: int = 0
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {**asdict(self), "dataset": str(self.dataset), "result": str(self.result)}
+
+
+@any_storage_errors()
+def undo_conversion(
+    target: Path,
+    *,
+    dry_run: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+    fs: FileSystem = LOCAL,
+) -> UndoReport:
+    """Put what was put aside last back at the target, and the result there at ``<target>_v30``.
+
+    That is ``<target>_old``, or the newest former state (`leconvert.workdir.former`). A result of
+    v2.1 goes to ``<target>_v21``. After an overlay in place it is ``meta/`` alone that is put back
+    and kept so. After a repair in place the repaired dataset goes to ``<target>_repaired``.
+
+    Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
+    """
+    if _places_of_repair(target) is not None:
+        return _undo_repair(target, dry_run, stop, progress, fs)
+    root, target = target, _exchanged(target)
+    places = _places_of_undo(target)
+    if places.result != places.aside:
+        _check_no_run_under_way(root)
+    with nullcontext() if dry_run else target_lock(root, "-"):
+        places = _places_of_undo(target)
+        source, result, aside = places.source, places.result, places.aside
+        report = UndoReport(root, aside, dry_run)
+        if source == target and result == aside:
+            if not dry_run:
+                remove_mark(result, _UNDO_RUN, fs=fs)
+            return replace(report, was_undone=True)
+        try:
+            with ExitStack() as opened:
+                datasets = [
+                    opened.enter_context(_as_dataset(root, target, place))
+                    for place in (source, result)
+                ]
+                before, compared = _compared(source, result, datasets, stop, progress)
+        except InterruptedRunError:
+            raise
+        except (LeconvertError, OSError):
+            if not dry_run:  # a dataset that is not whole does not stay in the target's place
+                take_back_undo(target, kept=places.kept, aside=aside, is_source=_is_unmarked, fs=fs)
+                remove_mark(target, _UNDO_RUN, fs=fs)
+            raise
+        if not dry_run:
+
+            def check(tree: Path) -> None:
+                if facts_of_tree(tree) != before:
+                    raise _changed_meanwhile(result)
+
+            mark_tree(result, _UNDO_RUN, fs=fs)
+            try:
+                swap_back(
+                    target,
+                    kept=places.kept,
+                    aside=aside,
+                    is_source=_is_unmarked,
+                    check=check,
+                    run_id=_UNDO_RUN,
+                    fs=fs,
+                )
+            except (LeconvertError, OSError):
+                with suppress(LeconvertError, OSError):
+                    remove_mark(target, _UNDO_RUN, fs=fs)  # none but where nothing moved
+                raise
+            remove_mark(aside, _UNDO_RUN, fs=fs)
+            for state in former_states([target], fs=fs)[target]:
+                if state.path == places.kept:  # it tells of nothing any more
+                    with storage_errors(state.record):
+                        fs.remove_file(state.record)
+    return replace(
+        report,
+        episodes=compared.episodes,
+        rows=compared.rows,
+        camera_frames=compared.video_frames,
+    )
+
+
+def _repaired_aside(target: Path) -> Path:
+    """Return where the undo of a repair keeps the repaired dataset: ``<target>_repaired``."""
+    old = old_dir(target)
+    return old.with_name(f"{old.name.removesuffix('_old')}_repaired")
+
+
+def _places_of_repair(target: Path) -> tuple[Path, Path] | None:
+    """Return where a repaired dataset's source and it are; None where there are no such two.
+
+    The repaired one was repaired once more often than the other. Where it is aside already, the
+    source stands at the target and nothing is left to do.
+    """
+    old, aside = old_dir(target), _repaired_aside(target)
+    times = [repairs_of(place) for place in (target, old, aside)]
+    for source, result, third in ((1, 0, 2), (0, 1, 2), (1, 2, 0), (0, 2, 1)):
+        first, second = times[source], times[result]
+        if first is None or second is None or times[third] is not None:
+            continue
+        if second == first + 1:
+            places = (target, old, aside)
+            return places[source], places[result]
+    return None
+
+
+def _undo_repair(
+    target: Path,
+    dry_run: bool,
+    stop: threading.Event | None,
+    progress: Progress,
+    fs: FileSystem,
+) -> UndoReport:
+    aside = _repaired_aside(target)
+    report = UndoReport(target, aside, dry_run)
+    with nullcontext() if dry_run else target_lock(target, "-"):
+        places = _places_of_repair(target)
+        if places == (target, aside):
+            return replace(report, was_undone=True)
+        changes = None if places is None else read_changes(places[1])
+        if places is None or changes is None:
+            raise _changed_meanwhile(target)
+        source, result = places
+
+        def is_source(tree: Path) -> bool:
+            return repairs_of(tree) == changes.number - 1
+
+        before = TreePair.now(result, source)
+        differences = compare_trees(source, result, changes, stop=stop, progress=progress)
+        if differences or before.changed(result, source):
+            if not dry_run:
+                take_back_undo(target, aside=aside, is_source=is_source, fs=fs)
+            raise _not_its_source(source, result, differences)
+        if not dry_run:
+
+            def check(tree: Path) -> None:
+                if facts_of_tree(tree) != before.result:
+                    raise _changed_meanwhile(result)
+
+            swap_back(target, aside=aside, is_source=is_source, check=check, fs=fs)
+            source = target
+    dataset = Dataset(source)
+    frames = int(dataset.episodes.length.sum())
+    return replace(
+        report,
+        episodes=len(dataset.episodes),
+        rows=frames,
+        camera_frames=frames * (len(dataset.streams) - 1),
+    )
+
+
+def _exchanged(target: Path) -> Path:
+    """Return what an undo exchanges: ``meta/`` where an overlay did so, else the dataset."""
+    kept = kept_meta(target)
+    is_overlay = old_dir(target / META).name in kept or (kept and not old_dir(target).exists())
+    return target / META if is_overlay else target
+
+
+def _as_dataset(root: Path, exchanged: Path, place: Path) -> AbstractContextManager[Path]:
+    """Enter one of the places of an undo as a dataset."""
+    return nullcontext(place) if exchanged == root else dataset_with_meta(root, place)
+
+
+def _found(place: Path) -> Found:
+    """Say what is there: a dataset, or the ``meta/`` of one."""
+    if not is_there(place):
+        return Found.NOTHING
+    if has_source_tables(place) or (place / "episodes.jsonl").is_file():
+        return Found.V2
+    is_v3 = is_converted(place) or (place / "episodes").is_dir()
+    return Found.V3 if is_v3 else Found.OTHER
+
+
+def _carries_mark(tree: Path) -> bool:
+    """Tell whether an undo marked this tree as the result."""
+    return marked_by(tree) == _UNDO_RUN
+
+
+def _is_unmarked(tree: Path) -> bool:
+    return not _carries_mark(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _UndoPlaces:
+    """Where source and result are now, where the source was kept, and where the result goes."""
+
+    source: Path
+    result: Path
+    kept: Path
+    aside: Path
+
+
+def _places_of_undo(target: Path) -> _UndoPlaces:
+    """Return where source and result are; both at their last places where all is done."""
+    old, found = newest_kept(target), {}
+    asides = {kind: result_aside(target, version) for kind, version in _ASIDE_OF.items()}
+    for place in (target, old, *asides.values()):
+        found[place] = _found(place)
+    marked = [place for place in found if _carries_mark(place)]
+    datasets = {place for place, kind in found.items() if kind in asides}
+    for result in [*marked, target, *asides.values()]:
+        if result not in datasets:
+            continue
+        aside = asides[found[result]]
+        source = target if result == old or (result != target and target in datasets) else old
+        third = ({target, old, aside} - {source, result}).pop()
+        is_done = (source, result) == (target, aside)
+        if is_done and result in marked and source in datasets:
+            return _UndoPlaces(source, result, old, aside)  # `old` is of an earlier run
+        if source not in datasets or found[third] is not Found.NOTHING:
+            continue
+        said_so = found[source] is not found[result] or result in marked
+        if is_done and not said_so and not _holds_same(source, result):
+            continue
+        return _UndoPlaces(source, result, old, aside)
+    raise _nothing_to_undo(target, old, found)
+
+
+def newest_kept(target: Path) -> Path:
+    """Return where what was put aside last is kept: the newest former state or ``<target>_old``."""
+    target = _exchanged(target)
+    old = old_dir(target)
+    for state in former_states([target])[target]:
+        if state.facts is not None and state.is_there:
+            # There is one name for the other, and it may have been given since.
+            is_older = not is_there(old) or old.lstat().st_ino == state.old_inode
+            return state.path if is_older else old
+    return old
+
+
+def _holds_same(source: Path, result: Path) -> bool:
+    """Tell whether one dataset is what a conversion of another of its version made."""
+    try:
+        return _of_former(source, result) is not None or verify_pair(result, source).ok
+    except (LeconvertError, OSError):
+        return False
+
+
+def _nothing_to_undo(target: Path, old: Path, found: Mapping[Path, Found]) -> TargetError:
+    at_target = found[target]
+    datasets = {place for place, kind in found.items() if kind in _ASIDE_OF}
+    there = f"{target} is not what a conversion in place left"
+    helps = "Nothing was moved. Look at them, and give the right one its name with `mv`."
+    details = [f"{place}: {kind.value}" for place, kind in found.items()]
+    if {target, old} <= datasets:
+        aside = result_aside(target, _ASIDE_OF[at_target])
+        there = f"{aside} exists already, and the result would be kept there"
+        helps = "Rename it, then run the same command again."
+    elif at_target is found[old] is Found.NOTHING:
+        there, helps = f"{target} does not exist", "Give the dataset that was converted in place."
+    elif target in datasets and found[old] is Found.NOTHING:
+        there = f"{target} is {at_target.value}, and no source of it is kept as {old}"
+        helps = "Give a dataset that was converted in place; a conversion with --output left its "
+        helps += "source where it was."
+        if removed_old_dir(target).exists():
+            there = f"{old} cannot be put back: its removal began"
+            helps = f"What is left of it is {removed_old_dir(target)}."
+    return TargetError(f"{there}.", path=str(target), details=details, next_step=helps)
+
+
+def _check_no_run_under_way(target: Path) -> None:
+    work = WorkDir(work_dir_beside(target))
+    run_id = work.current_run_id()
+    if run_id is None or Journal(work.run(run_id), run_id).read().step is PackStep.FINISHED:
+        return
+    raise BusyError(
+        f"Run {run_id} of {target} is not finished.",
+        path=str(work.root),
+        next_step=f"`leconvert status {shlex.quote(str(work.root))}` shows how far it is; "
+        f"`leconvert clean {shlex.quote(str(work.root))} --give-up` discards it.",
+    )
+
+
+def _compared(
+    source: Path,
+    result: Path,
+    datasets: Sequence[Path],
+    stop: threading.Event | None,
+    progress: Progress,
+) -> tuple[Mapping[str, FileFacts], VerificationReport]:
+    """Return the result's files and what was compared; raise unless the two hold the same."""
+    before = TreePair.now(result, source)
+    report = _of_former(*datasets, progress=progress) or verify_pair(
+        datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
+    )
+    if not report.ok:
+        raise _not_its_source(source, result, list(map(str, report.differences)))
+    if before.changed(result, source):
+        raise _changed_meanwhile(result)
+    return before.result, report
+
+
+def _of_former(
+    source: Path, result: Path, *, progress: Progress = NO_PROGRESS
+) -> VerificationReport | None:
+    """Return what was compared of a dataset and what it was when its source had fewer episodes."""
+    if not is_converted(source) or not is_converted(result):
+        return None
+    dataset = Dataset(source)
+    try:
+        if len(dataset.episodes) >= len(Dataset(result).episodes):
+            return None
+    except UnreadableSourceError:  # who compares the two says what is wrong with one
+        return None
+    if what_is_lost(result, source, others=False) is not None and _former_doubt(
+        result, source, progress
+    ):
+        return None
+    rows, cameras = int(dataset.episodes.length.sum()), len(dataset.streams) - 1
+    files = sum(len(dataset.slices(stream).paths) for stream in dataset.streams)
+    return VerificationReport("bytes", (), files, len(dataset.episodes), rows * cameras, rows)
+
+
+def _not_its_source(source: Path, result: Path, differences: list[str]) -> VerificationError:
+    return VerificationError(
+        f"{source} is not the source of {result} any more: one of them was changed or damaged.",
+        path=str(source),
+        details=first_few(differences, _DIFFERENCES_SHOWN),
+        next_step="Nothing was moved. Where you want the source all the same, rename the two "
+        "with `mv`.",
+    )
+
+
+def _changed_meanwhile(result: Path) -> TargetError:
+    return TargetError(
+        f"{result} or its source was changed while they were compared.",
+        path=str(result),
+        next_step="Nothing was moved. Run the same command again when nobody writes to them.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Gives batches back: failed ones another chance, stuck ones another worker.
+#
+# Nothing here can change a result or lose one: a batch that is given back is open to the next
+# claim, its former holder may still publish, and the first publisher wins. What can be lost is a
+# holder's work. So a holder that runs on this very host is never overruled (end the process
+# instead), and one elsewhere only if it gives no sign of life for a whole lease, or by force.
+
+
+_LOOKS_PER_LEASE = 20
+
+
+class Holder(Enum):
+    """What is known about whoever holds a batch."""
+
+    GONE = "has ended, or was silent for a whole lease"
+    HERE = "runs on this host"
+    BEATS = "gave a sign of life while it was watched"
+    UNWATCHED = "has not been watched for long enough"
+
+
+class Verdict(StrEnum):
+    """What becomes of a batch that shall be released."""
+
+    RELEASED = "released"
+    NOTHING = "nothing to do"
+    REFUSED = "refused"
+    WATCH = "watch"
+    """Not decided yet; never in a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """One batch of a release.
+
+    Attributes:
+        batch_id: The batch.
+        verdict: What became of it.
+        state: What it was.
+        reason: Why, as half a sentence.
+        host: Who held it or set it aside, or None.
+        pid: Its process there, or None.
+        generation: Its newest claim when it was judged, or 0.
+    """
+
+    batch_id: int
+    verdict: Verdict
+    state: BatchState
+    reason: str
+    host: str | None = None
+    pid: int | None = None
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReport:
+    """What a release did.
+
+    Attributes:
+        run_id: The run.
+        dry_run: Whether it only said what it would do.
+        batches: The batches that were asked for, ascending.
+    """
+
+    run_id: str
+    dry_run: bool
+    batches: tuple[Released, ...]
+
+    @property
+    def refused(self) -> tuple[Released, ...]:
+        """Those that somebody alive holds."""
+        return tuple(row for row in self.batches if row.verdict is Verdict.REFUSED)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return asdict(self)
+
+
+def judge(state: BatchState, holder: Holder | None, *, force: bool) -> tuple[Verdict, str]:
+    """Decide about one batch, and say why; a pure table."""
+    if state is BatchState.DONE:
+        return Verdict.NOTHING, "it is done"
+    if state is BatchState.PENDING:
+        return Verdict.NOTHING, "it waits for a worker already"
+    if state is BatchState.FAILED:
+        return Verdict.RELEASED, "it failed; its attempts are counted from 0 again"
+    match holder:
+        case Holder.GONE:
+            return Verdict.RELEASED, f"its worker {Holder.GONE.value}"
+        case Holder.HERE:
+            return Verdict.REFUSED, f"its worker {Holder.HERE.value}: end that process instead"
+        case Holder.BEATS | Holder.UNWATCHED if force:
+            return Verdict.RELEASED, "by force; what its worker does may be lost"
+        case Holder.BEATS:
+            return Verdict.REFUSED, f"its worker {Holder.BEATS.value}; --force overrules it"
+        case _:
+            return Verdict.WATCH, f"its worker {Holder.UNWATCHED.value}"
+
+
+def release_batches(
+    run: OpenedRun,
+    batches: Collection[int] = (),
+    *,
+    failed: bool = False,
+    stuck: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    lease_seconds: float = 60.0,
+    on_watch: Callable[[int], None] = lambda _count: None,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+    fs: FileSystem = LOCAL,
+) -> ReleaseReport:
+    """Give batches back to whoever looks for work next."""
+    if not batches and not failed and not stuck:
+        raise UsageError("No batch is named.", next_step="Give batch numbers, --failed or --stuck.")
+    unknown = sorted(b for b in batches if not 0 <= b < run.manifest.num_batches)
+    if unknown:
+        raise UsageError(
+            f"There is no batch {unknown[0]}: the run has {run.manifest.num_batches}, from 0.",
+            path=str(run.work_dir.root),
+        )
+    if not lease_seconds > 0:
+        raise UsageError(f"lease_seconds must be above 0, not {lease_seconds}.")
+    identity = WorkerIdentity.of_this_process()
+    # The store only looks; what is written are ends and resets, never a claim.
+    store = LeaseStore(
+        run.paths, run.manifest.run_id, identity, lease_seconds=lease_seconds, clock=clock, fs=fs
+    )
+    board = _Looks(store)
+    wanted = set(batches)
+    wanted |= board.failed() if failed else set()
+    held = board.held() if stuck else set()
+    rows = board.judge_all(wanted | held, force=force)
+    watched = {row.batch_id for row in rows if row.verdict is Verdict.WATCH}
+    if watched:
+        on_watch(len(watched))
+        until = clock() + lease_seconds + lease_seconds / _LOOKS_PER_LEASE
+        while watched and clock() <= until:
+            pause(lease_seconds / _LOOKS_PER_LEASE)
+            rows = _replace(rows, board.judge_all(watched, force=force))
+            watched = {row.batch_id for row in rows if row.verdict is Verdict.WATCH}
+    rows = [row for row in rows if row.batch_id in wanted or row.verdict is Verdict.RELEASED]
+    if not dry_run:
+        for row in rows:
+            if row.verdict is Verdict.RELEASED:
+                _release(store, row)
+    return ReleaseReport(run.manifest.run_id, dry_run, tuple(rows))
+
+
+class _Looks:
+    """Looks at batches again and again, and remembers the first heartbeat of each claim."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+        self._first: dict[tuple[int, int], bytes] = {}
+
+    def failed(self) -> set[int]:
+        done = list_batches(self._store.run.done_dir, fs=self._store.fs)
+        return list_batches(self._store.run.failed_dir, fs=self._store.fs) - done
+
+    def held(self) -> set[int]:
+        run, fs = self._store.run, self._store.fs
+        claimed = list_batches(run.leases_dir, fs=fs)
+        settled = list_batches(run.done_dir, fs=fs) | list_batches(run.failed_dir, fs=fs)
+        return {
+            batch_id
+            for batch_id in claimed - settled
+            if (latest := self._store.log.read(batch_id).latest) and latest.outcome is None
+        }
+
+    def judge_all(self, batches: Iterable[int], *, force: bool) -> list[Released]:
+        run, fs = self._store.run, self._store.fs
+        done = list_batches(run.done_dir, fs=fs)
+        failed = list_batches(run.failed_dir, fs=fs)
+        return [
+            self._judge(batch_id, batch_id in done, batch_id in failed, force)
+            for batch_id in sorted(batches)
+        ]
+
+    def _judge(self, batch_id: int, done: bool, failed: bool, force: bool) -> Released:
+        seen = self._store.observe(batch_id)
+        state = derive_state(done=done, failed=failed, log=seen.log)
+        latest = seen.log.latest
+        fields = self._store.log.holder(batch_id, latest.number) if latest else {}
+        holder = self._holder(batch_id, seen, fields) if state is BatchState.LEASED else None
+        verdict, reason = judge(state, holder, force=force)
+        return Released(
+            batch_id,
+            verdict,
+            state,
+            reason,
+            host=fields.get("host"),
+            pid=fields.get("pid"),
+            generation=latest.number if latest else 0,
+        )
+
+    def _holder(self, batch_id: int, seen: Observed, fields: Any) -> Holder:
+        if process_is_running(fields):
+            return Holder.HERE
+        if not isinstance(seen.decision, Wait):
+            return Holder.GONE
+        if seen.observation is None:
+            return Holder.UNWATCHED
+        key = (batch_id, seen.observation.generation)
+        first = self._first.setdefault(key, seen.observation.nonce)
+        known = any(b == batch_id and g != key[1] for b, g in self._first)
+        # Another heartbeat, or a newer claim than at the first look: somebody works on it.
+        return Holder.BEATS if known or first != seen.observation.nonce else Holder.UNWATCHED
+
+
+def _replace(rows: list[Released], newer: list[Released]) -> list[Released]:
+    by_batch = {row.batch_id: row for row in newer}
+    return [by_batch.get(row.batch_id, row) for row in rows]
+
+
+def _release(store: LeaseStore, row: Released) -> None:
+    reason = f"released by process {os.getpid()} on {os.uname().nodename}"
+    if row.state is BatchState.FAILED:
+        release_failed(store.run, store.run_id, row.batch_id, reason, fs=store.fs)
+        return
+    # The claim that was judged, and no other: its successor may have begun since.
+    latest = store.log.read(row.batch_id).latest
+    if latest is not None and latest.number == row.generation and latest.outcome is None:
+        store.log.write_end(row.batch_id, row.generation, Outcome.HANDED_BACK, {"reason": reason})

@@ -1,0 +1,905 @@
+"""The worker: lease a batch, write its shards, publish, again until nothing is left.
+
+A worker knows nothing of other workers. Two of them may write the same batch at the same time
+(one was suspended, say); each writes into an attempt folder of its own, and only the exclusive
+publish of the ``done`` record decides whose shards count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from leconvert import media, tables
+from leconvert.dataset.formats import Sources, SourceView, open_sources
+from leconvert.dataset.scan import changed_files, check_tables_unchanged, source_changed
+from leconvert.model.values import (
+    DATA_STREAM,
+    Batch,
+    FileTable,
+    IntArray,
+    Shard,
+    StreamScan,
+    camera_of,
+)
+from leconvert.run.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
+from leconvert.run.leasing.registry import WorkerReporter
+from leconvert.support.errors import (
+    HubAccessError,
+    HubError,
+    InterruptedRunError,
+    LeconvertError,
+    SourceChangedError,
+    SourceError,
+    StorageError,
+    UnreadableSourceError,
+)
+from leconvert.support.storage_errors import lacks_permission, storage_errors
+from leconvert.workdir.fs import link_into_tree, status_now, sync_file
+from leconvert.workdir.locks import Backoff
+from leconvert.workdir.run import OpenedRun, check_current
+from leconvert.workdir.swap import info_path, is_converted
+
+__all__ = ["Notifier", "ShardWriter", "Worker", "WorkerSummary"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Writing one shard: the episodes of one stream in one file, and what was learned of them.
+
+
+_STATS_SUFFIX = ".stats.jsonl"
+# The digest of a clip that was copied whole: the comparison looks at both files.
+_NOT_READ = ""
+
+Files = Callable[[int], str]
+"""Returns the path of the source file of a shard's slice, valid until the next call."""
+
+
+class Inputs(Protocol):
+    """Provides source files that are not on this machine; see `leconvert.remote.scratch`."""
+
+    def files(
+        self, sources: Sequence[str], should_stop: Callable[[], bool]
+    ) -> AbstractContextManager[Files]:
+        """Provide the files that stand for some paths in the plan's source, for a block.
+
+        A path that occurs several times is one file.
+        """
+
+
+class ShardWriter:
+    """Writes shards of one run into folders that the caller owns.
+
+    It guarantees that what it wrote is on disk when it returns, and that the source files were the
+    planned ones before they were read. The packer looks whether they still are before the swap.
+    """
+
+    def __init__(self, run: OpenedRun, inputs: Inputs | None = None) -> None:
+        self._run = run
+        self._inputs = inputs
+        self._sources = open_sources(run.manifest.sources)
+        self._is_migration = run.manifest.is_migration
+        self._schema = tables.deserialize_schema(run.manifest.data_schema)
+        cameras = {camera_of(layout.stream) for layout in run.manifest.streams}
+        self._computed_stats = run.manifest.computed_stats
+        # In order: statistics are written as they are computed.
+        self._column_stats = tuple(sorted(self._computed_stats - cameras))
+        # Several shards may be cut from one file, which is then opened and parsed once.
+        self._last_table = tables.LastTable()
+        self._last_index = media.LastIndex()
+        self._slices: dict[str, _Slices] = {}
+        # Of each source, by its number, the files that these are parts of.
+        self._source_files: dict[str, list[tuple[int, FileTable]]] = {}
+
+    def close(self) -> None:
+        """Close the files that shards were cut from last."""
+        self._last_table.close()
+        self._last_index.forget()
+
+    @contextmanager
+    def batch(self, shards: Sequence[Shard]) -> Iterator[None]:
+        """Write the shards of a batch in the block, after a look at their source files.
+
+        There is none behind it: the packer's comes after all reading. A file that is the planned
+        one by size, times and inode in both was so between them, unless somebody took it away and
+        brought it back.
+
+        What was read last stays open for the next batch, whose look finds the file at its path to
+        be the planned one, so it is the one that is open. It is closed after an error, which may be
+        that of a handle, and where files of a source that is not here come and go.
+        """
+        try:
+            spans: dict[str, tuple[int, int]] = {}
+            for shard in shards:
+                first, stop = spans.get(shard.stream, (shard.first, shard.stop))
+                spans[shard.stream] = min(first, shard.first), max(stop, shard.stop)
+            for stream, (first, stop) in spans.items():
+                scan, episodes = self._run.scan.stream(stream, first, stop)
+                self._slices[stream] = _Slices.of(scan, self._sources, first, episodes)
+                self._source_files[stream] = list(scan.files.by_source())
+            self._check_unchanged()
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error, SourceError) and not isinstance(error, SourceChangedError):
+                # A source's tables are read when they are first needed, and may be others by then.
+                check_tables_unchanged(self._run)
+            raise
+        finally:
+            self._slices.clear()
+            self._source_files.clear()
+        if self._inputs is not None:
+            self.close()
+
+    def _check_unchanged(self) -> None:
+        for stream, of_sources in self._source_files.items():
+            for number, files in of_sources:
+                changes = changed_files(self._sources[number].dataset, stream, files)
+                if changes:
+                    raise source_changed(self._sources[number].root, changes)
+
+    def write(
+        self,
+        shard: Shard,
+        folder: Path,
+        *,
+        on_bytes: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        """Write one shard of the batch that is under way; return its record for ``done``."""
+        slices = self._slices[shard.stream].between(shard.first, shard.stop)
+        told = 0
+
+        def tell(size_bytes: int) -> None:
+            nonlocal told
+            told += size_bytes
+            on_bytes(size_bytes)
+
+        name = shard.name
+        path = f"{folder}/{name}"
+        if shard.keep:
+            write = self._keep_table if shard.stream == DATA_STREAM else self._keep_video
+        else:
+            write = self._write_table if shard.stream == DATA_STREAM else self._write_video
+        # Of what a migration keeps no byte is needed here, unless its statistics are.
+        stays = shard.keep and self._is_migration and not self._computes(shard.stream)
+        try:
+            if self._inputs is None or stays:
+                written = write(shard, path, slices, slices.sources.__getitem__, tell, should_stop)
+            else:
+                with self._inputs.files(slices.sources, should_stop) as files:
+                    written = write(shard, path, slices, files, tell, should_stop)
+        except UnreadableSourceError:
+            self._check_unchanged()  # a file replaced under us is not a broken file
+            raise
+        rest = sum(slices.size_bytes) - told
+        if rest:
+            tell(rest)  # source bytes that are not samples: indices, tables
+        return {"path": name, **written}
+
+    def _write_table(
+        self,
+        shard: Shard,
+        path: str,
+        slices: _Slices,
+        files: Files,
+        tell: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        ranges = [
+            tables.RowRange(
+                source,
+                rows,
+                None if is_whole else first,
+                self._repair(episode, position) if episode.source.repairs.change_rows else None,
+            )
+            for position, (source, rows, is_whole, first, episode) in enumerate(
+                zip(
+                    slices.sources,
+                    slices.frames,
+                    slices.is_whole,
+                    slices.begins,
+                    slices.episodes,
+                    strict=True,
+                ),
+                shard.first,
+            )
+        ]
+        with _StatsFile(path, bool(self._column_stats)) as stats:
+            table = tables.join_tables(
+                ranges,
+                path,
+                schema=self._schema,
+                stored=files,
+                # What was fetched goes when its shard is written.
+                last_table=self._last_table if self._inputs is None else None,
+                # To join tables is quick: one word at the end. To decode their pictures is not.
+                on_table=self._table_observer(shard, slices, stats, tell)
+                if self._column_stats
+                else None,
+                should_stop=should_stop,
+                sync=True,
+            )
+        return {"size_bytes": table.size_bytes, **stats.record()}
+
+    def _repair(self, episode: _Episode, position: int) -> tables.RowRepair:
+        repairs = episode.source.repairs
+        return tables.RowRepair(
+            repairs,
+            self._run.manifest.fps,
+            position,
+            int(self._first_indices[position]),
+            self._task(episode),
+            is_trimmed=episode.number in repairs.trimmed_episodes,
+        )
+
+    def _computes(self, stream: str) -> bool:
+        """Tell whether statistics are computed of what is in the files of a stream."""
+        if stream == DATA_STREAM:
+            return bool(self._column_stats)
+        return camera_of(stream) in self._computed_stats
+
+    def _keep(
+        self,
+        source: str,
+        files: Files,
+        path: str,
+        on_bytes: Callable[[int], None] | None,
+        should_stop: Callable[[], bool],
+    ) -> media.CopiedFile:
+        """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
+        if not self._is_migration:
+            return media.copy_file(
+                files(0), path, on_bytes=on_bytes, should_stop=should_stop, sync=True
+            )
+        link_into_tree(source, path)
+        sync_file(path)
+        return media.CopiedFile(Path(path).stat().st_size, copied_bytes=0, cloned_bytes=0)
+
+    def _keep_table(
+        self,
+        shard: Shard,
+        path: str,
+        slices: _Slices,
+        files: Files,
+        tell: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        """Take a file as it is, and compute what statistics are wanted of its rows."""
+        copied = self._keep(
+            slices.sources[0], files, path, None if self._column_stats else tell, should_stop
+        )
+        with _StatsFile(path, bool(self._column_stats)) as stats:
+            if self._column_stats:
+                observe = self._table_observer(shard, slices, stats, tell)
+                observe(tables.read_rows(files(0), self._schema))
+        return {"size_bytes": copied.size_bytes, **stats.record()}
+
+    def _table_observer(
+        self,
+        shard: Shard,
+        slices: _Slices,
+        stats: _StatsFile,
+        tell: Callable[[int], None],
+    ) -> Callable[[pa.Table], None]:
+        # Only runs that compute statistics pay for these imports.
+        from leconvert.dataset.statistics import table_stats
+
+        positions = iter(range(shard.first, shard.stop))
+
+        def observe(table: pa.Table) -> None:
+            position = next(positions)
+            place = position - shard.first
+            episode = slices.episodes[place]
+            levels: dict[str, Any] | None = {} if episode.source.repairs.quantiles else None
+            found = table_stats(
+                table,
+                self._sources.features,
+                names=[name for name in self._column_stats if episode.computes_stats(name)],
+                quantiles=episode.source.repairs.quantiles,
+                path=slices.sources[place],
+                levels=levels,
+            )
+            stats.add(position, found, levels)
+            tell(slices.size_bytes[place])
+
+        return observe
+
+    def _write_video(
+        self,
+        shard: Shard,
+        path: str,
+        slices: _Slices,
+        files: Files,
+        tell: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        camera = str(camera_of(shard.stream))
+        decodes = camera in self._computed_stats
+        joined = media.join_clips(
+            [
+                media.ClipRange(source, first, None if is_whole else frames)
+                for source, first, frames, is_whole in zip(
+                    slices.sources,
+                    slices.begins,
+                    slices.frames,
+                    slices.is_whole,
+                    strict=True,
+                )
+            ],
+            path,
+            fps=self._run.manifest.fps,
+            block_align=self._run.manifest.block_align,
+            coded=files,
+            last_index=self._last_index,
+            # To decode takes a hundred times as long as to copy: a clip's bytes count when it is.
+            on_bytes=_nothing if decodes else tell,
+            should_stop=should_stop,
+            sync=True,
+        )
+        expected = sum(slices.frames)
+        if joined.samples != expected:
+            raise UnreadableSourceError(
+                f"{shard.name} got {joined.samples} frames, the scan counted {expected}.",
+                path=path,
+            )
+        with _StatsFile(path, decodes) as stats:
+            if decodes:
+                for place, (found, levels) in enumerate(
+                    self._clip_stats(camera, files, shard, slices, should_stop)
+                ):
+                    stats.add(shard.first + place, found, levels)
+                    tell(slices.size_bytes[place])
+        return {
+            "size_bytes": joined.size_bytes,
+            "copied_bytes": joined.copied_bytes,
+            "cloned_bytes": joined.cloned_bytes,
+            "clip_digests": list(joined.clip_digests),
+            **stats.record(),
+        }
+
+    def _keep_video(
+        self,
+        shard: Shard,
+        path: str,
+        slices: _Slices,
+        files: Files,
+        tell: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        """Take a clip as it is, and compute what statistics are wanted of its frames."""
+        camera = str(camera_of(shard.stream))
+        decodes = camera in self._computed_stats
+        copied = self._keep(slices.sources[0], files, path, None if decodes else tell, should_stop)
+        with _StatsFile(path, decodes) as stats:
+            if decodes:
+                every = self._clip_stats(camera, files, shard, slices, should_stop)
+                ((found, levels),) = every
+                stats.add(shard.first, found, levels)
+        return {
+            "size_bytes": copied.size_bytes,
+            "copied_bytes": copied.copied_bytes,
+            "cloned_bytes": copied.cloned_bytes,
+            "clip_digests": [_NOT_READ],
+            **stats.record(),
+        }
+
+    def _clip_stats(
+        self,
+        camera: str,
+        files: Files,
+        shard: Shard,
+        slices: _Slices,
+        should_stop: Callable[[], bool],
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+        """Yield a camera's statistics and levels of each episode of a shard, if they are wanted."""
+        from leconvert.dataset.statistics import clip_stats, is_depth_map
+
+        is_depth = is_depth_map(self._sources.features[camera])
+        file, episodes = slices.file, slices.episodes
+        first = [begin + lead for begin, lead in zip(slices.begins, slices.lead, strict=True)]
+        frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
+        place = 0
+        while place < len(episodes):
+            if not episodes[place].computes_stats(camera):
+                yield {}, None
+                place += 1
+                continue
+            # Slices that follow each other in a file are decoded in one pass over it.
+            stop = place + 1
+            while (
+                stop < len(episodes)
+                and file[stop] == file[place]
+                and first[stop] >= first[stop - 1] + frames[stop - 1]
+                and episodes[stop].computes_stats(camera)
+            ):
+                stop += 1
+            source = files(place)
+            spans = list(zip(first[place:stop], frames[place:stop], strict=True))
+            quantiles = episodes[place].source.repairs.quantiles
+            levels: list[Any] | None = [] if quantiles else None
+            found = clip_stats(source, spans, is_depth=is_depth, quantiles=quantiles, levels=levels)
+            for _ in spans:
+                if should_stop():
+                    raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
+                stats = {camera: next(found)}
+                yield stats, {camera: levels.pop()} if levels else None
+            place = stop
+
+    def _task(self, episode: _Episode) -> int | None:
+        """Return the result's task of all rows of an episode; None where they have their own."""
+        if episode.source.repairs.tasks_from is None:
+            return None
+        return episode.source.listed_tasks.get(episode.number)
+
+    @cached_property
+    def _first_indices(self) -> IntArray:
+        """Place of each episode's first frame in the result, shape (E,); 8 bytes an episode."""
+        _, length = self._run.scan.lengths()
+        return np.concatenate(([0], np.cumsum(length)[:-1]))
+
+
+class _Slices(NamedTuple):
+    """The slices of neighbouring episodes of one stream, from ``position`` on.
+
+    Lists: to take one value of an array, or a piece of one, costs ten times as much.
+
+    Attributes:
+        episodes: Which episodes they are.
+        sources: The path of each slice's file.
+        file: The number of that file.
+        begins: First row or sample of each in its file.
+        frames: Rows or samples of each.
+        is_whole: Whether it is all of its file.
+        size_bytes: Bytes of each.
+        lead: Samples of each before the episode's first frame.
+    """
+
+    position: int
+    episodes: list[_Episode]
+    sources: list[str]
+    file: list[int]
+    begins: list[int]
+    frames: list[int]
+    is_whole: list[bool]
+    size_bytes: list[int]
+    lead: list[int]
+
+    @classmethod
+    def of(
+        cls, scan: StreamScan, sources: Sources, position: int, episode_index: IntArray
+    ) -> _Slices:
+        paths, views = list(sources.absolute(scan.stream, scan.files)), scan.files.source[scan.file]
+        file = scan.file.tolist()
+        return cls(
+            position,
+            [
+                _Episode(sources[source], number)
+                for source, number in zip(views.tolist(), episode_index.tolist(), strict=True)
+            ],
+            [paths[number] for number in file],
+            file,
+            scan.first.tolist(),
+            scan.frames.tolist(),
+            scan.is_whole.tolist(),
+            scan.size_bytes.tolist(),
+            scan.lead.tolist(),
+        )
+
+    def between(self, first: int, stop: int) -> _Slices:
+        """Return those of the episodes at some positions."""
+        rows = slice(first - self.position, stop - self.position)
+        return _Slices._make((first, *[column[rows] for column in self[1:]]))
+
+
+class _Episode(NamedTuple):
+    """An episode of a shard: its source, and its number there."""
+
+    source: SourceView
+    number: int
+
+    def computes_stats(self, feature: str) -> bool:
+        return self.source.repairs.computes_stats(feature, self.number)
+
+
+def _nothing(_: int) -> None:
+    """Report no bytes."""
+
+
+class _StatsFile:
+    """Statistics of a shard's episodes, a JSON line each, in the order of the shard."""
+
+    def __init__(self, shard_path: str, is_wanted: bool) -> None:
+        self.is_wanted = is_wanted
+        self._path = shard_path + _STATS_SUFFIX
+        self._size_bytes = 0
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        """Keep the file open; on disk afterwards."""
+        if self.is_wanted:
+            self._digest = hashlib.sha256()
+            self._file = open(self._path, "xb")  # noqa: PTH123 - for every shard
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            if kind is None:
+                sync_file(self._path)
+
+    def add(
+        self, position: int, stats: dict[str, Any], levels: dict[str, Any] | None = None
+    ) -> None:
+        """Append one episode's line.
+
+        Args:
+            levels: `ImageStats.levels` by feature, from which the packer adds up quantiles.
+        """
+        record = {"episode_index": position, "stats": stats}
+        record |= {"levels": levels} if levels else {}
+        line = json.dumps(record, separators=(",", ":")).encode()
+        self._digest.update(line + b"\n")
+        self._size_bytes += len(line) + 1
+        assert self._file is not None
+        self._file.write(line + b"\n")
+
+    def record(self) -> dict[str, Any]:
+        """Return what the shard's record says of the file; nothing where there is none."""
+        if not self.is_wanted:
+            return {}
+        return {
+            "stats": {
+                "path": Path(self._path).name,
+                "size_bytes": self._size_bytes,
+                "sha256": self._digest.hexdigest(),
+            }
+        }
+
+
+# ------------------------------------------------------------------------------------------------
+# Wakes idle threads of one process.
+
+
+class Notifier:
+    """Wakes the idle workers of one process when another of them ends a batch.
+
+    It only saves waiting: a worker that misses a ring looks again by itself.
+    """
+
+    def __init__(self) -> None:
+        self._rung = threading.Condition()
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        with self._rung:
+            self._rung.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a ring, at most so long; say whether it came."""
+        with self._rung:
+            return self._rung.wait(seconds)
+
+
+# ------------------------------------------------------------------------------------------------
+# The worker: lease a batch, write its shards, publish, again until nothing is left.
+
+
+# An idle worker notices a request to stop within this time.
+_LONGEST_NAP_SECONDS = 0.5
+_SECONDS_BETWEEN_CHECKS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSummary:
+    """What one worker did.
+
+    Attributes:
+        batches_done: Batches whose results it published.
+        batches_lost: Batches that another worker published first.
+        batches_failed: Tries that ended in an error.
+        written_bytes: Bytes of the shards it published.
+        frames: Frames and rows in them.
+        seconds: From start to end, waiting included.
+    """
+
+    batches_done: int
+    batches_lost: int
+    batches_failed: int
+    written_bytes: int
+    frames: int
+    seconds: float
+
+
+class Worker:
+    """One worker on one run.
+
+    It guarantees that a shard is on disk before it is named by a ``done`` record, and that the
+    source files of a batch were the planned ones before they were read. It does not guarantee to be
+    alone on a batch.
+
+    Args:
+        run: The run to work on.
+        store: The leases, under this worker's identity.
+        board: Its view of the batches.
+        stop: Set from outside to make it hand back its batch and return.
+        on_bytes: Called with the number of source bytes as they are dealt with, times the weight
+            of their stream.
+        weights: How many times a byte of a stream counts; 1 for those that are not named.
+        reporter: Writes what it is doing for ``status``, or None.
+        bell: Shared by the workers of a process; None for one that is alone there, whose naps
+            end when ``stop`` is set.
+        patience: How long a disk or a Hub that fails is borne; by default not at all.
+        inputs: Provides the files of a source that is not on this machine.
+        waiter: Waits for the event or so many seconds, and says whether the event is set.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        run: OpenedRun,
+        store: LeaseStore,
+        board: Board,
+        *,
+        stop: threading.Event,
+        on_bytes: Callable[[int], None] | None = None,
+        weights: Mapping[str, int] | None = None,
+        reporter: WorkerReporter | None = None,
+        bell: Notifier | None = None,
+        patience: Backoff | None = None,
+        inputs: Inputs | None = None,
+        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._patience = patience or Backoff(0)
+        self._waiter = waiter
+        self._clock = clock
+        self._next_check = clock()
+        self._late: list[tuple[Lease, str]] = []
+        self._result_before = _result_at(run)
+        self._bell = bell
+        self._store = store
+        self._board = board
+        self._stop = stop
+        self._on_bytes = on_bytes
+        self._weights = weights or {}
+        self._reporter = reporter
+        self._shards = ShardWriter(run, inputs)
+
+    def run(
+        self, *, max_batches: int | None = None, max_idle_seconds: float | None = None
+    ) -> WorkerSummary:
+        """Work until every batch is done or set aside.
+
+        While others hold the rest, the worker watches, and takes over what expires.
+        """
+        try:
+            return self._run_batches(max_batches, max_idle_seconds)
+        finally:
+            self._shards.close()
+            with suppress(StorageError, OSError):
+                self._hand_back_late()
+            if self._reporter is not None:
+                self._reporter.end()
+
+    def _run_batches(
+        self, max_batches: int | None, max_idle_seconds: float | None
+    ) -> WorkerSummary:
+        started = self._clock()
+        done = lost = failed = written = frames = 0
+        idle_since: float | None = None
+        while max_batches is None or done + lost + failed < max_batches:
+            if self._stop.is_set():
+                raise _stopped()
+            try:
+                if self._is_over():
+                    break
+                self._hand_back_late()
+                lease = self._board.next_lease()
+                if lease is None and self._board.all_settled():
+                    break
+                if lease is not None:
+                    idle_since = None
+                    batch = self._read_batch(lease)
+                    self._report(batch)
+                    outcome, size_bytes = self._try_batch(lease, batch)
+                else:
+                    now = self._clock()
+                    idle_since = idle_since if idle_since is not None else now
+                    if max_idle_seconds is not None and now - idle_since >= max_idle_seconds:
+                        break
+                    self._idle()
+                    continue
+            except (StorageError, HubError, OSError) as error:
+                self._bear(error)
+                continue
+            self._patience.reset()
+            if outcome == "won":
+                done += 1
+                written += size_bytes
+                frames += batch.frames
+                self._report(None, size_bytes, batch.frames)
+            else:
+                # What another worker published first is that one's, and what failed is nobody's.
+                lost += outcome == "lost"
+                failed += outcome == "failed"
+                self._report(None)
+            if self._bell is not None:
+                self._bell.ring()
+        return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
+
+    def _idle(self) -> None:
+        self._shards.close()
+        if self._reporter is not None:
+            self._reporter.wait()
+        # Nothing tells of a file that another host will make: look again and again.
+        nap = min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)
+        if self._bell is None:
+            self._waiter(self._stop, nap)
+        elif self._bell.wait(nap):
+            self._board.refresh()
+
+    def _is_over(self) -> bool:
+        """Say whether the run ended without us; look at most once a second."""
+        now = self._clock()
+        if now < self._next_check:
+            return False
+        self._next_check = now + _SECONDS_BETWEEN_CHECKS
+        try:
+            check_current(self._run)
+        except StorageError:
+            # A finished conversion removes its work dir; where none is mounted there is no result.
+            # What stood there before, to be replaced (--force-conversion), is none.
+            result = _result_at(self._run)
+            if result is None or result == self._result_before:
+                raise
+            return True
+        return False
+
+    def _bear(self, error: StorageError | HubError | OSError) -> None:
+        """Wait before the next try; give up if there were enough, or if there is no use in it.
+
+        There is none where this user has no permission: only people change that.
+        """
+        try:
+            self._next_check = self._clock()
+            if self._is_over():
+                self._next_check = self._clock()  # so that the next look ends it
+                return
+        except StorageError as clearer:
+            error = clearer
+        pause = None if lacks_permission(error) else self._patience.next_pause()
+        if pause is None:
+            if isinstance(error, LeconvertError) and self._patience.spent_seconds:
+                borne = f"It was tried again for {self._patience.spent_seconds:.0f} s."
+                error.details = (*error.details, borne)
+            raise error
+        if self._waiter(self._stop, pause):
+            raise _stopped()
+
+    def _hand_back(self, lease: Lease, reason: str) -> None:
+        """Hand back now or, where the disk fails, later: it is another error that is being raised.
+
+        Were the disk's raised instead of a Ctrl-C, patience would wait and go on.
+        """
+        try:
+            lease.hand_back(reason)
+        except (StorageError, OSError):
+            self._late.append((lease, reason))
+
+    def _hand_back_late(self) -> None:
+        """Hand back what could not be when it should have been."""
+        while self._late:
+            lease, reason = self._late[-1]
+            lease.hand_back(reason)
+            self._late.pop()
+
+    def _read_batch(self, lease: Lease) -> Batch:
+        try:
+            return self._run.batches.read(lease.batch_id)
+        except BaseException:
+            # Nothing was tried: whoever can read the plan shall not wait for this lease to expire.
+            self._hand_back(lease, "the plan could not be read")
+            raise
+
+    def _report(self, batch: Batch | None, size_bytes: int = 0, frames: int = 0) -> None:
+        if self._reporter is not None:
+            self._reporter.update(
+                batch_id=None if batch is None else batch.batch_id,
+                add_bytes=size_bytes,
+                add_frames=frames,
+            )
+
+    def _try_batch(self, lease: Lease, batch: Batch) -> tuple[str, int]:
+        """Try one batch and settle its lease whatever happens."""
+        try:
+            with HeartbeatKeeper(lease) as keeper:
+                shards = self._write_shards(lease, batch, keeper.lost)
+            outcome = lease.publish_done({"shards": shards})
+        except LeaseLostError:
+            lease.abandon()
+            return "lost", 0
+        except (
+            InterruptedRunError,
+            SourceChangedError,
+            StorageError,
+            HubError,
+            HubAccessError,
+        ) as error:
+            # None of these is the batch's fault: it goes back without a mark against it.
+            self._hand_back(lease, error.message)
+            raise
+        except LeconvertError as error:
+            lease.fail(error, "")
+            return "failed", 0
+        except Exception as error:  # noqa: BLE001 - a bug must set its batch aside, not hang the run
+            lease.fail(LeconvertError(f"{type(error).__name__}: {error}"), traceback.format_exc())
+            return "failed", 0
+        except BaseException:
+            self._hand_back(lease, "the worker was interrupted")
+            raise
+        return outcome, sum(shard["size_bytes"] for shard in shards)
+
+    def _write_shards(
+        self, lease: Lease, batch: Batch, lease_lost: threading.Event
+    ) -> list[dict[str, Any]]:
+        def should_stop() -> bool:
+            return lease_lost.is_set() or self._stop.is_set()
+
+        written: list[dict[str, Any]] = []
+        with storage_errors(lease.attempt_dir), self._shards.batch(batch.shards):
+            for shard in batch.shards:
+                record: dict[str, Any] = {}
+                with storage_errors(f"{lease.attempt_dir}/{shard.name}"):
+                    # It is `should_stop` that ends it early; why is asked below.
+                    with suppress(InterruptedRunError):
+                        record = self._shards.write(
+                            shard,
+                            lease.attempt_dir,
+                            on_bytes=partial(self._tell, self._weights.get(shard.stream, 1)),
+                            should_stop=should_stop,
+                        )
+                    if lease_lost.is_set():
+                        raise LeaseLostError(f"batch {batch.batch_id} was taken over")
+                    if self._stop.is_set():
+                        raise _stopped()
+                written.append(record)
+        return written
+
+    def _tell(self, weight: int, size_bytes: int) -> None:
+        if self._reporter is not None:
+            self._reporter.advance(size_bytes)
+        if self._on_bytes:
+            self._on_bytes(size_bytes * weight)
+
+
+def _result_at(run: OpenedRun) -> tuple[int, ...] | None:
+    """Return what tells the result at the target from another one, None if there is none."""
+    target = Path(run.manifest.target)
+    if not is_converted(target, run.manifest.to):
+        return None
+    try:
+        seen = status_now(info_path(target))
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+def _stopped() -> InterruptedRunError:
+    return InterruptedRunError(
+        "The run was stopped; what was being written was handed back.",
+        next_step="Run the same command again to go on; finished batches stay finished.",
+    )

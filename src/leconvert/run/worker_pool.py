@@ -1,0 +1,591 @@
+"""The workers of one conversion: as threads of this process, or as processes of an engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from leconvert.model.values import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, camera_of
+from leconvert.remote.scratch import ScratchOptions, hold_slot
+from leconvert.run.engines import Engine, check_engine
+from leconvert.run.engines.local import LocalEngine
+from leconvert.run.leasing import Board, LeaseStore, read_workers
+from leconvert.run.leasing.registry import WorkerRecord, WorkerReporter
+from leconvert.run.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
+from leconvert.run.worker import Notifier, Worker
+from leconvert.support.errors import StorageError, UsageError
+from leconvert.support.machine import Machine
+from leconvert.support.parallel import run_threads
+from leconvert.support.progress import Progress, Stage
+from leconvert.tables import deserialize_schema
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.locks import Backoff
+from leconvert.workdir.records import RunPaths
+from leconvert.workdir.run import Manifest, OpenedRun
+
+if TYPE_CHECKING:
+    from leconvert.remote.scratch import HubInputs
+
+__all__ = [
+    "LeaseOptions",
+    "WorkerOptions",
+    "WorkerPool",
+    "auto_workers",
+    "batch_costs",
+    "handling_seconds",
+    "moving_seconds",
+    "work_and_pack",
+    "worker_bytes",
+]
+
+
+# How often the parent of worker processes looks at the work dir. It watches files that other
+# processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
+_WATCH_SECONDS = 0.02
+# As often as a worker says how far it is.
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Who works on a conversion: threads of this process, processes, or an engine's workers.
+
+    Attributes:
+        orchestrate: Work in processes that lease batches, instead of threads of this process. None
+            goes by which of the two numbers below is given; without either it takes processes
+            where the work is many small files, which Python's lock makes slow in threads.
+        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
+            as the engine says, or as cores and free memory of this machine feed.
+        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
+        engine: What starts the workers, such as ``leconvert.run.engines.SlurmEngine(...)``; the
+            process that converts packs meanwhile. None for this machine.
+
+    Raises:
+        UsageError: A number is below 1, or two of them contradict each other.
+    """
+
+    orchestrate: bool | None = None
+    num_workers: int | Literal["auto"] | None = None
+    max_workers: int | None = None
+    engine: Engine | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("num_workers", self.num_workers), ("max_workers", self.max_workers)):
+            if value not in (None, "auto") and (isinstance(value, str) or value < 1):
+                raise UsageError(f"{name} must be at least 1, not {value}.")
+        if self.num_workers is not None and self.max_workers is not None:
+            raise UsageError(
+                "num_workers starts processes and max_workers threads; give one of them."
+            )
+        if self.engine is not None:
+            check_engine(self.engine)
+            if self.max_workers is not None or self.orchestrate is False:
+                raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOptions:
+    """What governs leases.
+
+    Attributes:
+        lease_seconds: A batch whose holder is silent for so long is taken over.
+        max_attempts: A batch fails after so many errors.
+        trouble_seconds: A worker whose disk or mount fails tries again for so long before it ends.
+
+    Raises:
+        UsageError: A time is negative, or nothing could ever be leased.
+    """
+
+    lease_seconds: float = 60.0
+    max_attempts: int = 3
+    trouble_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.trouble_seconds >= 0:
+            raise UsageError(f"trouble_seconds must be at least 0, not {self.trouble_seconds}.")
+        if not self.lease_seconds > 0:
+            raise UsageError(f"lease_seconds must be above 0, not {self.lease_seconds}.")
+        if self.max_attempts < 1:
+            raise UsageError(f"max_attempts must be at least 1, not {self.max_attempts}.")
+
+    def as_arguments(self) -> list[str]:
+        """Return the options of ``leconvert work`` that say the same."""
+        return [
+            f"--lease-seconds={self.lease_seconds}",
+            f"--max-attempts={self.max_attempts}",
+            f"--max-trouble-seconds={self.trouble_seconds}",
+        ]
+
+
+class WorkerPool:
+    """Makes workers of one process, each with an identity of its own."""
+
+    def __init__(
+        self,
+        run: OpenedRun,
+        leases: LeaseOptions,
+        stop: threading.Event,
+        scratch: ScratchOptions = ScratchOptions(),
+    ) -> None:
+        self._run = run
+        self._scratch = scratch
+        self._leases = leases
+        self._stop = stop
+
+    @property
+    def work_dir(self) -> Path:
+        """The folder that all hosts share."""
+        return self._run.work_dir.root
+
+    @property
+    def paths(self) -> RunPaths:
+        """The run's own folders."""
+        return self._run.paths
+
+    def board(self) -> tuple[LeaseStore, Board, WorkerIdentity]:
+        """Return a new worker's view of the batches."""
+        identity = WorkerIdentity.of_this_process()
+        store = LeaseStore(
+            self._run.paths,
+            self._run.manifest.run_id,
+            identity,
+            lease_seconds=self._leases.lease_seconds,
+            max_attempts=self._leases.max_attempts,
+            fs=self._run.fs,
+        )
+        return store, Board(store, self._run.manifest.num_batches), identity
+
+    def look(self) -> Board:
+        """Return a view of the batches as they are now."""
+        _, board, _ = self.board()
+        board.refresh()
+        return board
+
+    def check_all_done(self) -> None:
+        """Raise unless every batch is done."""
+        check_all_done(self._run, self.look())
+
+    def cost_left(self) -> int:
+        """Return the cost of batches without a result; see `batch_costs`."""
+        left = dict(enumerate(self.costs))
+        for batch_id in self.look().done_ids():
+            del left[batch_id]
+        return sum(left.values())
+
+    def source_bytes(self) -> list[int]:
+        """Return the source bytes of every batch."""
+        return [batch.source_bytes for batch in self._run.batches]
+
+    @cached_property
+    def costs(self) -> list[int]:
+        """What every batch costs."""
+        return batch_costs(self._run, self.weights)
+
+    @cached_property
+    def weights(self) -> Mapping[str, int]:
+        """How many times a byte of a stream counts that is decoded; empty where none is."""
+        return decoding_weights(self._run)
+
+    def stage(self, progress: Progress, cost: int) -> Stage:
+        """Return the stage of the workers; with weights its amounts mean nothing to people."""
+        return progress.stage("work", cost, "%" if self.weights else "B")
+
+    def workers(self) -> list[WorkerRecord]:
+        """Return what each worker says of itself."""
+        return read_workers(self._run.paths, self._run.manifest.run_id, fs=self._run.fs)
+
+    @contextmanager
+    def inputs(self) -> Iterator[HubInputs | None]:
+        """Provide one worker's access to a source that is not on this machine; else None."""
+        manifest = self._run.manifest
+        if manifest.outline is None:
+            yield None
+            return
+        from leconvert.remote.scratch import HubInputs
+
+        with hold_slot(self._scratch, manifest.run_id) as slot:
+            yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)
+
+    def make(
+        self, on_bytes: Any, inputs: HubInputs | None = None, bell: Notifier | None = None
+    ) -> Worker:
+        """Return a worker."""
+        store, board, identity = self.board()
+        reporter = WorkerReporter(self._run.paths, self._run.manifest.run_id, identity)
+        return Worker(
+            self._run,
+            store,
+            board,
+            stop=self._stop,
+            on_bytes=on_bytes,
+            weights=self.weights,
+            reporter=reporter,
+            bell=bell,
+            patience=Backoff(self._leases.trouble_seconds),
+            inputs=inputs,
+        )
+
+
+def work_in_threads(
+    run: OpenedRun,
+    count: int,
+    leases: LeaseOptions,
+    stop: threading.Event,
+    progress: Progress,
+    scratch: ScratchOptions = ScratchOptions(),
+) -> None:
+    """Run workers as threads; the first error that is not a batch's own ends them all.
+
+    None is left when this returns, or raises.
+    """
+    crew, bell = WorkerPool(run, leases, stop, scratch), Notifier()
+    with crew.stage(progress, crew.cost_left()) as stage:
+
+        def work() -> None:
+            with crew.inputs() as inputs:
+                crew.make(stage.advance, inputs, bell).run()
+
+        run_threads(work, count, stop, name="worker")
+    crew.check_all_done()
+
+
+class EngineWatcher(WorkerMonitor):
+    """Runs an engine's workers while the packer collects what they leave.
+
+    A context: it starts workers, no more than there are batches, unless nothing is left to do; and
+    whatever ends it, they are stopped.
+
+    Args:
+        crew: Knows the run's batches.
+        engine: Starts the workers.
+        count: How many.
+        arguments: What they are told besides the work dir.
+        progress: Where to report.
+        clock: A monotonic clock in seconds.
+
+    Attributes:
+        ended_at: ``time.monotonic()`` when the workers' part was over, None before.
+    """
+
+    pause_seconds = _WATCH_SECONDS
+
+    def __init__(
+        self,
+        crew: WorkerPool,
+        engine: Engine,
+        count: int,
+        arguments: Sequence[str],
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._crew = crew
+        self._engine = engine
+        self._count = count
+        self._arguments = [str(crew.work_dir), *arguments]
+        self._paths = crew.paths
+        self._progress = progress
+        self._source_bytes = crew.source_bytes()
+        self._costs = crew.costs
+        self._before: set[int] = set()
+        self._clock = clock
+        self._next_look = clock()
+        self._done: set[int] = set()
+        self._begun: dict[str, tuple[int | None, int]] = {}
+        self._left = self._done_cost = self._shown = 0
+        self._stage: Stage | None = None
+        self._open = ExitStack()
+        self.ended_at: float | None = None
+
+    def __enter__(self) -> Self:
+        board = self._crew.look()
+        self._before = set(board.done_ids())
+        self._left = sum(self._costs) - sum(self._costs[done] for done in self._before)
+        self._in_hand()
+        with ExitStack() as begun:
+            self._stage = begun.enter_context(self._crew.stage(self._progress, self._left))
+            begun.callback(self._engine.stop)
+            if not board.all_settled():
+                count = min(self._count, len(self._source_bytes))
+                self._engine.start(count, self._arguments, self._paths)
+            self._open = begun.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def working(self) -> bool:
+        """Say whether a worker runs; move the progress bar by what workers say of themselves.
+
+        A batch whose statistics are decoded takes minutes, and would not move it before its end.
+        """
+        now = self._clock()
+        if now >= self._next_look:
+            self._next_look = now + _SECONDS_BETWEEN_LOOKS
+            with suppress(StorageError):  # it is for show
+                self._show(self._done_cost + self._in_hand())
+        return self._engine.running() > 0
+
+    def saw_done(self, batch_ids: Collection[int]) -> None:
+        """Move the progress bar."""
+        fresh = set(batch_ids) - self._before - self._done
+        self._done |= fresh
+        self._done_cost += sum(self._costs[batch_id] for batch_id in fresh)
+        self._show(self._done_cost)
+
+    def _in_hand(self) -> int:
+        """Return what workers did of the batches in their hands since they were first seen so."""
+        cost = 0
+        for worker in self._crew.workers():
+            batch_id, before = self._begun.get(worker.token, (None, 0))
+            if worker.batch_id != batch_id or worker.token not in self._begun:
+                self._begun[worker.token] = worker.batch_id, worker.processed_bytes
+                continue
+            if batch_id is None or batch_id in self._done or batch_id in self._before:
+                continue
+            size_bytes = max(1, self._source_bytes[batch_id])
+            share = min(1.0, (worker.processed_bytes - before) / size_bytes)
+            cost += int(share * self._costs[batch_id])
+        return cost
+
+    def _show(self, cost: int) -> None:
+        """Move the bar forward, never past its end: a batch may be in two hands."""
+        forward = min(cost, self._left) - self._shown
+        if self._stage is not None and forward > 0:
+            self._stage.advance(forward)
+            self._shown += forward
+
+    def saw_the_end(self) -> None:
+        """Stop idle workers: they need not find out by themselves."""
+        self._open.close()
+        self.ended_at = time.monotonic()
+
+    def remarks(self) -> Sequence[str]:
+        """Return what became of workers that failed."""
+        return self._engine.failures()
+
+
+# ------------------------------------------------------------------------------------------------
+# How many workers a machine feeds, for one plan: from cores, free memory and what each needs.
+
+
+# What a source file costs besides moving its bytes, and how fast these move.
+_SECONDS_A_FILE = 0.0002
+_SECONDS_A_CLIP_IS_DECODED = 0.2
+_BYTES_A_SECOND = 1e9
+
+_MOST_MOVERS = 4
+_MOST_HANDLERS = 16
+_SHARE_OF_FREE_MEMORY = 0.5
+# What a worker was seen to need: scripts/bench_worker_memory.py, rounded up (docs/engines.md).
+_BYTES_OF_ANY_WORKER = 128 * MEBIBYTE
+_TIMES_THE_EPISODE = 6
+_BYTES_A_COLUMN_CHUNK = 640
+_BYTES_A_VIDEO_FRAME = 64
+_BYTES_A_BATCH = 512
+_BYTES_OF_STATISTICS = 64 * MEBIBYTE
+
+
+def auto_workers(run: OpenedRun, machine: Machine | None = None) -> int:
+    """Return how many workers this machine feeds well, at least 1.
+
+    As many as it has cores: at most 16 where handling files takes the time (more were not
+    measured), at most 4 where moving bytes does, as more wait for the disk. And no more than half
+    of the free memory holds at `worker_bytes` each; the other half is the page cache's, through
+    which all they read and write goes.
+    """
+    machine = machine or Machine()
+    handles = handling_seconds(run.manifest) > moving_seconds(run.manifest)
+    feasible = min(machine.cores(), _MOST_HANDLERS if handles else _MOST_MOVERS)
+    if feasible == 1:
+        return 1
+    fitting = int(machine.free_memory() * _SHARE_OF_FREE_MEMORY) // worker_bytes(run)
+    return max(1, min(feasible, fitting))
+
+
+def worker_bytes(run: OpenedRun) -> int:
+    """Return how much memory a worker needs at most for this plan.
+
+    The sum of
+
+    - 128 MiB: the interpreter, NumPy, Arrow, PyAV, buffers;
+    - 6 times the largest episode's table (in its file, or uncompressed): a worker that has to
+      encode rows anew holds it as read, as rows, and as written; copying pages needs next to
+      nothing, but what is copied only its file tells;
+    - 640 bytes a column and episode of the fullest data file: its footer; and of the fullest file
+      that several episodes are cut from;
+    - 64 bytes a frame of the fullest video file: its sample tables; and likewise;
+    - 512 bytes a batch: a view of which are free;
+    - 64 MiB where statistics are computed: pictures that are decoded.
+
+    The factors were measured by ``scripts/bench_worker_memory.py`` and rounded up.
+    """
+    manifest = run.manifest
+    data, _ = run.scan.stream(DATA_STREAM)
+    _, length = run.scan.lengths()
+    layouts = {layout.stream: layout for layout in manifest.streams}
+    columns = len(deserialize_schema(manifest.data_schema))
+    fullest_table = int(np.diff(layouts.pop(DATA_STREAM).starts).max())
+    fullest_table += _most_in_a_file(data, np.ones_like(length))
+    fullest_video = max(
+        (int(np.add.reduceat(length, layout.starts[:-1]).max()) for layout in layouts.values()),
+        default=0,
+    )
+    fullest_video += max(
+        (_most_in_a_file(run.scan.stream(s)[0], length) for s in layouts), default=0
+    )
+    return (
+        _BYTES_OF_ANY_WORKER
+        + _TIMES_THE_EPISODE * int(max(data.size_bytes.max(), data.roll_bytes.max()))
+        + _BYTES_A_COLUMN_CHUNK * columns * fullest_table
+        + _BYTES_A_VIDEO_FRAME * fullest_video
+        + _BYTES_A_BATCH * manifest.num_batches
+        + (_BYTES_OF_STATISTICS if manifest.computed_stats else 0)
+    )
+
+
+def _most_in_a_file(scan: StreamScan, values: IntArray) -> int:
+    """Return about how much of something a file holds at most of those that episodes are cut from.
+
+    Args:
+        values: How much of it each episode has; the rest of a file has as much a byte.
+    """
+    if scan.is_whole.all():
+        return 0
+    found = np.bincount(scan.file, weights=values)
+    size_bytes = np.bincount(scan.file, weights=scan.size_bytes)
+    return int((found * scan.files.size_bytes / np.maximum(size_bytes, 1)).max())
+
+
+def handling_seconds(manifest: Manifest) -> float:
+    """Return a guess at what opening, parsing, checking and naming files takes on one core."""
+    seconds = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
+    cameras = {camera_of(layout.stream) for layout in manifest.streams}
+    decoded = cameras.intersection(manifest.computed_stats)
+    return seconds + manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
+
+
+def batch_costs(run: OpenedRun, weights: Mapping[str, int] | None = None) -> list[int]:
+    """Return what every batch costs: its source bytes, those that are decoded many times.
+
+    Every estimate of the time that is left counts a source byte of a batch as its share of this.
+    """
+    weights = decoding_weights(run) if weights is None else weights
+    if not weights:
+        return [batch.source_bytes for batch in run.batches]
+    return [
+        sum(
+            weights.get(shard.stream, 1)
+            * int(run.scan.stream(shard.stream, shard.first, shard.stop)[0].size_bytes.sum())
+            for shard in batch.shards
+        )
+        for batch in run.batches
+    ]
+
+
+def decoding_weights(run: OpenedRun) -> dict[str, int]:
+    """Return how many times as long a byte takes whose pictures are decoded, by stream.
+
+    Only a guess at the time that is left hangs on it. Streams that are only copied are not named.
+    """
+    manifest, weights = run.manifest, dict[str, int]()
+    repairs = [source.repairs for source in manifest.sources]
+    schema = deserialize_schema(run.manifest.data_schema)
+    images = [field.name for field in schema if str(field.type).startswith("struct")]
+    for layout in run.manifest.streams:
+        names = images if layout.stream == DATA_STREAM else [str(camera_of(layout.stream))]
+        decoded = [name for name in names if name in manifest.computed_stats]
+        if not decoded:
+            continue
+        scan, episodes = run.scan.stream(layout.stream)
+        clips = sum(
+            repairs[number].computes_stats(name, episode)
+            for name in decoded
+            for number, episode in zip(
+                scan.files.source[scan.file].tolist(), episodes.tolist(), strict=True
+            )
+        )
+        seconds = clips * _SECONDS_A_CLIP_IS_DECODED
+        weights[layout.stream] = 1 + int(
+            seconds * _BYTES_A_SECOND / max(1, int(scan.size_bytes.sum()))
+        )
+    return weights
+
+
+def moving_seconds(manifest: Manifest) -> float:
+    """Return a guess at what moving the bytes takes."""
+    return manifest.source_bytes / _BYTES_A_SECOND
+
+
+# ------------------------------------------------------------------------------------------------
+# Carries a planned run out: workers, as threads or processes, and the packer.
+
+
+# From which work on processes are worth their start; only a guess at which way of working is faster
+# hangs on it.
+_SECONDS_WORTH_PROCESSES = 1.0
+_MOST_THREADS = 4  # more share Python's lock, or wait for the disk
+
+
+def work_and_pack(
+    run: OpenedRun,
+    workers: WorkerOptions,
+    leases: LeaseOptions,
+    proof: ProofOptions,
+    scratch: ScratchOptions,
+    *,
+    allow_mixed_versions: bool,
+    stop: threading.Event,
+    progress: Progress,
+) -> tuple[PackReport, dict[str, float]]:
+    """Do what is left of a run.
+
+    Returns:
+        What the packer did, and the seconds that ``work`` and ``pack`` took.
+    """
+    seconds: dict[str, float] = {}
+    mark = time.monotonic()
+    if workers.engine is not None or _in_processes(run, workers):
+        engine = workers.engine or LocalEngine()
+        count = None if workers.num_workers == "auto" else workers.num_workers
+        arguments = [
+            *leases.as_arguments(),
+            *(["--allow-mixed-versions"] if allow_mixed_versions else []),
+            *(scratch.arguments() if run.manifest.outline else []),
+        ]
+        with EngineWatcher(
+            WorkerPool(run, leases, stop, scratch),
+            engine,
+            count or engine.workers or auto_workers(run),
+            arguments,
+            progress,
+        ) as watcher:
+            packed = pack_run(run, proof, watcher=watcher, stop=stop, progress=progress)
+        ended = watcher.ended_at or time.monotonic()
+        seconds["work"], mark = ended - mark, ended
+    else:
+        threads = workers.max_workers or min(_MOST_THREADS, auto_workers(run))
+        work_in_threads(run, threads, leases, stop, progress, scratch)
+        seconds["work"], mark = time.monotonic() - mark, time.monotonic()
+        packed = pack_run(run, proof, stop=stop, progress=progress)
+    seconds["pack"] = time.monotonic() - mark
+    return packed, seconds
+
+
+def _in_processes(run: OpenedRun, workers: WorkerOptions) -> bool:
+    """Tell whether to work in processes: as asked, else by what the work will take its time for."""
+    if workers.orchestrate is not None:
+        return workers.orchestrate
+    if workers.num_workers is not None or workers.max_workers is not None:
+        return workers.max_workers is None
+    if auto_workers(run) == 1:
+        return False
+    worth_it = max(moving_seconds(run.manifest), _SECONDS_WORTH_PROCESSES)
+    return handling_seconds(run.manifest) > worth_it

@@ -1,0 +1,1 @@
+"""Errors, text, progress, processes and machines: what every room may use."""

@@ -1,0 +1,439 @@
+"""Every error that leconvert raises on purpose, and the exit code of each.
+
+An error's class decides the code that the program ends with; `EXIT_CODES` says of each code what it
+means and what to do. Every error is one sentence that names the path, and most carry ``next_step``:
+what to do about this very case. Errors survive pickling, so that they can cross a process boundary
+with their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+__all__ = [
+    "EXIT_CODES",
+    "BatchesFailedError",
+    "BusyError",
+    "EngineError",
+    "ExitCode",
+    "FindingsError",
+    "HubAccessError",
+    "HubConflictError",
+    "HubError",
+    "HubUnavailableError",
+    "IncompleteError",
+    "InstallationError",
+    "InterruptedRunError",
+    "LeconvertError",
+    "OneHostOnlyError",
+    "PlanMismatchError",
+    "ProbeError",
+    "SourceChangedError",
+    "SourceError",
+    "StorageError",
+    "TargetError",
+    "UnreadableSourceError",
+    "UsageError",
+    "VerificationError",
+    "WorkDirError",
+]
+
+
+class ExitCode(NamedTuple):
+    """What a command ends with.
+
+    Attributes:
+        short: What it means, in a few words.
+        meaning: The cases in which it comes.
+        remedy: What to do; empty for a success.
+    """
+
+    short: str
+    meaning: str
+    remedy: str
+
+
+EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
+    {
+        0: ExitCode("success", "The command did what it was asked to.", ""),
+        2: ExitCode(
+            "wrong options",
+            "The command line is wrong, or options contradict each other.",
+            "Read the message; `leconvert COMMAND --help` lists the options.",
+        ),
+        3: ExitCode(
+            "unusable source",
+            "The source cannot be converted as it is, or `check` found errors. Each is listed with "
+            "a code.",
+            "Give the options that the list names, or repair the source; `leconvert check DATASET "
+            "--plan-repairs` prints the command that loses least, `leconvert explain CODE` "
+            "explains a finding.",
+        ),
+        4: ExitCode(
+            "source changed meanwhile",
+            "The source changed after it was planned; nothing was moved or removed since.",
+            "`--restart` if the new state is right; where the result is in place already, the "
+            "message says what helps.",
+        ),
+        5: ExitCode(
+            "target in the way",
+            "Something stands at the target, or another run converted the dataset meanwhile.",
+            "Move away what the message names, or choose another `--output`.",
+        ),
+        6: ExitCode(
+            "another plan is under way",
+            "A run with another source, other options or other library versions is under way in "
+            "the work dir, or the worker's run was discarded.",
+            "Give the same options, `--restart`, or another `--work-dir`.",
+        ),
+        7: ExitCode(
+            "damaged work dir",
+            "The work dir is damaged, of another program or version, or of another user.",
+            "`--restart` begins a new run; where another user made it, do what the message says.",
+        ),
+        8: ExitCode(
+            "batches failed",
+            "Batches failed as often as `--max-attempts` allows; all others are done. From "
+            "`fleet`: datasets were set aside, and all others are converted.",
+            "Fix the cause that `leconvert status WORK_DIR` shows, then run `leconvert release "
+            "WORK_DIR --failed`, and the same command again; for a fleet the command alone.",
+        ),
+        9: ExitCode(
+            "not all batches are done",
+            "Batches are missing and nobody works on them.",
+            "Run the same command again, or start workers with `leconvert work WORK_DIR`.",
+        ),
+        10: ExitCode(
+            "result and source differ",
+            "The result does not match its source. Nothing was replaced or removed; a new tree "
+            "stays for inspection.",
+            "Report it. Where a result was changed after it was put in place, the message says "
+            "what helps.",
+        ),
+        11: ExitCode(
+            "disk full or failing",
+            "The disk is full, read-only, or fails.",
+            "Free some space or fix the disk, then run the same command again.",
+        ),
+        12: ExitCode(
+            "another process is at work",
+            "Another process plans or packs this run, holds the batch, puts the result of another "
+            "run in the same place, or has done this very conversion meanwhile. `pack` ends so at "
+            "once beside a packer that lives, and after `--max-wait-seconds` beside a silent one.",
+            "Wait for it; `leconvert status WORK_DIR` shows how far it is.",
+        ),
+        13: ExitCode(
+            "only one host may work here",
+            "The file system, or `--one-host`, lets one host alone work on the run, and this is "
+            "another one. From `check-fs`: several hosts must not share this file system.",
+            "Work on that host, or choose a work dir on another file system; `--restart` begins a "
+            "new run.",
+        ),
+        14: ExitCode(
+            "the probe found wrong frames, or none",
+            "A probe loaded wrong or unreadable frames, or none, or cannot measure on this host.",
+            "Look at what the message names; `leconvert probe diagnose` says what can decode here.",
+        ),
+        15: ExitCode(
+            "the Hub does not answer",
+            "The Hub does not answer, or has no such repo or revision.",
+            "Check the name, the network and `HF_ENDPOINT`, then run the same command again.",
+        ),
+        16: ExitCode(
+            "the Hub's token is missing or refused",
+            "The Hub's token is missing, wrong, or does not allow what was asked.",
+            "`hf auth login`, or set `HF_TOKEN` to a token that may write.",
+        ),
+        17: ExitCode(
+            "the repo changed meanwhile",
+            "The repo on the Hub changed meanwhile, or something in it stands in the way.",
+            "Look at what the message names, then run the same command again.",
+        ),
+        18: ExitCode(
+            "the scheduler is missing or refused",
+            "Workers could not be started: there is no scheduler here, or it refused a job. "
+            "Nothing of the run is lost.",
+            "Change what the scheduler's message names, then submit again.",
+        ),
+        19: ExitCode(
+            "a package is missing",
+            "A package that is needed is missing or does not load, or the system is not Linux.",
+            "`leconvert doctor` says which package, and how to install it.",
+        ),
+        70: ExitCode("a bug", "Something happened that should not.", "Please report it."),
+        130: ExitCode(
+            "interrupted",
+            "A signal stopped the command; what is done stays done.",
+            "Run the same command again to go on.",
+        ),
+        141: ExitCode(
+            "nobody reads the output",
+            "Whoever read the output ended before the command did, as `head` does.",
+            "",
+        ),
+    }
+)
+"""What each exit code means and what to do, by the code."""
+
+
+class LeconvertError(Exception):
+    """The base of all errors here.
+
+    Args:
+        message: One sentence that says what is wrong, with the path where there is one.
+        path: The file or folder that it is about.
+        next_step: What the user can do, as one sentence; shown below the message.
+        details: Further lines, for example one per missing file.
+
+    Attributes:
+        findings: What is wrong with a source, as far as that has a code: mappings of the fields of
+            `leconvert.model.values.Finding`.
+    """
+
+    exit_code: ClassVar[int] = 70
+    findings: Sequence[Mapping[str, Any]] = ()
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.next_step = next_step
+        self.details = tuple(details)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuilt = _rebuild, (type(self), self.message, self.path, self.next_step, self.details)
+        return (*rebuilt, {"findings": self.findings}) if self.findings else rebuilt
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the error as a JSON-serialisable mapping, for ``--json`` and failure records."""
+        record = {
+            "error": type(self).__name__,
+            "message": self.message,
+            "path": self.path,
+            "next_step": self.next_step,
+            "details": list(self.details),
+            "exit_code": self.exit_code,
+        }
+        return {**record, "findings": list(self.findings)} if self.findings else record
+
+
+def _rebuild(
+    cls: type[LeconvertError],
+    message: str,
+    path: str | None,
+    next_step: str | None,
+    details: tuple[str, ...],
+) -> LeconvertError:
+    return cls(message, path=path, next_step=next_step, details=details)
+
+
+class UsageError(LeconvertError):
+    """Options contradict each other or make no sense."""
+
+    exit_code = 2
+
+
+class UnfitFilesError(UsageError):
+    """Files cannot stay as and where they are, which the layout is for; ``findings`` says why.
+
+    Attributes:
+        moves: Where ``--fetch-unfit`` helps the `leconvert.run.planner.MovedBytes` with it; else
+            None.
+    """
+
+    moves: Any = None
+
+
+class SourceError(LeconvertError):
+    """The source cannot be converted as it is; ``details`` lists the findings."""
+
+    exit_code = 3
+
+
+class FindingsError(SourceError):
+    """The scan found errors in the source.
+
+    Args:
+        message: As for all errors.
+        path: The source.
+        next_step: As for all errors.
+        findings: Each of them, and warnings beside them, as a mapping of the fields of
+            `leconvert.model.values.Finding`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+        findings: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(message, path=path, next_step=next_step, details=details)
+        self.findings = tuple(findings)
+
+
+class UnreadableSourceError(SourceError):
+    """A file of the source is missing, truncated, or not what its name says.
+
+    Args:
+        message: As for all errors.
+        path: The file.
+        next_step: As for all errors.
+        details: As for all errors.
+        code: What a scan that finds such a file calls it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+        code: str = "unreadable-file",
+    ) -> None:
+        super().__init__(message, path=path, next_step=next_step, details=details)
+        finding = {"code": code, "severity": "error", "message": message, "path": path}
+        others = {"episode": None, "stream": None, "remedy": None, "remedies": ()}
+        self.findings = ({**finding, **others},)
+
+
+class SourceChangedError(SourceError):
+    """The source changed after it was planned; ``details`` lists what."""
+
+    exit_code = 4
+
+
+class TargetError(LeconvertError):
+    """The target cannot be written, or something there would be overwritten."""
+
+    exit_code = 5
+
+
+class PlanMismatchError(LeconvertError):
+    """A run with another source or other options is under way; ``details`` compares them."""
+
+    exit_code = 6
+
+
+class WorkDirError(LeconvertError):
+    """The work dir is damaged, foreign, or of a version that this program does not know."""
+
+    exit_code = 7
+
+
+class BatchesFailedError(LeconvertError):
+    """Some batches failed as often as they may; ``details`` names each."""
+
+    exit_code = 8
+
+
+class IncompleteError(LeconvertError):
+    """Not all batches are done; ``details`` says what is missing."""
+
+    exit_code = 9
+
+
+class VerificationError(LeconvertError):
+    """The result does not match its source; ``details`` lists the differences."""
+
+    exit_code = 10
+
+
+class StorageError(LeconvertError):
+    """The disk is full, read-only, or fails."""
+
+    exit_code = 11
+
+
+class BusyError(LeconvertError):
+    """Another process holds the planner's or the packer's lock of this run, or a batch of it."""
+
+    exit_code = 12
+
+
+class OneHostOnlyError(LeconvertError):
+    """The file system does not keep what several hosts rely on; one may work."""
+
+    exit_code = 13
+
+
+class ProbeError(LeconvertError):
+    """A probe loaded wrong or unreadable frames, or none at all, or cannot measure on this host."""
+
+    exit_code = 14
+
+
+class HubError(LeconvertError):
+    """The Hub does not answer, or has no such repo or revision."""
+
+    exit_code = 15
+
+
+class HubUnavailableError(HubError):
+    """The Hub did not answer, or failed: what was asked may have been done or not.
+
+    Args:
+        message: As for all errors.
+        path: As for all errors.
+        next_step: As for all errors.
+        details: As for all errors.
+        wait_seconds: How long the Hub asked to wait before the next request; 0 if it did not.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+        wait_seconds: float = 0.0,
+    ) -> None:
+        super().__init__(message, path=path, next_step=next_step, details=details)
+        self.wait_seconds = wait_seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, arguments = super().__reduce__()
+        return rebuild, arguments, {"wait_seconds": self.wait_seconds}
+
+
+class HubAccessError(LeconvertError):
+    """The token for the Hub is missing, wrong, or does not allow what was asked."""
+
+    exit_code = 16
+
+
+class HubConflictError(LeconvertError):
+    """The repo on the Hub changed meanwhile, or holds something that stands in the way."""
+
+    exit_code = 17
+
+
+class EngineError(LeconvertError):
+    """Workers could not be started: there is no scheduler here, or it refused them."""
+
+    exit_code = 18
+
+
+class InstallationError(LeconvertError):
+    """A package that is needed is missing or does not load, or the system is not Linux."""
+
+    exit_code = 19
+
+
+class InterruptedRunError(LeconvertError):
+    """A signal stopped the run; what is done stays done and the same command resumes it."""
+
+    exit_code = 130

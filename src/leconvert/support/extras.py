@@ -1,0 +1,104 @@
+"""How a package that is missing gets into the very Python that runs this program.
+
+``pip`` on the PATH may belong to another Python, and an environment that uv made has no pip. An
+extra is named by the packages that it stands for: they install in the same way whether leconvert
+came from an index, a file or a checkout, and leconvert itself stays as it is.
+
+Every layer needs this, and it needs nothing of ours but the errors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from leconvert.support.errors import InstallationError
+
+__all__ = ["command_for_extra", "install_command", "missing_package"]
+
+
+_OURSELVES = "leconvert"
+# Where this runs from a checkout; in an installed package it is no checkout.
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def missing_package(what: str, extra: str, otherwise: str = "") -> InstallationError:
+    """Return the error of a part of leconvert that needs a package of an extra.
+
+    Args:
+        what: Names the part and the package: "Plots need matplotlib".
+        extra: The extra that brings the package.
+        otherwise: What else helps: ", or leave --plots out".
+    """
+    return InstallationError(
+        f"{what}, which is not installed.",
+        next_step=f"Run `{command_for_extra(extra)}`{otherwise}.",
+    )
+
+
+def command_for_extra(extra: str) -> str:
+    """Return the shell command that installs the packages of an extra."""
+    return install_command(*_requirements_of(extra))
+
+
+def install_command(*requirements: str, again: bool = False) -> str:
+    """Return the shell command that installs packages into the Python that runs this.
+
+    Args:
+        *requirements: Packages, such as ``torch>=2.7``.
+        again: Whether to install anew what is there already.
+    """
+    if Path(sys.prefix).parent.name.startswith("archive-v"):
+        # uvx made this environment, in uv's cache. It stays as it is; uvx makes another one.
+        words = ["uvx"] if shutil.which("uvx") else [_uv(), "tool", "run"]
+        words += ["--refresh"] if again else []
+        words += ["--from", _origin()]
+        words += [word for requirement in requirements for word in ("--with", requirement)]
+        return shlex.join([*words, _OURSELVES])
+    words = [_uv(), "pip", "install", "--python", sys.executable]
+    if find_spec("pip") is not None:
+        words = [sys.executable, "-m", "pip", "install"]
+    return shlex.join([*words, *(["--force-reinstall"] if again else []), *requirements])
+
+
+def _uv() -> str:
+    if shutil.which("uv"):
+        return "uv"
+    # The script brings a uv of its own. Elsewhere uv tells what it runs where it lies.
+    of_checkout = _CHECKOUT / "scripts" / "uv"
+    return str(of_checkout) if of_checkout.exists() else os.environ.get("UV", "uv")
+
+
+def _origin() -> str:
+    """Return where leconvert was installed from, as uvx takes it."""
+    from importlib import metadata
+    from urllib.parse import unquote
+
+    told = metadata.distribution(_OURSELVES).read_text("direct_url.json")
+    if told is None:
+        return _OURSELVES
+    origin = json.loads(told)
+    is_repository = "vcs_info" in origin
+    return ("git+" if is_repository else "") + unquote(origin["url"].removeprefix("file://"))
+
+
+def _requirements_of(extra: str) -> list[str]:
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    try:
+        lines = metadata.requires(_OURSELVES) or []
+    except metadata.PackageNotFoundError:
+        return [f"{_CHECKOUT}[{extra}]"]  # it runs from its sources
+    wanted = []
+    for requirement in map(Requirement, lines):
+        marker, requirement.marker = requirement.marker, None
+        if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            wanted.append(str(requirement))
+    return wanted

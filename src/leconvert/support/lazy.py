@@ -1,0 +1,37 @@
+"""The names of a package whose modules are imported when one of them is first used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from leconvert.support.machine import check_linux
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(
+    package: str, names: Mapping[str, Sequence[str]], *, title: str | None = None
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package; one that needs torch has a title for the error."""
+    module_of = {name: module for module, offered in names.items() for name in offered}
+
+    def get(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        check_linux()
+        try:
+            module = import_module(f"{package}.{module_of[name]}")
+        except ModuleNotFoundError as error:
+            if title is None or error.name != "torch":
+                raise
+            from leconvert.support.extras import missing_package
+
+            raise missing_package(f"{title} needs torch", "probe") from error
+        value = getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get

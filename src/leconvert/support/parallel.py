@@ -1,0 +1,411 @@
+"""Who does which piece of a long job: this thread, threads that wait, or processes that compute.
+
+The scan, the verification and the check share it. A job is one callable and a list of pieces, each
+a tuple of its arguments; results come in the order of the pieces, whoever did them.
+
+``python -m leconvert.support.parallel`` is one of the processes. It reads a pickled callable and
+then tuples of arguments from standard input, answers each with the pickled result on standard
+output, and ends where its input ends. A call that fails ends it: the parent then does that piece
+itself, and meets the same error where somebody can be told.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple, Self
+
+from leconvert.support.forkserver import PythonProcess, serves_forks, start_python
+
+__all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Does storage make a thread wait, or does it compute? Many threads help only in the first case.
+
+
+THREADS_THAT_WAIT = 16
+"""Requests to have under way at a time where each is answered late, as over a network."""
+
+_WAITING_FROM = 2.0
+
+
+def is_waiting(cpu_seconds: float, wall_seconds: float) -> bool:
+    """Tell whether a thread spent half of its time or more waiting."""
+    return wall_seconds > _WAITING_FROM * cpu_seconds
+
+
+def queued_seconds() -> float:
+    """Return how long this thread was ready to run and had no processor; 0 where nobody tells."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - often
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class Latency:
+    """A context that measures a piece of work: what it cost tells how to do the rest.
+
+    Attributes:
+        cpu_seconds: What this process computed. A thread that waits for Python's lock waits for
+            one that computes, and more threads would, too.
+        wall_seconds: The time that it took, but for what this thread waited for a processor: where
+            other programs keep the machine busy, more threads would wait for it, too.
+    """
+
+    cpu_seconds = 0.0
+    wall_seconds = 0.0
+
+    def __enter__(self) -> Self:
+        self._queued = queued_seconds()
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu_seconds = time.process_time() - self._cpu
+        self.wall_seconds = time.perf_counter() - self._wall
+        self.wall_seconds -= queued_seconds() - self._queued
+
+    @property
+    def dominates(self) -> bool:
+        """Whether it waited for half of the time or more."""
+        return is_waiting(self.cpu_seconds, self.wall_seconds)
+
+
+# ------------------------------------------------------------------------------------------------
+# Who does which piece of a long job: this thread, threads that wait, or processes that compute.
+
+
+type Piece = tuple[Any, ...]
+"""The arguments of one call; it can be pickled."""
+
+# Another process costs the CPU time of its start: about a third of this, started anew or forked.
+_SECONDS_WORTH_A_PROCESS = 0.7
+_SECONDS_WORTH_A_FORK = 0.1
+_PIECES_AHEAD = 4
+# One piece may take a fraction of a millisecond: it tells little, and is not worth a message.
+_SECONDS_MEASURED = 0.01
+
+
+class Spread(NamedTuple):
+    """How a job is spread.
+
+    Attributes:
+        threads: Threads of this process.
+        processes: Further processes; they and one thread of this one work at a time. Only where
+            ``threads`` is 1.
+    """
+
+    threads: int = 1
+    processes: int = 0
+
+
+def spread_for(
+    cpu_seconds: float,
+    wall_seconds: float,
+    *,
+    times_left: float,
+    workers: int | None = None,
+    threads_here: int | None = None,
+) -> Spread:
+    """Return how a job goes on, from what a piece cost.
+
+    Parsing headers holds Python's lock, so threads gain nothing where files answer at once (and
+    lose half to the lock): there a long job is shared with other processes. Where files do not
+    answer at once, as over a network, many threads wait at a time.
+
+    Args:
+        threads_here: The job cannot leave this process; so many threads suit it where files answer
+            at once.
+    """
+    if is_waiting(cpu_seconds, wall_seconds):
+        return Spread(threads=min(workers or THREADS_THAT_WAIT, THREADS_THAT_WAIT))
+    if threads_here is not None:
+        return Spread(threads=threads_here)
+    worth_one = _SECONDS_WORTH_A_FORK if serves_forks() else _SECONDS_WORTH_A_PROCESS
+    worth = int(cpu_seconds * times_left / worth_one)
+    others = (workers or len(os.sched_getaffinity(0))) - 1
+    return Spread(processes=max(0, min(others, worth)))
+
+
+def parallel_map[Done](
+    work: Callable[..., Done],
+    pieces: Sequence[Piece],
+    spread: Spread | None = None,
+    *,
+    weights: Sequence[float] | None = None,
+    workers: int | None = None,
+    threads_here: int | None = None,
+) -> Generator[Done]:
+    """Do all pieces and yield their results in order, few of them waiting at a time.
+
+    What an exception ends, or whoever closes the generator, waits for the pieces that others have
+    in hand; no further ones are begun.
+
+    Args:
+        work: What does a piece. Threads may share it, and it can be pickled.
+        threads_here: For work that cannot be pickled, as in `spread_for`.
+    """
+    expected: Sequence[float] = [_SECONDS_MEASURED] * len(pieces)
+    if spread is None:
+        # The first piece costs more than others: what files share is learned there.
+        costs = list(weights or [1.0] * len(pieces))[1:]
+        for piece in pieces[:1]:
+            yield work(*piece)
+        pieces, measured = pieces[1:], list[Done]()
+        with Latency() as latency:
+            begun = time.perf_counter()
+            for piece in pieces:
+                measured.append(work(*piece))
+                if time.perf_counter() - begun > _SECONDS_MEASURED:
+                    break
+        yield from measured
+        pieces, cost = pieces[len(measured) :], max(sum(costs[: len(measured)]), 1e-9)
+        expected = [latency.cpu_seconds * each / cost for each in costs[len(measured) :]]
+        spread = spread_for(
+            latency.cpu_seconds,
+            latency.wall_seconds,
+            times_left=sum(costs[len(measured) :]) / cost,
+            workers=workers,
+            threads_here=threads_here,
+        )
+    if spread.threads > 1:
+        yield from _in_threads(work, pieces, spread.threads)
+    elif spread.processes:
+        groups = list(_groups(pieces, expected))
+        for results in _ProcessPool(_Group(work), groups).do(spread.processes):
+            yield from results
+    else:
+        for piece in pieces:
+            yield work(*piece)
+
+
+def _groups(pieces: Sequence[Piece], expected: Sequence[float]) -> Iterator[Piece]:
+    """Yield pieces that are handed over at once, as they take some milliseconds together."""
+    group: list[Piece] = []
+    seconds = 0.0
+    for piece, each in zip(pieces, expected, strict=True):
+        group.append(piece)
+        seconds += each
+        if seconds >= _SECONDS_MEASURED:
+            yield (group,)
+            group, seconds = [], 0.0
+    if group:
+        yield (group,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group[Done]:
+    """Does several pieces one after the other; it can be pickled if what does one can."""
+
+    work: Callable[..., Done]
+
+    def __call__(self, pieces: Sequence[Piece]) -> list[Done]:
+        return [self.work(*piece) for piece in pieces]
+
+
+def _in_threads[Done](
+    work: Callable[..., Done], pieces: Sequence[Piece], num_threads: int
+) -> Generator[Done]:
+    waiting: deque[Future[Done]] = deque()
+    pool, waits = ThreadPoolExecutor(num_threads, thread_name_prefix="piece"), True
+    try:
+        for piece in pieces:
+            waiting.append(pool.submit(work, *piece))
+            if len(waiting) > num_threads * _PIECES_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except KeyboardInterrupt:  # a thread may wait for a server, and whoever interrupts does not
+        waits = False
+        raise
+    finally:
+        pool.shutdown(wait=waits, cancel_futures=True)
+
+
+def run_threads(
+    work: Callable[[], object],
+    count: int,
+    stop: threading.Event,
+    *,
+    name: str,
+    watch: Callable[[], None] | None = None,
+    watch_seconds: float | None = None,
+) -> None:
+    """Do the same work in several threads until all have ended.
+
+    The first error sets ``stop`` and is raised, once the others have ended. None of them works on
+    when this returns or raises, also where Ctrl-C interrupts it: an interrupt while a thread is
+    started leaves one that the pool does not know of, so none begins before all are started.
+
+    Args:
+        stop: What ends the work early.
+        watch: Called every ``watch_seconds`` meanwhile, in this thread.
+    """
+    errors: list[BaseException] = []
+    started, given_up = threading.Event(), threading.Event()
+
+    def begin() -> None:
+        started.wait()
+        try:
+            if not given_up.is_set():
+                work()
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            errors.append(error)
+            stop.set()
+
+    with ThreadPoolExecutor(count, thread_name_prefix=name) as pool:
+        try:
+            futures = [pool.submit(begin) for _ in range(count)]
+            started.set()
+            while wait(futures, timeout=watch_seconds).not_done:
+                if watch is not None:
+                    watch()
+        except BaseException:
+            if not started.is_set():
+                given_up.set()
+            started.set()
+            stop.set()
+            raise
+    if errors:  # the first says why; the others were only asked to stop
+        raise errors[0]
+
+
+class _ProcessPool[Done]:
+    """This thread and some processes, which take pieces from one list.
+
+    A process that ends early, or cannot be started, costs nothing but time: the piece that it had
+    is done here. Each process has a thread here that hands it pieces; all that they share is
+    changed under one lock.
+    """
+
+    def __init__(self, work: Callable[..., Done], pieces: Sequence[Piece]) -> None:
+        self._work = work
+        self._pieces = pieces
+        self._changed = threading.Condition()
+        self._next_to_do = 0
+        self._next_to_yield = 0
+        self._given_back: list[int] = []
+        self._done: dict[int, Done] = {}
+        self._ahead = 0
+        self._closed = False
+
+    def do(self, num_processes: int) -> Generator[Done]:
+        """Yield all results in order."""
+        self._ahead = _PIECES_AHEAD * (num_processes + 1)
+        # Before anything is done here: what the work remembers of its pieces changes with each.
+        work = pickle.dumps(self._work) if num_processes else b""
+        threads = [
+            threading.Thread(
+                target=self._hand_out, args=(work,), name=f"crew-{number}", daemon=True
+            )
+            for number in range(num_processes)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(len(self._pieces)):
+                yield self._result(number)
+        finally:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            for thread in threads:
+                thread.join()
+
+    def _result(self, wanted: int) -> Done:
+        """Return one piece's result; until it is there, do others."""
+        while True:
+            with self._changed:
+                if wanted in self._done:
+                    self._next_to_yield = wanted + 1
+                    self._changed.notify_all()
+                    return self._done.pop(wanted)
+                mine = self._take()
+                if mine is None:
+                    self._changed.wait()
+                    continue
+            self._put(mine, self._work(*self._pieces[mine]))
+
+    def _take(self) -> int | None:
+        """Return a piece that nobody does, None while there is none within reach."""
+        if self._given_back:
+            return self._given_back.pop()
+        number = self._next_to_do
+        if number >= len(self._pieces) or number >= self._next_to_yield + self._ahead:
+            return None
+        self._next_to_do = number + 1
+        return number
+
+    def _put(self, number: int, result: Done) -> None:
+        with self._changed:
+            self._done[number] = result
+            self._changed.notify_all()
+
+    def _hand_out(self, work: bytes) -> None:
+        """Give pieces to one process until none is left."""
+        number: int | None = None
+        try:
+            with _other_process() as process:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(work)
+                while (number := self._wait_for_one()) is not None:
+                    pickle.dump(self._pieces[number], process.stdin)
+                    process.stdin.flush()
+                    self._put(number, pickle.load(process.stdout))  # noqa: S301 - our own child
+                    number = None
+        except (OSError, EOFError, pickle.UnpicklingError):
+            pass  # it ended, or never began: what it had is done here
+        finally:
+            if number is not None:
+                with self._changed:
+                    self._given_back.append(number)
+                    self._changed.notify_all()
+
+    def _wait_for_one(self) -> int | None:
+        """Return a piece as soon as one is within reach; None if no piece will be."""
+        with self._changed:
+            while not self._closed:
+                number = self._take()
+                if number is not None:
+                    return number
+                if self._next_to_do >= len(self._pieces):
+                    break
+                self._changed.wait()
+            return None
+
+
+def _other_process() -> PythonProcess:
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    return start_python("leconvert.support.parallel", stdin=pipe, stdout=pipe, stderr=nowhere)
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer the parent process until there are no more requests."""
+    work: Callable[..., Any] = pickle.load(requests)  # noqa: S301 - it comes from the parent process
+    while True:
+        try:
+            piece = pickle.load(requests)  # noqa: S301
+        except EOFError:
+            return
+        pickle.dump(work(*piece), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    gc.set_threshold(100_000)  # as in the program
+    try:
+        _serve(sys.stdin.buffer, sys.stdout.buffer)
+    except (BrokenPipeError, EOFError):
+        sys.exit(1)  # the parent is gone

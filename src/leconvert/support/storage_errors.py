@@ -1,0 +1,116 @@
+"""What a failing disk means to a user: one sentence, the path, and the next step."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from leconvert.support.errors import StorageError
+
+__all__ = [
+    "CHECK_DISK",
+    "any_storage_errors",
+    "lacks_permission",
+    "raise_storage_trouble",
+    "storage_error",
+    "storage_errors",
+]
+
+
+_FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
+_WRITABLE = "Make the folder writable for this user, then run the same command again."
+_PERMITTED = "Let this user read and write there, then run the same command again."
+CHECK_DISK = "Check the disk or the network mount, then run the same command again."
+_REMOVED = "Check the disk, and that nobody removed the files of the run."
+_NEXT_STEPS: dict[int, tuple[str, str]] = {
+    errno.ENOSPC: ("there is no space left", _FREE_SPACE),
+    errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
+    errno.EROFS: ("the file system is read-only", _WRITABLE),
+    errno.EACCES: ("permission is denied", _PERMITTED),
+    errno.EPERM: ("the operation is not permitted", _PERMITTED),
+    errno.EIO: ("the device or server reports an input/output error", CHECK_DISK),
+    errno.ESTALE: ("the server no longer knows the file (stale handle)", CHECK_DISK),
+    errno.ETIMEDOUT: ("the server does not answer", CHECK_DISK),
+    errno.EMFILE: ("too many files are open", "Raise the limit with `ulimit -n` and run again."),
+    errno.EFBIG: ("the file is too large for the file system", CHECK_DISK),
+}
+
+
+@contextmanager
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """Turn what the disk does to us into a `StorageError` with the path and the next step.
+
+    ENOENT, EEXIST and other errors that are about names, not about storage, pass through.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NEXT_STEPS:
+            raise
+        raise _told(error, str(path)) from error
+
+
+def raise_storage_trouble(error: BaseException, path: Path | str) -> None:
+    """Raise a `StorageError` where it was the disk that failed, and not what is in a file.
+
+    What raised an error is looked at too. Errors about names, such as ENOENT, and those of a
+    library's own kind pass: FFmpeg speaks of input and output where content is damaged.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and _is_the_disks(cause):
+            named = cause.filename
+            raise _told(cause, named if isinstance(named, str) else str(path)) from error
+        cause = cause.__cause__
+
+
+def _is_the_disks(error: OSError) -> bool:
+    return error.errno in _NEXT_STEPS and type(error).__module__ == "builtins"
+
+
+def lacks_permission(error: BaseException) -> bool:
+    """Say whether it is a permission of this user that is missing, which waiting does not mend."""
+    return isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
+
+
+@contextmanager
+def any_storage_errors() -> Iterator[None]:
+    """Turn every ``OSError`` that came this far into a `StorageError`: for the outermost calls.
+
+    What nobody foresaw is a look at a file that failed, or a file that somebody removed.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def storage_error(error: OSError) -> StorageError:
+    """Return what an error means to a user."""
+    if error.errno == errno.ENOENT and error.filename is None and _here_is_gone():
+        return StorageError(
+            "The folder that this command was started in was removed.",
+            next_step="Go to one that exists, then run the same command again.",
+        )
+    path = error.filename if isinstance(error.filename, str) else "the output, or a file of the run"
+    return _told(error, path)
+
+
+def _here_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd is the same call
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _told(error: OSError, path: str) -> StorageError:
+    if error.errno == errno.ENOTDIR:
+        said, next_step = "a part of this path is no folder", "Name a place in a folder."
+    else:
+        unknown = str(error.strerror or error), _REMOVED
+        said, next_step = _NEXT_STEPS.get(error.errno or 0, unknown)
+    return StorageError(f"Cannot use {path}: {said}.", path=path, next_step=next_step)

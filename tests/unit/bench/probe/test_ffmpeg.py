@@ -1,0 +1,150 @@
+"""FFmpeg is looked for by the names that torchcodec asks for; without it, we start once more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leconvert.bench.probe.environment import (
+    FoundFfmpeg,
+    find_ffmpeg,
+    link_plain_names,
+    links_folder,
+    restart_environment,
+    search_path,
+    start_again_with_ffmpeg,
+    versions_for_torchcodec,
+    wheel_libraries,
+)
+
+
+def loads(*names: str) -> object:
+    def load(name: str) -> None:
+        if name not in names:
+            raise OSError(f"{name}: cannot open shared object file")
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("names", "major"),
+    [
+        (("libavutil.so.61", "libavutil.so.60"), 9),
+        (("libavutil.so.60",), 8),
+        (("libavutil.so.56", "libavutil.so.59"), 7),
+        ((), None),
+    ],
+)
+def test_the_newest_ffmpeg_that_torchcodec_knows_is_found(
+    names: tuple[str, ...], major: int | None
+) -> None:
+    found = find_ffmpeg(loads(*names), {}, range(4, 10))  # type: ignore[arg-type]
+
+    assert found == (None if major is None else FoundFfmpeg(major, "system"))
+
+
+def test_an_ffmpeg_that_torchcodec_is_not_built_for_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "torchcodec"
+    package.mkdir()
+    for name in ("__init__.py", "libtorchcodec_core7.so", "libtorchcodec_custom_ops8.so"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torchcodec", raising=False)
+
+    assert versions_for_torchcodec() == [7, 8]
+    assert find_ffmpeg(loads("libavutil.so.61"), {}) is None  # type: ignore[arg-type]
+    assert find_ffmpeg(loads("libavutil.so.61", "libavutil.so.59"), {}) == FoundFfmpeg(  # type: ignore[arg-type]
+        7, "system"
+    )
+
+
+def test_links_to_the_wheel_are_told_from_the_systems_libraries(tmp_path: Path) -> None:
+    links = tmp_path / "links"
+    (name,) = [link.name for link in link_plain_names(wheel_libraries(), links)
+               if link.name.startswith("libavutil")]  # fmt: skip
+
+    found = find_ffmpeg(loads(name), {"LD_LIBRARY_PATH": f"/nowhere:{links}"})  # type: ignore[arg-type]
+
+    assert found is not None
+    assert found.origin == "PyAV's wheel"
+
+
+def test_the_environment_to_start_again_with_keeps_what_was_there(tmp_path: Path) -> None:
+    before = {"XDG_CACHE_HOME": str(tmp_path), "LD_LIBRARY_PATH": "/mine", "KEPT": "1"}
+
+    after = restart_environment(before)
+
+    assert after is not None
+    links = links_folder(wheel_libraries(), before)
+    assert links.is_relative_to(tmp_path)
+    assert after["LD_LIBRARY_PATH"] == f"{search_path(links, wheel_libraries())}:/mine"
+    assert after["KEPT"] == "1"
+    assert restart_environment(after) is None  # once is enough
+
+
+def test_a_cache_that_cannot_be_written_means_pyav(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert restart_environment({"XDG_CACHE_HOME": str(tmp_path / "file")}) is None
+
+
+def test_others_cannot_put_libraries_beside_ours(tmp_path: Path) -> None:
+    links = links_folder(wheel_libraries(), {"XDG_CACHE_HOME": str(tmp_path)})
+
+    link_plain_names(wheel_libraries(), links)
+
+    assert links.stat().st_mode & 0o077 == 0
+
+
+def test_nothing_is_started_again_where_ffmpeg_is_found() -> None:
+    started: list[object] = []
+
+    start_again_with_ffmpeg(
+        find=lambda: FoundFfmpeg(7, "system"), execute=lambda *call: started.append(call)
+    )
+
+    assert started == []
+
+
+def test_the_same_command_is_started_again_where_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("LECONVERT_FFMPEG_LINKS", raising=False)
+    started: list[tuple[str, list[str], dict[str, str]]] = []
+
+    start_again_with_ffmpeg(
+        ["-m", "leconvert", "probe", "run"],
+        find=lambda: None,
+        execute=lambda *call: started.append(call),
+    )
+
+    ((program, command, environment),) = started
+    assert program == sys.executable
+    assert command == [sys.executable, "-m", "leconvert", "probe", "run"]
+    assert str(tmp_path) in environment["LD_LIBRARY_PATH"]
+
+
+def test_torchcodec_really_loads_with_the_links(tmp_path: Path) -> None:
+    environment = restart_environment(
+        {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"LD_LIBRARY_PATH", "LECONVERT_FFMPEG_LINKS"}
+        }
+        | {"XDG_CACHE_HOME": str(tmp_path)}
+    )
+    assert environment is not None
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import torchcodec.decoders; print('loaded')"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.stdout == "loaded\n", done.stderr

@@ -1,0 +1,40 @@
+"""The demo, where it does not come to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leconvert.cli import demonstration as demo
+from leconvert.support.errors import StorageError, VerificationError
+
+
+@pytest.mark.parametrize(
+    "trouble", [KeyboardInterrupt(), StorageError("full"), OSError(28, "full")]
+)
+def test_a_demo_that_was_interrupted_can_be_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: BaseException
+) -> None:
+    _stop_with(trouble, monkeypatch)
+    with pytest.raises(type(trouble)):
+        demo.run_demo(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert demo.run_demo(tmp_path).verification.ok
+
+
+def test_a_demo_that_finds_a_difference_keeps_it_for_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stop_with(VerificationError("differs"), monkeypatch)
+    with pytest.raises(VerificationError):
+        demo.run_demo(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["demo_v21"]
+
+
+def _stop_with(trouble: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(demo, "convert", stopped)

@@ -1,0 +1,477 @@
+"""Single checks on what a scan rarely meets: odd declarations, odd headers, odd statistics."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sound_dataset import LENGTHS, TOP, WRIST, Only, Severities
+
+import leconvert.dataset.scan as sources
+from leconvert import media, tables
+from leconvert.dataset.findings import ObservationLog
+from leconvert.dataset.formats.v2 import PathTemplateError, SourcePaths, load_info
+from leconvert.dataset.scan import (
+    changes,
+    check_source_unchanged,
+    check_tables_unchanged,
+    file_checks,
+    scan_source,
+)
+from leconvert.dataset.scan.dataset_checks import DataColumns, check_columns
+from leconvert.dataset.scan.episodes import EpisodeScanner
+from leconvert.dataset.scan.file_checks import ClipCheck, StatsCheck, pixel_format
+from leconvert.model.values import DATA_STREAM, LayoutOptions, stream_of_camera
+from leconvert.run.planner import open_or_plan
+from leconvert.support.errors import SourceChangedError
+from leconvert.tables import list_sizes
+from leconvert.testing import (
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
+from leconvert.workdir.run import OpenedRun
+
+CLIP = f"videos/chunk-000/{TOP}/episode_000000.mp4"
+
+
+# --- columns against declarations -----------------------------------------------------------------
+
+
+def schema_with(name: str, kind: pa.DataType) -> pa.Schema:
+    defaults = [("timestamp", pa.float32())]
+    defaults += [
+        (column, pa.int64()) for column in ("frame_index", "episode_index", "index", "task_index")
+    ]
+    return pa.schema([*defaults, (name, kind)])
+
+
+def said_of(name: str, kind: pa.DataType, dtype: str) -> list[tuple[str, str]]:
+    schema = schema_with(name, kind)
+    declared = {field.name: {"dtype": str(field.type)} for field in schema}
+    declared["timestamp"] = {"dtype": "float32"}
+    declared[name] = {"dtype": dtype}
+    declared = {name: feature | {"shape": [1]} for name, feature in declared.items()}
+    if list_sizes(kind):
+        declared[name]["shape"] = [2, 3][: len(list_sizes(kind))]
+    columns = DataColumns(schema, {}, np.ones(1, np.bool_))
+    found = check_columns(declared, columns, num_tasks=1, one_text_each=True, left_out=())
+    return [(remark.code, remark.message) for remark in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "stored"),
+    [
+        (pa.list_(pa.float32(), 2), "float32", None),
+        (pa.list_(pa.float32(), 2), "float64", "float32"),
+        (pa.list_(pa.list_(pa.bool_(), 3), 2), "int64", "bool"),
+        (pa.large_list(pa.float16()), "float16", None),
+        (pa.large_string(), "float32", "string"),
+        (pa.struct([("bytes", pa.binary()), ("path", pa.string())]), "image", None),
+        (pa.large_binary(), "image", None),
+        (pa.string(), "string", None),
+    ],
+    ids=str,
+)
+def test_a_columns_type_is_told_by_its_numbers_however_they_are_nested(
+    kind: pa.DataType, dtype: str, stored: str | None
+) -> None:
+    expected = []
+    if stored is not None:
+        said = f"x is stored as {stored}, {dtype} is declared."
+        expected.append(("dtype-mismatch", said))
+    assert said_of("x", kind, dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "why"),
+    [
+        (pa.binary(), "binary", "no tensor of binary"),
+        (pa.binary(), "float32", "no tensor of binary"),
+        (pa.timestamp("us"), "timestamp[us]", "no tensor of timestamp"),
+        (pa.list_(pa.string(), 2), "string", "list of texts"),
+        (pa.null(), "float32", "no tensor of null"),
+        (pa.list_(pa.null(), 2), "int64", "empty values"),
+        (pa.struct([("a", pa.int64())]), "image", "neither files nor paths"),
+        (pa.struct([("a", pa.int64())]), "int64", "no tensor of struct"),
+    ],
+    ids=str,
+)
+def test_what_no_declaration_makes_loadable_is_an_error(
+    kind: pa.DataType, dtype: str, why: str
+) -> None:
+    [(code, said)] = said_of("x", kind, dtype)
+    assert code == "unloadable-feature"
+    assert f"x is stored as {kind}, which LeRobot cannot load: " in said
+    assert why in said
+
+
+def test_a_column_of_a_camera_is_not_declared_as_a_column() -> None:
+    [(code, said)] = said_of("top", pa.binary(), "video")
+    assert code == "undeclared-column"
+    assert said == "The tables have a column top, which is declared as a camera."
+
+
+# --- headers of clips -----------------------------------------------------------------------------
+
+
+def test_configurations_beyond_those_that_are_kept_are_checked_again(
+    sound_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_checks, "_KEPT_CONFIGS", 1)
+    clip = media.read_clip_index(sound_source / CLIP)
+    other = replace(clip, config_key="another")
+    check = ClipCheck({"dtype": "video", "shape": [1, 2, 3]}, Fraction(30))
+    notes = ObservationLog()
+    for seen in (clip, other, clip, clip):
+        check(seen, notes)
+    [remark] = notes.sightings.remarks()
+    assert remark.code == "shape-mismatch"
+    assert remark.message.endswith("4 episodes are like this.")
+
+
+def avc_entry(profile: int, *rest: int) -> bytes:
+    return b"\x00" * 8 + b"avc1" + b"\x00" * 20 + b"avcC" + bytes([1, profile, 0, 30, 0xFF, *rest])
+
+
+@pytest.mark.parametrize(
+    ("entry", "pixels"),
+    [
+        (avc_entry(77), "yuv420p"),
+        (avc_entry(100, 0xE0, 0, 0xFD, 0xF8), "yuv420p"),
+        (avc_entry(110, 0xE0, 0, 0xFE, 0xFA), "yuv422p10le"),
+        (avc_entry(100, 0xE0, 0, 0xFC, 0xF8), None),
+        (avc_entry(100, 0xE1, 0, 9), None),
+        (avc_entry(100), None),
+        (b"\x00" * 8 + b"mp4v" + b"\x00" * 70, None),
+    ],
+    ids=["main", "high", "4:2:2", "without colour", "cut off in a set", "cut off", "other"],
+)
+def test_a_header_that_does_not_say_the_pixel_format_says_none(
+    sound_source: Path, entry: bytes, pixels: str | None
+) -> None:
+    clip = media.read_clip_index(sound_source / CLIP)
+    assert pixel_format(replace(clip, sample_entry=entry)) == pixels
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def stats_notes(
+    feature: dict[str, object], stats: object, extremes: tuple[float, float] = (0.0, 1.0)
+) -> list[tuple[str, str]]:
+    notes = ObservationLog()
+    line = {"episode_index": 0, "stats": {"x": stats} if stats is not None else {}}
+    StatsCheck({"x": feature})(line, 5, {"x": extremes}, notes)
+    return [(remark.code, remark.message) for remark in notes.sightings.remarks()]
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+@pytest.mark.parametrize(
+    ("stats", "said"),
+    [
+        ({"min": [9], "max": [9], "mean": [9], "std": [0], "count": [3]}, None),
+        ({"min": [9]}, "shape"),
+        ([], "shape"),
+        (None, "not"),
+    ],
+)
+def test_statistics_of_unsigned_numbers_are_not_compared_with_the_data(
+    dtype: str, stats: object, said: str | None
+) -> None:
+    found = stats_notes({"dtype": dtype, "shape": [1]}, stats)
+    assert [code for code, _ in found] == ([] if said is None else ["missing-stats"])
+    assert all(str(said) in message for _, message in found)
+
+
+SOUND_NUMBERS = {"min": [0, 0.0], "max": [1, 1.0], "mean": [0.5, 1], "std": [0, 0], "count": [5]}
+SOUND_CHANNELS = {
+    key: [[[0.5]], [[1]], [[0]]] for key in ("min", "max", "mean", "std")
+} | {"count": [5]}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["min", "max", "mean", "std"])
+@pytest.mark.parametrize(
+    ("value", "is_sound"),
+    [
+        ([1, 0.5], True),
+        ([True, False], True),
+        ([[1.0], [2]], True),
+        ([10**400, 1], True),
+        ([10**400, 0.5], True),
+        ([1, [2]], False),
+        ([[1], ["a"]], False),
+        ([1, "a"], False),
+        ([1, None], False),
+        ([{}, {}], False),
+        ([1], False),
+        ([], False),
+        ("ab", False),
+        (b"ab", False),
+        ({"a": 1, "b": 2}, False),
+        (None, False),
+        (5, False),
+    ],
+    ids=str,
+)
+def test_one_statistic_of_a_column_that_is_not_numbers_makes_all_of_it_missing(
+    key: str, value: object, is_sound: bool
+) -> None:
+    # Of an unsigned column, so that whether the extremes are right plays no part.
+    found = stats_notes({"dtype": "uint32", "shape": [2]}, SOUND_NUMBERS | {key: value})
+    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
+
+
+@pytest.mark.parametrize("key", ["min", "max", "mean", "std"])
+@pytest.mark.parametrize(
+    ("value", "is_sound"),
+    [
+        ([[[1]], [[0.5]], [[True]]], True),
+        ([[[1]]], True),
+        ([[[10**400]], [[0.5]], [[1]]], True),
+        ([[[[1]]], [[[1]]], [[[1]]]], True),
+        ([[[1]], [[1]]], False),
+        ([[[1]], [[1]], [["a"]]], False),
+        ([[[1]], [[None]], [[1]]], False),
+        ([[[1]], [[1]], [[1, 2]]], False),
+        ([1, 1, 1], False),
+        (["a", "b", "c"], False),
+        ({"a": 1, "b": 2, "c": 3}, False),
+        ("abc", False),
+        (b"abc", False),
+        ([], False),
+        (None, False),
+        (5, False),
+    ],
+    ids=str,
+)
+def test_one_statistic_of_a_camera_that_is_not_of_channels_makes_all_of_it_missing(
+    key: str, value: object, is_sound: bool
+) -> None:
+    found = stats_notes({"dtype": "video", "shape": [4, 4, 3]}, SOUND_CHANNELS | {key: value})
+    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
+
+
+@pytest.mark.parametrize(
+    ("counted", "is_sound"),
+    [
+        ([5], True),
+        ([5.0], True),
+        ([0], True),
+        ([True], True),
+        ([-1], False),
+        ([float("nan")], False),
+        ([Decimal(5)], False),
+        (["5"], False),
+        ([None], False),
+        ([[5]], False),
+        ([5, 5], False),
+        ([], False),
+        ("5", False),
+        ({"5": 5}, False),
+        (None, False),
+        (5, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("feature", "sound"),
+    [
+        ({"dtype": "uint32", "shape": [2]}, SOUND_NUMBERS),
+        ({"dtype": "video", "shape": [4, 4, 3]}, SOUND_CHANNELS),
+    ],
+    ids=["column", "camera"],
+)
+def test_statistics_without_a_number_of_frames_are_missing(
+    feature: dict[str, object], sound: dict[str, object], counted: object, is_sound: bool
+) -> None:
+    found = stats_notes(feature, sound | {"count": counted})
+    assert [code for code, _ in found] == ([] if is_sound else ["missing-stats"])
+
+
+@pytest.mark.parametrize(
+    ("low", "stale"), [([0.0], False), ([10**400], False), ([0.5], True), ([[0.5]], True)]
+)
+def test_numbers_that_no_float_holds_say_nothing_of_an_extreme(
+    low: list[object], stale: bool
+) -> None:
+    stats = {"min": low, "max": [1.0], "mean": [0.5], "std": [0.1], "count": [5]}
+    found = stats_notes({"dtype": "float32", "shape": [1]}, stats)
+    assert [code for code, _ in found] == (["stale-stats"] if stale else [])
+
+
+@pytest.mark.parametrize(("other", "said"), [(0.5, []), ("0.5", ["missing-stats"])])
+def test_a_number_that_no_float_holds_is_a_number_beside_floats(
+    other: object, said: list[str]
+) -> None:
+    stats = {"min": [0.5, 10**400, other], "count": [5]}
+    stats |= {"max": [1.0] * 3, "mean": [0.5] * 3, "std": [0.1] * 3}
+    found = stats_notes({"dtype": "float32", "shape": [3]}, stats, (0.5, 1.0))
+    assert [code for code, _ in found] == said
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (pa.int64(), lambda row, rows: row + (row == rows - 1)),
+        (pa.float64(), lambda row, _: row + 0.5),
+        (pa.float64(), lambda row, _: float("nan") if row == 2 else row),
+        (pa.uint64(), lambda row, _: row + 2**63),
+        (pa.float64(), lambda row, _: row + 1e300),
+    ],
+    ids=["a gap", "halves", "a NaN", "beyond int64", "huge"],
+)
+def test_an_index_that_does_not_count_its_rows_is_told(
+    source: Path, severities: Severities, kind: pa.DataType, change: Callable[[int, int], float]
+) -> None:
+    first = 0
+    for episode, rows in enumerate(LENGTHS):
+        values = pa.array([change(row, rows) + first for row in range(rows)], kind)
+        edit_table(source, episode, lambda table, v=values: with_column(table, "index", v))
+        first += rows
+    found = severities(scan_source(source))
+    assert found["global-index"] == {"error"}
+    assert set(found) <= {"global-index", "dtype-mismatch", "stale-stats"}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [float("inf"), float("-inf"), float("nan"), 0.5, 1e300],
+    ids=["inf", "-inf", "NaN", "half", "huge"],
+)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_task_that_is_no_index_is_its_episodes_error_and_no_end_of_the_scan(
+    source: Path, task: float, everywhere: bool
+) -> None:
+    for episode, length in enumerate(LENGTHS):
+        tasks = pa.array([task] * length if everywhere else [0.0] * (length - 1) + [task])
+        edit_table(source, episode, lambda table, t=tasks: with_column(table, "task_index", t))
+    findings = [f for f in scan_source(source).findings if f.code == "task-index"]
+    assert [(f.episode, f.severity) for f in findings] == [(n, "error") for n in range(4)]
+    assert "names no task" in findings[0].message
+
+
+def test_an_episode_of_one_row_with_a_huge_index_is_no_end_of_the_scan(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "one", DatasetSpec(episodes=1, frames=1, cameras=()))
+    edit_table(root, 0, lambda table: with_column(table, "index", pa.array([1e300])))
+    assert "global-index" in {finding.code for finding in scan_source(root).findings}
+
+
+def test_times_beyond_those_that_are_kept_are_compared_again(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_checks, "_KEPT_TIMES", 1)
+    assert scan_source(source).findings == ()
+
+
+def test_columns_are_compared_where_footers_have_nothing_in_common(
+    source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables.DataFile, "schema_key", property(lambda _: None))
+    assert scan_source(source).findings == ()
+    edit_table(source, 2, lambda table: table.append_column("extra", pa.array(range(4))))
+    assert only(scan_source(source), "schema-mismatch").episode == 2
+
+
+def test_a_looker_in_another_process_sees_what_it_sees_here(sound_source: Path) -> None:
+    info = load_info(sound_source)
+    streams = [DATA_STREAM, stream_of_camera(TOP), stream_of_camera(WRIST)]
+    index, length = np.arange(4), np.array(LENGTHS)
+    paths = SourcePaths(sound_source, info)
+    look = EpisodeScanner(paths, Fraction(30), info.features, streams, index, length, None)
+    here, there = look(1, 3), pickle.loads(pickle.dumps(look))(1, 3)
+    for one, other in zip(here.numbers, there.numbers, strict=True):
+        assert one.tolist() == other.tolist()
+    assert here.kinds == there.kinds
+    assert here.rows == there.rows
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_cameras_that_would_share_their_files_are_refused(source: Path) -> None:
+    template = "videos/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.mp4"
+    edit_info(source, lambda info: info.update(video_path=template))
+    with pytest.raises(PathTemplateError) as caught:
+        SourcePaths(source, load_info(source))
+    assert caught.value.message == (
+        f"{source}/meta/info.json has a video_path without {{video_key}}: all cameras would share "
+        "one file."
+    )
+
+
+@pytest.mark.parametrize(
+    ("relative", "slice_"),
+    [
+        ("data/chunk-000/episode_000007.parquet", (DATA_STREAM, 7)),
+        ("data/chunk-001/episode_000007.parquet", None),
+        ("data/chunk-000/episode_7.parquet", None),
+        (f"videos/chunk-000/{TOP}/episode_000007.mp4", (stream_of_camera(TOP), 7)),
+        (f"videos/chunk-002/{TOP}/episode_000007.mp4", None),
+        ("videos/chunk-000/observation.images.new/episode_000007.mp4",
+         (stream_of_camera("observation.images.new"), 7)),
+        ("meta/info.json", None),
+    ],
+)  # fmt: skip
+def test_a_name_stands_for_an_episode_only_if_the_template_makes_it(
+    sound_source: Path, relative: str, slice_: tuple[str, int] | None
+) -> None:
+    assert SourcePaths(sound_source, load_info(sound_source)).slice_of(relative) == slice_
+
+
+# --- changes after the plan -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(source: Path, tmp_path: Path) -> OpenedRun:
+    return open_or_plan(source, tmp_path / "out", tmp_path / "work", LayoutOptions())
+
+
+def change_a_line(source: Path) -> None:
+    edit_lines(source, "episodes", lambda lines: lines[0].update(length=99))
+
+
+def test_tables_that_are_not_the_planned_ones_are_told(run: OpenedRun, source: Path) -> None:
+    check_tables_unchanged(run)
+    change_a_line(source)
+    for check in (check_tables_unchanged, check_source_unchanged):
+        with pytest.raises(SourceChangedError) as caught:
+            check(run)
+        assert caught.value.details == ("meta/: the tables differ from those that were planned",)
+
+
+def test_a_table_that_vanishes_while_it_is_read_is_a_change(
+    run: OpenedRun, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanished(root: Path, codebase_version: str) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", f"{root}/meta/x.jsonl")
+
+    monkeypatch.setattr(changes, "meta_digest", vanished)
+    with pytest.raises(SourceChangedError) as caught:
+        check_tables_unchanged(run)
+    assert caught.value.details == (f"{source}/meta/x.jsonl: No such file or directory",)
+
+
+def test_of_many_changes_twenty_are_shown_and_all_are_counted(tmp_path: Path) -> None:
+    error = sources.source_changed(tmp_path, [f"file {n}" for n in range(23)])
+    assert error.message == f"{tmp_path} changed after it was planned, in 23 places."
+    assert error.details == (*(f"file {n}" for n in range(20)), "... and 3 more")
+
+
+def test_the_package_has_no_other_names_than_its_own() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'scan_sources'"):
+        sources.scan_sources  # noqa: B018

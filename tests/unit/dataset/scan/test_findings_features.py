@@ -1,0 +1,831 @@
+"""Declarations, statistics and clips that disagree: each gives exactly its finding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sound_dataset import LENGTHS, SOUND, TOP, WRIST, Only, Severities
+from tests.drift import start_late_in_fragments
+from tests.oddities import rotate
+from tests.recordings import each
+
+from leconvert import convert, media, tables
+from leconvert.dataset.scan import scan_source
+from leconvert.dataset.scan.file_checks import pixel_format
+from leconvert.model.repairs import RepairOptions
+from leconvert.testing import (
+    PROFILES,
+    CameraSpec,
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
+
+SIX = list("abcdef")
+CLIP = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
+
+
+# --- declarations -----------------------------------------------------------------------------
+
+
+def test_a_wider_type_than_declared_is_a_warning(source: Path, only: Only) -> None:
+    for episode in range(4):
+        edit_table(
+            source,
+            episode,
+            lambda table: with_column(
+                table, "action", table.column("action").cast(pa.list_(pa.float64(), 6))
+            ),
+        )
+    finding = only(scan_source(source), "dtype-mismatch")
+    assert finding.severity == "warning"
+    assert "float64" in finding.message
+    assert "float32" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("feature", "shape", "said"),
+    [
+        (TOP, [3, 48, 64], "channels first"),
+        (TOP, [64, 48, 3], "48 x 64"),
+        (TOP, "48x64x3", "with the shape 48x64x3"),
+        ("action", [7], "in the shape [6], [7] is declared"),
+        ("action", [], "with the shape []"),
+        ("action", [-6], "with the shape [-6]"),
+        ("observation.matrix", [2, 4], "in the shape [2, 3], [2, 4] is declared"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_a_warning(
+    source: Path, severities: Severities, feature: str, shape: object, said: str
+) -> None:
+    edit_info(source, lambda info: info["features"][feature].update(shape=shape))
+    scan = scan_source(source, RepairOptions(recompute_stats=True))
+    assert severities(scan)["shape-mismatch"] == {"warning"}
+    assert severities(scan).keys() <= {"shape-mismatch", "missing-stats"}
+    assert said in next(f.message for f in scan.findings if f.code == "shape-mismatch")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("video.codec", "av1", "codec h264 (av1 is declared)"),
+        ("video.codec", 7, "codec h264 (7 is declared)"),
+        ("video.pix_fmt", False, "pixel format yuv420p (False is declared)"),
+        ("video.pix_fmt", "yuv444p", "pixel format yuv420p (yuv444p is declared)"),
+        ("video.fps", 25, "30 frames a second (25 are declared)"),
+    ],
+)
+@pytest.mark.parametrize("place", ["info", "video_info"])
+def test_clips_that_are_not_as_declared_are_one_warning(
+    source: Path, severities: Severities, key: str, value: object, said: str, place: str
+) -> None:
+    def declare(info: dict[str, dict[str, dict[str, dict[str, object]]]]) -> None:
+        feature = info["features"][TOP]
+        facts = feature.pop("info")
+        facts[key] = value
+        feature[place] = facts
+
+    edit_info(source, declare)
+    scan = scan_source(source)
+    expected = {"codec-mismatch": {"warning"}}
+    if place == "video_info":
+        expected["video-info"] = {"info"}
+    assert severities(scan) == expected
+    assert any(said in f.message and "4 episodes" in f.message for f in scan.findings)
+
+
+@pytest.mark.parametrize("key", ["info", "video_info"])
+def test_a_description_that_is_no_table_is_left_out(source: Path, only: Only, key: str) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update({key: True}))
+    assert only(scan_source(source), "video-info").severity == "info"
+    result = source.with_name("result")
+    convert(source, output=result)
+    assert key not in json.loads((result / "meta/info.json").read_bytes())["features"]["action"]
+
+
+def test_another_name_of_the_same_codec_is_right(source: Path) -> None:
+    facts = {"video.codec": "libx264", "video.pix_fmt": "yuvj420p", "video.fps": 30.0}
+    edit_info(source, lambda info: info["features"][TOP]["info"].update(facts))
+    assert scan_source(source).findings == ()
+
+
+def test_names_that_are_nested_or_missing_are_told(tmp_path: Path, severities: Severities) -> None:
+    spec = DatasetSpec(episodes=1, frames=3, cameras=(), nested_names=True)
+    source = make_dataset(tmp_path / "nested", spec)
+    assert severities(scan_source(source)) == {"nested-names": {"info"}}
+    edit_info(source, lambda info: info["features"]["action"].update(names=None))
+    edit_info(source, lambda info: info["features"]["observation.state"].update(names=SIX))
+    assert severities(scan_source(source)) == {"null-names": {"info"}}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (SIX[:5], "has 5 names for 6 values"),
+        ([*SIX, "g"], "has 7 names for 6 values"),
+        ([*SIX[:5], "a"], "has the name a for several values"),
+        ({"motors": SIX[:5]}, "has 5 names for 6 values"),
+        ({"left": SIX[:3], "right": ["x", "x", "y"]}, "has the name x for several values"),
+        ([SIX[:3], SIX[:2]], "has 5 names for 6 values"),
+        ({"x": 0, "y": 1}, "has 2 names for 6 values"),
+        (["action"], "has 1 name for 6 values"),
+    ],
+    ids=str,
+)
+def test_names_that_are_not_one_for_each_value_warn_until_they_are_corrected(
+    source: Path, severities: Severities, names: object, said: str
+) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update(names=names))
+    found = next(f for f in scan_source(source).findings if f.code == "feature-names")
+    assert (found.severity, found.remedy) == ("warning", None)
+    assert said in found.message
+    assert "correct meta/info.json before you convert" in found.message
+    without = scan_source(source, RepairOptions(drop_features=("action",)))
+    assert severities(without)["feature-names"] == {"repaired"}
+    edit_info(source, lambda info: info["features"]["action"].update(names=SIX))
+    assert scan_source(source).findings == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        SIX,
+        [SIX],
+        {"motors": SIX},
+        {"left": SIX[:3], "right": SIX[:3]},
+        [SIX[:3], SIX[:3]],
+        {name: place for place, name in enumerate(SIX)},
+        {"motors": {"arm": SIX[:2]}},
+        [],
+        {},
+        None,
+        7,
+        True,
+        [1, 2],
+        [[SIX]],
+    ],
+    ids=str,
+)
+def test_names_of_any_form_are_no_warning_where_there_is_one_for_each_value_or_none(
+    source: Path, names: object
+) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update(names=names))
+    edit_info(source, lambda info: info["features"][TOP].update(names=["height", "width"]))
+    assert {finding.severity for finding in scan_source(source).findings} <= {"info"}
+
+
+def test_names_are_counted_against_the_values_that_are_stored(
+    source: Path, severities: Severities
+) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update(names=SIX, shape=[5]))
+    assert "feature-names" not in severities(scan_source(source, RepairOptions(fill_stats=True)))
+
+
+def test_axes_may_be_named_as_anybody_likes(source_without_cameras: Path) -> None:
+    kind = pa.list_(pa.list_(pa.float32(), 3), 2)
+    add_column(source_without_cameras, pa.array([[[0.0] * 3] * 2] * 4, kind), [2, 3], "float32")
+    for names in (["rows", "columns"], ["x", "x"], ["x"], SIX):
+        edit_info(
+            source_without_cameras,
+            lambda info, names=names: info["features"]["x"].update(names=names),
+        )
+        found = scan_source(source_without_cameras, RepairOptions(fill_stats=True)).findings
+        assert "feature-names" not in {finding.code for finding in found}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("total_episodes", 5),
+        ("total_frames", 1),
+        ("total_tasks", 0),
+        ("total_videos", "8"),
+        ("total_chunks", True),
+    ],
+)
+def test_a_stale_total_is_a_warning(source: Path, only: Only, key: str, value: object) -> None:
+    edit_info(source, lambda info: info.update({key: value}))
+    finding = only(scan_source(source), "stale-total")
+    assert (finding.severity, key in finding.message) == ("warning", True)
+
+
+def test_totals_that_are_not_stated_are_not_missed(source: Path) -> None:
+    edit_info(source, lambda info: info.pop("total_chunks"))
+    assert scan_source(source).findings == ()
+
+
+# --- statistics -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("feature", "key", "value"),
+    [
+        ("action", "min", [-9.0] * 6),
+        ("observation.matrix", "max", [[9.0] * 3] * 2),
+        ("timestamp", "max", [0.5]),
+        ("index", "min", [1]),
+        ("next.done", "max", [False]),
+        ("action", "count", [3]),
+    ],
+)
+def test_stale_statistics_are_one_warning_a_feature(
+    source: Path, only: Only, feature: str, key: str, value: object
+) -> None:
+    for episode in range(4):
+        edit_lines(
+            source,
+            "episodes_stats",
+            lambda lines, e=episode: lines[e]["stats"][feature].update({key: value}),
+        )
+    finding = only(scan_source(source), "stale-stats")
+    assert (finding.severity, finding.remedy) == ("warning", "--fill-stats")
+    assert finding.message.startswith(f"Statistics of {feature} are stale: for episode ")
+    assert "4 episodes are like this" in finding.message
+    scan = scan_source(source, RepairOptions(recompute_stats=True))
+    assert only(scan, "stale-stats").severity == "repaired"
+    assert {feature, TOP, WRIST} <= set(scan.repairs.computed_stats)
+
+
+def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -> None:
+    def change(lines: list[dict[str, dict[str, dict[str, list[float]]]]]) -> None:
+        action = lines[0]["stats"]["action"]
+        action["min"] = [float(f"{value:.6g}") for value in action["min"]]
+        lines[1]["stats"]["action"]["max"] = [float("nan")] * 6
+
+    edit_lines(source, "episodes_stats", change)
+    assert scan_source(source).findings == ()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda stats: stats.pop("action"),
+        lambda stats: stats["action"].pop("std"),
+        lambda stats: stats["action"].update(min=[0.0] * 5),
+        lambda stats: stats.update(action=7),
+        lambda stats: stats["action"].update(mean=None),
+        lambda stats: stats.pop(TOP),
+        lambda stats: stats[TOP].update(mean=[0.5, 0.5, 0.5]),
+        lambda stats: stats[TOP].update(min=[[[0.0]], [[0.0]], [[None]]]),
+        lambda stats: stats["action"].update(mean=[0.0, 0.0, 0.0, 0.0, 0.0, None]),
+        lambda stats: stats["action"].update(
+            dict.fromkeys(("min", "max", "mean", "std"), "abcdef")
+        ),
+        lambda stats: stats["action"].update(min={str(number): 0.0 for number in range(6)}),
+        lambda stats: stats["action"].update(count={"frames": 5}),
+        lambda stats: stats["next.done"].update(count=[None]),
+        lambda stats: stats["action"].update(count=[-5]),
+        lambda stats: stats[TOP].update(count=[-5]),
+        lambda stats: stats["observation.matrix"].update(std=[[0.1, 0.1, 0.1], [0.1, None, 0.1]]),
+        lambda stats: stats["observation.matrix"].update(
+            {key: [] for key in ("min", "max", "mean", "std")}
+        ),
+    ],
+)
+def test_missing_statistics_of_a_feature_are_one_error(
+    source: Path, only: Only, damage: Callable[[dict[str, object]], object]
+) -> None:
+    for episode in (1, 2):
+        edit_lines(source, "episodes_stats", lambda lines, e=episode: damage(lines[e]["stats"]))
+    finding = only(scan_source(source), "missing-stats")
+    assert (finding.severity, finding.remedy) == ("error", "--fill-stats")
+    assert "2 episodes are like this" in finding.message
+    scan = scan_source(source, RepairOptions(recompute_stats=True))
+    assert only(scan, "missing-stats").severity == "repaired"
+
+
+def test_missing_lines_of_statistics_are_one_error(source: Path, only: Only) -> None:
+    edit_lines(source, "episodes_stats", lambda lines: lines.pop(2))
+    assert "no statistics of episode 2" in only(scan_source(source), "missing-stats").message
+    (source / "meta/episodes_stats.jsonl").unlink()
+    assert "is not there" in only(scan_source(source), "missing-stats").message
+
+
+def test_a_line_of_statistics_too_many_is_a_warning(source: Path, only: Only) -> None:
+    edit_lines(
+        source, "episodes_stats", lambda lines: lines.append({"episode_index": 9, "stats": {}})
+    )
+    assert only(scan_source(source), "stray-stats").severity == "warning"
+
+
+def test_quantiles_compute_the_statistics_of_every_feature(source: Path) -> None:
+    repairs = scan_source(source, RepairOptions(quantiles=True)).repairs
+    assert repairs.quantiles
+    assert len(repairs.computed_stats) == 11
+
+
+def test_statistics_of_v20_are_computed_of_all_but_text(tmp_path: Path, only: Only) -> None:
+    spec = replace(SOUND, codebase_version="v2.0", image_keys=("observation.images.still",))
+    source = make_dataset(tmp_path / "old", spec)
+    for episode, length in enumerate(LENGTHS):
+        edit_table(
+            source,
+            episode,
+            lambda table, n=length: with_column(table, "note", pa.array(["x"] * n)),
+        )
+    note = {"dtype": "string", "shape": [1], "names": None}
+    edit_info(source, lambda info: info["features"].update(note=note))
+    scan = scan_source(source)
+    assert only(scan, "computed-stats").severity == "info"
+    assert {TOP, "observation.images.still", "action", "index"} <= set(scan.repairs.computed_stats)
+    assert "note" not in scan.repairs.computed_stats
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([[1.0], None, [1.0], [1.0]], "1 empty value in data/chunk-000/episode_000001.parquet"),
+        ([[1.0], [None], [1.0], [None]], "2 empty values"),
+        ([[1.0], [], [1.0], [1.0]], "1 empty value "),
+        ([[1.0], [1.0, 2.0], [1.0], [1.0]], "lists of different lengths, 5 values in 4 rows"),
+    ],
+)
+def test_a_column_without_statistics_is_seen_before_they_are_computed(
+    source_without_cameras: Path,
+    only: Only,
+    severities: Severities,
+    values: list[list[float | None] | None],
+    said: str,
+) -> None:
+    for episode in range(3):
+        column = values if episode == 1 else [[1.0]] * 4
+        edit_table(
+            source_without_cameras,
+            episode,
+            lambda table, column=column: with_column(
+                table, "action", pa.array(column, pa.list_(pa.float32()))
+            ),
+        )
+
+    def declare(info: dict[str, Any]) -> None:
+        info["codebase_version"] = "v2.0"
+        info["features"]["action"].update(shape=[None])
+
+    edit_info(source_without_cameras, declare)
+    scan = scan_source(source_without_cameras)
+    [finding] = [f for f in scan.findings if f.code == "uncomputable-stats"]
+    assert said in finding.message
+    assert (finding.severity, finding.episode) == ("error", 1)
+    assert finding.remedy == "--drop-feature action"
+    dropped = scan_source(source_without_cameras, RepairOptions(drop_features=("action",)))
+    assert "uncomputable-stats" not in severities(dropped)
+    kept = scan_source(source_without_cameras, RepairOptions(on_bad_episode="drop"))
+    assert severities(kept)["uncomputable-stats"] == {"repaired"}
+    assert kept.episode_index.tolist() == [0, 2]
+
+
+def test_empty_values_are_no_error_where_statistics_are_copied_or_there_are_none(
+    source_without_cameras: Path, severities: Severities
+) -> None:
+    def empty(table: pa.Table) -> pa.Table:
+        table = with_column(table, "action", pa.array([None] * 4, pa.list_(pa.float32(), 6)))
+        return with_column(table, "note", pa.nulls(4))
+
+    for episode in range(3):
+        edit_table(source_without_cameras, episode, empty)
+    edit_info(
+        source_without_cameras,
+        lambda info: info["features"].update(note={"dtype": "float32", "shape": [1]}),
+    )
+    copied = scan_source(source_without_cameras)
+    assert "uncomputable-stats" not in severities(copied)
+    computed = scan_source(source_without_cameras, RepairOptions(quantiles=True))
+    remedies = {f.remedy for f in computed.findings if f.code == "uncomputable-stats"}
+    assert remedies == {"--drop-feature action"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_file"),
+    [
+        (pa.list_(pa.uint8()), False),
+        (pa.struct([("bytes", pa.binary()), ("path", pa.string())]), True),
+        (pa.large_binary(), True),
+    ],
+    ids=str,
+)
+def test_images_that_are_no_files_have_no_statistics(
+    source_without_cameras: Path, kind: pa.DataType, is_file: bool
+) -> None:
+    for episode in range(3):
+        edit_table(
+            source_without_cameras,
+            episode,
+            lambda table: with_column(table, "front", pa.nulls(4, kind)),
+        )
+    edit_info(
+        source_without_cameras,
+        lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]}),
+    )
+
+    def remedies(options: RepairOptions) -> list[str | None]:
+        scan = scan_source(source_without_cameras, options)
+        return [f.remedy for f in scan.findings if f.code == "uncomputable-stats"]
+
+    expected = [] if is_file else ["--drop-feature front"]
+    assert remedies(RepairOptions()) == expected  # they are missing
+    assert remedies(RepairOptions(recompute_stats=True)) == expected
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        pa.array(["images/0.png"] * 4),
+        pa.array([{"path": "images/0.png"}] * 4),
+        pa.array([{"bytes": b"file", "path": "0.png"}] * 3 + [{"bytes": None, "path": "0.png"}]),
+        pa.array([{"bytes": b"file"}] * 4),
+    ],
+    ids=lambda images: str(images.type),
+)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_images_that_are_paths_are_no_images(
+    source_without_cameras: Path, images: pa.Array, *, recompute: bool
+) -> None:
+    for episode in range(3):
+        edit_table(
+            source_without_cameras, episode, lambda table: with_column(table, "front", images)
+        )
+    edit_info(
+        source_without_cameras,
+        lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]}),
+    )
+    found = scan_source(source_without_cameras, RepairOptions(recompute_stats=recompute)).findings
+    errors = [(finding.code, finding.remedy) for finding in found if finding.severity == "error"]
+    are_files = pa.types.is_struct(images.type) and images.type.num_fields == 1
+    are_files = are_files and images.type.field(0).name == "bytes"
+    if not recompute:  # they have no statistics in the source
+        errors.remove(("missing-stats", "--fill-stats"))
+    assert errors == ([] if are_files else [("image-paths", None)])
+
+
+# --- clips ------------------------------------------------------------------------------------
+
+
+def test_frames_far_from_their_place_are_a_warning(source: Path, only: Only) -> None:
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    path = source / CLIP.format(0)
+    content = bytearray(path.read_bytes())
+    timescale = content.index(b"mdhd") + 16
+    ticks = int.from_bytes(content[timescale : timescale + 4], "big")
+    content[timescale : timescale + 4] = (2 * ticks).to_bytes(4, "big")
+    path.write_bytes(content)
+    finding = only(scan_source(source), "frame-times")
+    assert (finding.severity, finding.stream) == ("warning", f"videos/{TOP}")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "how"),
+    [((0, 1, -1, 0), "rotated by 90 degrees"), ((-1, 0, 0, 1), "mirrored")],
+)
+def test_clips_that_are_to_be_shown_rotated_are_a_warning(
+    source: Path, only: Only, matrix: tuple[int, int, int, int], how: str
+) -> None:
+    for path in source.glob(f"videos/*/{TOP}/*.mp4"):
+        rotate(path, *matrix)
+    finding = only(scan_source(source), "rotated-frames")
+    assert finding.severity == "warning"
+    assert f"is to be shown {how}: torchcodec does so, PyAV does not" in finding.message
+    assert "are like this" in finding.message
+
+
+def test_audio_is_left_out_with_a_warning(
+    source: Path, severities: Severities, make_clip: Callable[..., None]
+) -> None:
+    make_clip(source / CLIP.format(2), 4, audio=True)
+    found = severities(scan_source(source))
+    assert found.pop("codec-change", {"info"}) == {"info"}  # other options of the same codec
+    assert found == {"other-tracks": {"warning"}}
+
+
+def test_a_change_of_codec_is_told_with_what_it_costs(
+    source: Path, make_clip: Callable[..., None]
+) -> None:
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    make_clip(source / CLIP.format(1), 5, codec="mpeg4")
+    scan = scan_source(source)
+    assert [(f.code, f.severity) for f in scan.findings] == [("codec-change", "info")]
+    assert "2 output files more" in scan.findings[0].message
+    assert scan.streams[1].group.tolist() == [0, 1, 0, 0]
+
+
+def test_groups_are_numbered_anew_where_episodes_are_dropped(
+    source: Path, make_clip: Callable[..., None]
+) -> None:
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    make_clip(source / CLIP.format(0), 6, codec="mpeg4")
+    (source / "data/chunk-000/episode_000000.parquet").unlink()
+    scan = scan_source(source, RepairOptions(on_bad_episode="drop"))
+    assert scan.streams[1].group.tolist() == [0, 0, 0]
+
+
+def test_a_fragmented_clip_will_be_remuxed(
+    source: Path, severities: Severities, make_clip: Callable[..., None]
+) -> None:
+    for episode, length in enumerate(LENGTHS):
+        make_clip(
+            source / CLIP.format(episode),
+            length,
+            muxer={"movflags": "frag_keyframe+empty_moov"},
+        )
+    found = severities(scan_source(source))
+    assert found.pop("codec-mismatch", {"warning"}) == {"warning"}
+    assert found == {"remux": {"info"}}
+
+
+def test_a_fragmented_clip_that_starts_late_is_a_warning(source: Path) -> None:
+    """LeRobot finds no frame at 0 s; the result has every frame at its time."""
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    start_late_in_fragments(source / CLIP.format(1))
+    found = {finding.code: finding for finding in scan_source(source).findings}
+    assert found.keys() == {"frame-times", "remux"}
+    finding = found["frame-times"]
+    assert (finding.severity, finding.stream) == ("warning", f"videos/{TOP}")
+    assert f"shows {LENGTHS[1]} of {LENGTHS[1]} frames half a frame or more" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("codec", "pixels"),
+    [
+        ("libx264", "yuv420p"),
+        ("libx264", "yuv444p"),
+        ("libx264", "yuv422p10le"),
+        ("libx265", "yuv420p"),
+        ("libx265", "yuv420p10le"),
+        ("libx265", "gray12le"),
+        ("libsvtav1", "yuv420p"),
+        ("libsvtav1", "yuv420p10le"),
+        ("libvpx-vp9", "yuv420p"),
+        ("libvpx-vp9", "yuv444p"),
+    ],
+)
+def test_a_pixel_format_is_read_from_the_header(tmp_path: Path, codec: str, pixels: str) -> None:
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as output:
+        video = output.add_stream(codec, rate=30)
+        video.width, video.height, video.pix_fmt = 64, 64, pixels
+        if codec == "libx265":
+            video.options = {"x265-params": "pools=none:frame-threads=1:log-level=error:bframes=0"}
+        picture = np.zeros((64, 64, 3), np.uint8)
+        frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=pixels)
+        frame.pts, frame.time_base = 0, Fraction(1, 30)
+        output.mux(video.encode(frame))
+        output.mux(video.encode())
+    with av.open(str(path)) as found:
+        actual = found.streams.video[0].codec_context.pix_fmt
+    assert pixel_format(media.read_clip_index(path)) == actual == pixels
+
+
+# --- what is sound stays so -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_generated_datasets_of_every_profile_have_no_findings(tmp_path: Path, name: str) -> None:
+    spec = PROFILES[name]
+    small = tuple(
+        replace(camera, width=64, height=64, target_clip_bytes=None) for camera in spec.cameras
+    )
+    spec = replace(spec, episodes=3, frames=[5, 1, 6], cameras=small, image_size=(16, 16))
+    assert scan_source(make_dataset(tmp_path / name, spec)).findings == ()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        DatasetSpec(episodes=2, frames=4, fps="29.97", quantiles=True, cameras=()),
+        DatasetSpec(episodes=3, frames=3, chunks_size=2, state_dim=1, cameras=()),
+        DatasetSpec(
+            episodes=2,
+            frames=3,
+            cameras=(CameraSpec(key='observation.images.the "left"\nwrist é'),),
+            tasks=("Öffne die Tür",),
+        ),
+    ],
+)
+def test_unusual_but_sound_datasets_have_no_findings(tmp_path: Path, spec: DatasetSpec) -> None:
+    assert scan_source(make_dataset(tmp_path / "sound", spec)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("recording", "known"),
+    each(
+        ("g1_inspire_12ep", {"nested-names": {"info"}}),
+        ("cr5_5ep", {"stale-stats": {"warning"}}),
+        (
+            "robot_sim_picknplace_v20",
+            {
+                "computed-stats": {"info"},
+                "missing-column": {"warning"},
+                "phantom-feature": {"error"},
+                "several-tasks": {"info"},
+                "stale-total": {"warning"},
+                "timestamps": {"error"},
+                "video-info": {"info"},
+            },
+        ),
+    ),
+    indirect=["recording"],
+)
+def test_recordings_have_exactly_what_is_known_of_them(
+    recording: Path, known: dict[str, set[str]], severities: Severities
+) -> None:
+    scan = scan_source(recording)
+    assert severities(scan) == known
+    stale = [finding.message for finding in scan.findings if finding.code == "stale-stats"]
+    assert all("timestamp" in message for message in stale)
+
+
+@pytest.mark.parametrize("recording", each("robot_sim_picknplace_v20"), indirect=True)
+def test_a_v20_recording_is_repaired_without_errors(recording: Path) -> None:
+    options = RepairOptions(retime=True, drop_features=("observation.images.egoview",))
+    repaired = scan_source(recording, options)
+    assert "error" not in {finding.severity for finding in repaired.findings}
+    assert repaired.repairs.computed_columns == ("timestamp", "frame_index")
+    assert repaired.repairs.added_columns == ("frame_index",)
+
+
+@pytest.mark.parametrize("said", [None, 2, "v3.0", "v4"])
+def test_a_version_that_is_not_the_files_is_told_with_that_which_they_look_like(
+    source: Path, only: Only, said: object
+) -> None:
+    edit_info(source, lambda info: info.update(codebase_version=said))
+    finding = only(scan_source(source), "codebase-version")
+    assert (finding.severity, finding.remedy) == ("error", "--assume-version v2.1")
+    assert (
+        only(scan_source(source, RepairOptions(assume_version="v2.1")), "codebase-version").severity
+        == "repaired"
+    )
+
+
+def test_a_version_that_is_that_of_the_files_is_not_assumed(source: Path) -> None:
+    scan = scan_source(source, RepairOptions(assume_version="v2.1"))
+    assert not scan.findings
+    assert not scan.repairs
+
+
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        ("data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet", "{chunk_index}"),
+        ("data/chunk-{chunk:03d}/episode_{episode:06d}.parquet", "{chunk}, {episode}"),
+    ],
+)
+def test_other_names_of_placeholders_are_understood(
+    source: Path, only: Only, template: str, names: str
+) -> None:
+    edit_info(source, lambda info: info.update(data_path=template))
+    finding = only(scan_source(source), "template-names")
+    assert finding.severity == "info"
+    assert f"with {names}," in finding.message
+
+
+# --- what LeRobot loads -----------------------------------------------------------------------
+
+
+def add_column(root: Path, values: pa.Array, shape: list[int], dtype: str = "float64") -> None:
+    """Give the three episodes of four frames one more column, with statistics of anything."""
+    for episode in range(3):
+        edit_table(root, episode, lambda table: with_column(table, "x", values))
+    edit_info(root, lambda info: info["features"].update(x={"dtype": dtype, "shape": shape}))
+    numbers = {key: [0.0] for key in ("min", "max", "mean", "std")}
+
+    def add_stats(lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            line["stats"]["x"] = {**numbers, "count": [4]}
+
+    edit_lines(root, "episodes_stats", add_stats)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.float64()), pa.list_(pa.float64(), 1), pa.large_list(pa.float64())],
+    ids=str,
+)
+def test_lists_of_one_value_are_an_error_that_unwrapping_repairs(
+    source_without_cameras: Path, only: Only, kind: pa.DataType
+) -> None:
+    add_column(source_without_cameras, pa.array([[0.0]] * 4, kind), [1])
+    finding = only(scan_source(source_without_cameras), "wrapped-scalar")
+    assert (finding.severity, finding.remedy) == ("error", "--unwrap-scalars")
+    assert [remedy.flag for remedy in finding.remedies] == [
+        "--unwrap-scalars",
+        "--drop-feature x",
+    ]
+    scan = scan_source(source_without_cameras, RepairOptions(unwrap_scalars=True))
+    assert only(scan, "wrapped-scalar").severity == "repaired"
+    assert scan.repairs.unwrapped_columns == ("x",)
+    assert tables.deserialize_schema(scan.data_schema).field("x").type == pa.float64()
+
+
+def test_one_table_with_lists_of_one_value_among_others_is_unwrapped_too(
+    source_without_cameras: Path, only: Only
+) -> None:
+    add_column(source_without_cameras, pa.array([0.0] * 4), [1])
+    wrapped = pa.array([[0.0]] * 4)
+    edit_table(source_without_cameras, 1, lambda table: with_column(table, "x", wrapped))
+    assert only(scan_source(source_without_cameras), "wrapped-scalar").severity == "error"
+    scan = scan_source(source_without_cameras, RepairOptions(unwrap_scalars=True))
+    assert only(scan, "wrapped-scalar").severity == "repaired"
+
+
+def test_lists_of_other_lengths_in_one_table_are_that_tables_error(
+    source_without_cameras: Path, severities: Severities
+) -> None:
+    add_column(source_without_cameras, pa.array([[0.0, 0.0]] * 4), [2])
+    longer = pa.array([[0.0, 0.0]] * 3 + [[0.0] * 3])
+    edit_table(source_without_cameras, 1, lambda table: with_column(table, "x", longer))
+    scan = scan_source(source_without_cameras)
+    [finding] = [f for f in scan.findings if f.code == "schema-mismatch"]
+    assert finding.episode == 1
+    assert "x: lists that are empty, or of different lengths instead of lists of 2" in (
+        finding.message
+    )
+    assert {remedy.flag for remedy in finding.remedies} == {
+        "--drop-feature x",
+        "--on-bad-episode drop",
+    }
+    dropped = scan_source(source_without_cameras, RepairOptions(drop_features=("x",)))
+    assert "schema-mismatch" not in severities(dropped)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (pa.array([[0.0], [0.0, 1.0], [0.0], [0.0]]), "different lengths"),
+        (pa.array([[]] * 4, pa.list_(pa.float64())), "empty"),
+        (pa.array([[0.0, None]] * 4, pa.list_(pa.float64(), 2)), "empty values"),
+        (pa.array([b"x"] * 4), "no tensor of binary"),
+        (pa.array([2**63] * 4, pa.uint64()), "no tensor holds numbers from 2^63 on"),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value,
+)
+def test_what_lerobot_cannot_load_is_an_error_before_any_work(
+    source_without_cameras: Path, values: pa.Array, why: str
+) -> None:
+    add_column(source_without_cameras, values, [1], str(values.type))
+    found = scan_source(source_without_cameras).findings
+    errors = [finding for finding in found if finding.code == "unloadable-feature"]
+    assert all(why in finding.message for finding in errors)
+    assert {(f.severity, f.remedy) for f in errors} == {("error", "--drop-feature x")}
+    kept = scan_source(source_without_cameras, RepairOptions(drop_features=("x",)))
+    assert all(finding.severity != "error" for finding in kept.findings)
+
+
+def test_the_result_declares_what_is_stored(source_without_cameras: Path) -> None:
+    add_column(source_without_cameras, pa.array([[0.0, 0.0]] * 4), [3], "float32")
+    scan = scan_source(source_without_cameras, RepairOptions(fill_stats=True))
+    assert {f.code for f in scan.findings} == {
+        "dtype-mismatch",
+        "shape-mismatch",
+        "missing-stats",
+        "null-names",
+    }
+    assert scan.repairs.declared_features["x"] == {"dtype": "float64", "shape": [2]}
+    assert scan.repairs.computed_stats == ("x",)
+
+
+def test_only_statistics_that_are_missing_or_stale_are_filled(source_without_cameras: Path) -> None:
+    def break_some(lines: list[dict[str, Any]]) -> None:
+        del lines[1]["stats"]["action"]
+        lines[2]["stats"]["timestamp"]["max"] = [99.0]
+        for line in lines:
+            del line["stats"]["index"]
+
+    edit_lines(source_without_cameras, "episodes_stats", break_some)
+    scan = scan_source(source_without_cameras)
+    remedies = {f.code: [remedy.flag for remedy in f.remedies] for f in scan.findings}
+    assert remedies["missing-stats"] == ["--fill-stats", "--recompute-stats"]
+    scan = scan_source(source_without_cameras, RepairOptions(fill_stats=True))
+    assert {f.severity for f in scan.findings} == {"repaired"}
+    assert scan.repairs.computed_stats == ("action", "index", "timestamp")
+    assert scan.repairs.stats_episodes == {"action": (1,), "timestamp": (2,)}
+
+
+@pytest.mark.parametrize("stats", [-1, "x", [], True])
+def test_statistics_that_are_no_table_are_filled(source_without_cameras: Path, stats: Any) -> None:
+    sound = convert(source_without_cameras, output=source_without_cameras.with_name("sound"))
+    edit_lines(source_without_cameras, "episodes_stats", lambda lines: lines[1].update(stats=stats))
+    repairs = RepairOptions(fill_stats=True)
+    filled = convert(
+        source_without_cameras,
+        output=source_without_cameras.with_name("filled"),
+        repairs=repairs,
+    )
+    columns = [
+        pq.read_table(report.output / "meta/episodes/chunk-000/file-000.parquet")[
+            "stats/action/count"
+        ]
+        for report in (sound, filled)
+    ]
+    assert columns[0].to_pylist() == columns[1].to_pylist()

@@ -1,0 +1,344 @@
+"""What a scan sees, and what it says of a source that cannot be converted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.recordings import each
+
+import leconvert
+from leconvert.dataset.formats.v2 import SourcePaths, load_info
+from leconvert.dataset.scan import scan as scanning
+from leconvert.dataset.scan import scan_source
+from leconvert.model.repairs import RepairOptions
+from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.parallel import Spread
+from leconvert.testing import edit_lines
+
+TOP = "videos/observation.images.top"
+WRIST = "videos/observation.images.wrist"
+FIRST_CLIP = "videos/chunk-000/observation.images.top/episode_000000.mp4"
+
+
+def test_a_scan_has_one_number_an_episode_and_stream(small_source: Path) -> None:
+    scan = scan_source(small_source)
+    assert scan.episode_index.tolist() == [0, 1, 2, 3, 4]
+    assert scan.length.tolist() == [12, 7, 1, 9, 15]
+    assert [stream.stream for stream in scan.streams] == ["data", TOP, WRIST]
+    for stream in scan.streams:
+        assert stream.frames.tolist() == [12, 7, 1, 9, 15]
+        assert len(set(stream.group.tolist())) == 1
+    clips = [
+        small_source / f"videos/chunk-000/observation.images.wrist/episode_{n:06d}.mp4"
+        for n in range(5)
+    ]
+    assert scan.streams[2].size_bytes.tolist() == [clip.stat().st_size for clip in clips]
+    assert scan.only.extra_files == ("README.md", "meta/modality.json")
+    assert scan.fps == 30
+    assert not scan.findings
+
+
+def test_the_number_of_threads_does_not_change_a_scan(small_source: Path) -> None:
+    one, many = (scan_source(small_source, spread=Spread(threads=n)) for n in (1, 8))
+    assert one.only.meta_digest == many.only.meta_digest
+    for left, right in zip(one.streams, many.streams, strict=True):
+        assert left.files.mtime_ns.tolist() == right.files.mtime_ns.tolist()
+        assert left.roll_bytes.tolist() == right.roll_bytes.tolist()
+
+
+def test_a_decimal_frame_rate_is_an_exact_fraction(
+    source_copy: Path, edit_json: Callable[..., None]
+) -> None:
+    edit_json(source_copy / "meta/info.json", fps=29.97)
+    assert load_info(source_copy).fps == Fraction(2997, 100)
+
+
+@pytest.mark.parametrize(
+    ("relative", "code"),
+    [
+        (FIRST_CLIP, "missing-file"),
+        ("data/chunk-000/episode_000003.parquet", "missing-file"),
+    ],
+)
+def test_a_missing_file_is_a_finding_with_its_episode(
+    source_copy: Path, relative: str, code: str
+) -> None:
+    (source_copy / relative).unlink()
+    [finding] = scan_source(source_copy).findings
+    assert (finding.code, finding.severity, finding.path) == (code, "error", relative)
+    assert str(finding.episode) in relative
+
+
+@pytest.mark.parametrize("relative", [FIRST_CLIP, "data/chunk-000/episode_000000.parquet"])
+@pytest.mark.parametrize("keep_bytes", [0, 100])
+def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
+    source_copy: Path, relative: str, keep_bytes: int
+) -> None:
+    path = source_copy / relative
+    path.write_bytes(path.read_bytes()[:keep_bytes])
+    (source_copy / "data/chunk-000/episode_000004.parquet").unlink()
+    codes = [(finding.code, finding.episode) for finding in scan_source(source_copy).findings]
+    assert codes == [("unreadable-file", 0), ("missing-file", 4)]
+
+
+def test_lengths_that_disagree_are_findings_of_the_file_that_disagrees(source_copy: Path) -> None:
+    clips = source_copy / "videos/chunk-000/observation.images.wrist"
+    shutil.copy(clips / "episode_000001.mp4", clips / "episode_000000.mp4")
+    [finding] = scan_source(source_copy).findings
+    assert finding.code == "frame-count"
+    assert "7 frames" in finding.message
+    assert "12" in finding.message
+
+
+def test_stale_totals_are_a_warning(source_copy: Path, edit_json: Callable[..., None]) -> None:
+    edit_json(source_copy / "meta/info.json", total_frames=9)
+    [finding] = scan_source(source_copy).findings
+    assert (finding.code, finding.severity) == ("stale-total", "warning")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"codebase_version": "v3.0"}, "codebase_version 'v3.0'; its files are those of v2.1"),
+        ({"codebase_version": "v1.6"}, "codebase_version 'v1.6'"),
+        ({"codebase_version": None}, "has no codebase_version; its files are those of v2.1"),
+        ({"fps": True}, "fps True"),
+        ({"fps": 0}, "fps 0"),
+        ({"features": []}, "no table of features"),
+        ({"features": {"../x": {"dtype": "video"}}}, "cannot name a folder"),
+        ({"chunks_size": 0}, "chunks_size 0"),
+        ({"data_path": 3}, "no data_path template"),
+        ({"robot_type": "arm \ud800"}, "half a surrogate pair"),
+    ],
+)
+def test_an_info_that_cannot_be_used_says_why(
+    source_copy: Path, edit_json: Callable[..., None], changes: dict[str, object], sentence: str
+) -> None:
+    edit_json(source_copy / "meta/info.json", **changes)
+    with pytest.raises(SourceError, match=r"info\.json|already") as caught:
+        load_info(source_copy)
+    assert sentence in caught.value.message
+    assert caught.value.next_step
+
+
+def test_what_has_no_tables_of_v2_is_v3_or_unknown(
+    source_copy: Path, edit_json: Callable[..., None]
+) -> None:
+    (source_copy / "meta/episodes.jsonl").unlink()
+    edit_json(source_copy / "meta/info.json", codebase_version="v3.0")
+    with pytest.raises(SourceError, match="is no description of a dataset: data_path is"):
+        scan_source(source_copy)
+    edit_json(source_copy / "meta/info.json", codebase_version=None)
+    with pytest.raises(SourceError, match=r"has no codebase_version in .*; leconvert reads v2\.0"):
+        scan_source(source_copy)
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("data/{number}.parquet", "unknown placeholder {number}"),
+        ("data/{episode_index.__class__}", "unknown placeholder"),
+        ("data/all.parquet", "without {episode_index}"),
+        ("data/{episode_index", "malformed"),
+        ("../{episode_index}.parquet", "leads outside"),
+        ("/data/{episode_index}.parquet", "leads outside"),
+    ],
+)
+def test_a_path_template_that_cannot_be_used_says_why(
+    source_copy: Path, edit_json: Callable[..., None], template: str, sentence: str
+) -> None:
+    edit_json(source_copy / "meta/info.json", data_path=template)
+    with pytest.raises(SourceError) as caught:
+        SourcePaths(source_copy, load_info(source_copy))
+    assert sentence in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("episodes.jsonl", "", "lists no episodes"),
+        ("episodes.jsonl", "{", "line 1 is no JSON"),
+        ("episodes.jsonl", "[1]\n", "line 1 is no JSON object"),
+        ("episodes.jsonl", '{"episode_index": "0"}\n', "integer episode_index"),
+        ("tasks.jsonl", '{"task_index": 0}\n', "text task"),
+        ("episodes.jsonl", '\n\n{"episode_index": 0, "length":\n', "line 3 is no JSON"),
+        (
+            "episodes.jsonl",
+            '{"episode_index": 0, "length": 12, "tasks": ["\\ud800"]}\n',
+            "line 1 holds half a surrogate pair",
+        ),
+        (
+            "tasks.jsonl",
+            '{"task_index": 0, "task": "Pick \\udfff up."}\n',
+            "line 1 holds half a surrogate pair",
+        ),
+    ],
+)
+def test_a_malformed_table_is_named_with_its_line(
+    source_copy: Path, name: str, content: str, sentence: str
+) -> None:
+    (source_copy / "meta" / name).write_text(content)
+    with pytest.raises(SourceError) as caught:
+        scan_source(source_copy)
+    assert sentence in caught.value.message
+    assert name in caught.value.message
+    assert caught.value.next_step
+    # The parser sees one line at a time, and takes each for the first.
+    assert caught.value.message.count("line ") <= 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('{"episode_index": 0, "stats": {}\n', "line 1 is no JSON"),
+        ('\n{"episode_index": 0, "stats": [}\n', "line 2 is no JSON"),
+        ('{"stats": {}}\n', "line 1 needs an integer episode_index"),
+        ('{"episode_index": 0, "stats": {}}\n' * 2, "lists episode 0 twice"),
+    ],
+)
+def test_a_malformed_table_of_statistics_is_not_needed_where_they_are_computed(
+    source_copy: Path, tmp_path: Path, content: str, sentence: str
+) -> None:
+    (source_copy / "meta/episodes_stats.jsonl").write_text(content)
+    findings = scan_source(source_copy).findings
+    assert {(f.code, f.severity, f.remedy) for f in findings} == {
+        ("missing-stats", "error", "--fill-stats")
+    }
+    assert any(sentence in finding.message for finding in findings)
+    out = tmp_path / "out"
+    leconvert.convert(source_copy, output=out, repairs=RepairOptions(recompute_stats=True))
+    assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
+
+
+@pytest.mark.parametrize(
+    "stats", [[0], {"min": [0]}, {"min": ["a"], "max": [1], "mean": [1], "std": [0], "count": [1]}]
+)
+def test_malformed_statistics_of_what_is_not_declared_are_left_out_where_all_are_computed(
+    source_copy: Path, tmp_path: Path, stats: object
+) -> None:
+    edit_lines(source_copy, "episodes_stats", lambda lines: lines[1]["stats"].update(x=stats))
+    [finding] = scan_source(source_copy).findings
+    assert (finding.code, finding.severity) == ("missing-stats", "error")
+    assert finding.remedy == "--recompute-stats"
+    assert "x are not numbers" in finding.message
+    out = tmp_path / "out"
+    leconvert.convert(source_copy, output=out, repairs=RepairOptions(recompute_stats=True))
+    assert "x" not in json.loads((out / "meta/stats.json").read_bytes())
+    assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
+
+
+def test_sound_statistics_of_what_is_not_declared_are_kept(source_copy: Path) -> None:
+    sound = {"min": 0, "max": [1], "mean": [0.5], "std": [0], "count": [3]}
+    edit_lines(
+        source_copy,
+        "episodes_stats",
+        lambda lines: [line["stats"].update({"x": sound, "a": {"b": sound}}) for line in lines],
+    )
+    assert scan_source(source_copy).findings == ()
+
+
+@pytest.mark.parametrize("key", ["stats/action/min", "meta/episodes/chunk_index"])
+def test_a_key_of_an_episode_that_v30_has_another_use_for_is_refused(
+    source_copy: Path, key: str
+) -> None:
+    edit_lines(source_copy, "episodes", lambda lines: lines[2].update({key: [0.0]}))
+    with pytest.raises(SourceError, match=f"gives episode 2 the key {key}") as caught:
+        scan_source(source_copy)
+    assert caught.value.next_step
+
+
+def test_an_episode_that_is_listed_twice_is_refused(source_copy: Path) -> None:
+    path = source_copy / "meta/episodes.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[2] + "\n")
+    with pytest.raises(SourceError, match="lists episode 2 twice"):
+        scan_source(source_copy)
+
+
+def test_lines_may_stand_in_any_order_with_blank_lines_between(source_copy: Path) -> None:
+    path = source_copy / "meta/episodes.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n\n".join(reversed(lines)) + "\n")
+    assert scan_source(source_copy).length.tolist() == [12, 7, 1, 9, 15]
+
+
+def test_a_folder_that_is_no_dataset_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="not a LeRobot dataset"):
+        scan_source(tmp_path)
+    with pytest.raises(UnreadableSourceError, match="is not a folder"):
+        scan_source(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("recording", each("g1_inspire_12ep", "cr5_5ep"), indirect=True)
+def test_recordings_scan_without_errors(recording: Path) -> None:
+    scan = scan_source(recording)
+    info = json.loads((recording / "meta/info.json").read_bytes())
+    found = (scan.num_episodes, int(scan.length.sum()))
+    assert found == (info["total_episodes"], info["total_frames"])
+    assert [f for f in scan.findings if f.severity == "error"] == []
+
+
+def test_json_of_the_wrong_shape_is_refused(source_copy: Path) -> None:
+    (source_copy / "meta/info.json").write_text(json.dumps([1, 2]))
+    with pytest.raises(SourceError, match="does not hold a JSON object"):
+        load_info(source_copy)
+
+
+@pytest.mark.parametrize("num_episodes", [1, 5, 31, 64, 1000, 2000, 4000, 9999])
+def test_blocks_hold_every_episode_once_and_are_larger_where_there_are_many(
+    num_episodes: int,
+) -> None:
+    blocks = scanning._blocks(num_episodes)
+    assert [episode for block in blocks for episode in range(*block)] == [*range(num_episodes)]
+    largest = max(stop - first for first, stop in blocks)
+    assert largest <= min(num_episodes, 64)
+    assert largest <= 32 or num_episodes >= 32 * largest
+
+
+def test_each_file_of_an_episode_is_opened_once(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: Counter[str] = Counter()
+    real = os.open
+
+    def noted(path: str | Path, *arguments: Any, **options: Any) -> int:
+        opened[str(path)] += 1
+        return real(path, *arguments, **options)
+
+    scan_source(small_source)  # what tables have in common is learned by opening one again
+    monkeypatch.setattr(os, "open", noted)
+    scan_source(small_source)
+    clips = small_source.glob("videos/*/*/*.mp4")
+    for path in (*clips, *small_source.glob("data/*/*.parquet")):
+        # The columns of a dataset are those of its first table.
+        is_first = path.name == "episode_000000.parquet"
+        assert opened[str(path)] == 1 or is_first
+
+
+def test_files_that_keep_a_scan_waiting_are_waited_for_together(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert import tables
+    from leconvert.dataset.scan import scan
+
+    together = threading.Barrier(4)
+    real = tables.DataFile
+    opened: set[str] = set()
+
+    def slow(path: str) -> tables.DataFile:
+        if "episode_000004" not in path and path not in opened:
+            opened.add(path)
+            together.wait(timeout=30)  # broken unless four episodes are read at the same time
+        return real(path)
+
+    monkeypatch.setattr(scan, "_EPISODES_PER_BLOCK", 1)
+    monkeypatch.setattr(tables, "DataFile", slow)
+    assert scan_source(small_source, spread=Spread(threads=4)).length.tolist() == [12, 7, 1, 9, 15]

@@ -1,0 +1,112 @@
+"""Statistics of frames: exact whatever the frames, and of the pixels that LeRobot takes."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from leconvert.dataset.statistics import ImageStats, sample_indices
+from leconvert.dataset.statistics.columns import QUANTILES, downsampled, rank_of
+
+Array = np.ndarray[Any, Any]
+
+
+def stats_of(frames: list[Array], *, is_depth: bool = False) -> dict[str, Any]:
+    stats = ImageStats(quantiles=True, is_depth=is_depth)
+    for frame in frames:
+        stats.add(frame)
+    return stats.result()
+
+
+# A power of one half is another number than the square root of its variance.
+SPARSE = np.full((1, 20, 3), 55, np.uint8)
+SPARSE[0, 0, 0] = 0
+FRAMES = st.lists(hnp.arrays(np.uint8, (5, 4, 3)), min_size=1, max_size=6)
+
+
+@settings(max_examples=50)
+@given(FRAMES)
+@example([SPARSE])
+def test_statistics_are_exact_to_the_last_bit(frames: list[Array]) -> None:
+    stats = stats_of(frames)
+    for channel in range(3):
+        pixels = sorted(int(value) for frame in frames for value in frame[..., channel].ravel())
+        mean = Fraction(sum(pixels), len(pixels) * 255)
+        variance = Fraction(sum(value**2 for value in pixels), len(pixels) * 255**2) - mean**2
+        assert stats["min"][channel] == [[pixels[0] / 255]]
+        assert stats["max"][channel] == [[pixels[-1] / 255]]
+        assert stats["mean"][channel] == [[float(mean)]]
+        assert stats["std"][channel] == [[math.sqrt(variance)]]
+        for name, level in QUANTILES.items():
+            assert stats[name][channel] == [[pixels[rank_of(level, len(pixels))] / 255]]
+    assert stats["count"] == [len(frames)]
+    assert list(stats) == ["min", "max", "mean", "std", "count", *QUANTILES]
+
+
+@given(hnp.arrays(np.uint16, (4, 3, 1)))
+def test_depth_keeps_its_units_and_has_one_channel(frame: Array) -> None:
+    stats = stats_of([frame], is_depth=True)
+    assert stats["min"] == [[[float(frame.min())]]]
+    assert stats["max"] == [[[float(frame.max())]]]
+    assert np.shape(stats["mean"]) == (1, 1, 1)
+    assert stats["mean"][0][0][0] == pytest.approx(frame.astype(float).mean(), rel=1e-15)
+    assert stats["std"][0][0][0] == pytest.approx(frame.astype(float).std(), rel=1e-12, abs=1e-9)
+    assert type(stats["min"][0][0][0]) is float
+
+
+def test_a_constant_picture_has_no_deviation() -> None:
+    assert stats_of([np.full((9, 9, 3), 77, np.uint8)] * 40)["std"] == [[[0.0]]] * 3
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "step"),
+    [(299, 299, 1), (299, 300, 2), (300, 299, 2), (300, 300, 2), (449, 10, 2), (450, 10, 3),
+     (480, 640, 4), (720, 1280, 8), (1280, 720, 8), (64, 64, 1)],
+)  # fmt: skip
+def test_large_frames_are_thinned_by_their_longer_side(height: int, width: int, step: int) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(downsampled(picture), picture[::step, ::step])
+    stats = stats_of([picture])
+    assert stats["mean"][1][0][0] == pytest.approx(
+        picture[::step, ::step, 1].astype(float).mean() / 255, rel=1e-13
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "count"), [(1, 1), (2, 2), (100, 100), (101, 100), (500, 105), (1000, 177),
+                          (10_000, 1000), (1_000_000, 10_000)],
+)  # fmt: skip
+def test_frames_are_sampled_evenly_from_first_to_last(length: int, count: int) -> None:
+    indices = sample_indices(length)
+    assert (len(indices), indices[0], indices[-1]) == (count, 0, length - 1)
+    steps = np.diff(indices)
+    assert (steps > 0).all()
+    assert not len(steps) or steps.max() - steps.min() <= 1
+    assert all(type(index) is int for index in indices)
+
+
+def test_an_episode_of_no_frames_has_no_samples() -> None:
+    assert sample_indices(0) == []
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "no frames"),
+        ([np.zeros((4, 4), np.uint8)], r"shape \(4, 4\)"),
+        ([np.zeros((0, 4, 3), np.uint8)], r"shape \(0, 4, 3\)"),
+        ([np.zeros((4, 4, 3), np.float32)], "float32"),
+        ([np.zeros((4, 4, 3), np.uint16)], "uint16"),
+        ([np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 1), np.uint8)], "numbers of channels"),
+    ],
+)
+def test_what_are_no_frames_is_refused(frames: list[Array], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        stats_of(frames)

@@ -1,0 +1,398 @@
+"""A dataset becomes v3.0 on the Hub itself: what is there is copied there, and not moved.
+
+What a migration commits must be, file by file and by hash, what a conversion in a folder writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hub import WRITE_TOKEN, Fault, StandIn
+from tests.hub.committed import contents, converted, hashes
+from tests.oddities import ODDITIES
+
+from leconvert import LayoutOptions, convert
+from leconvert.api import ConversionReport
+from leconvert.cli.main import main
+from leconvert.model.repairs import RepairOptions
+from leconvert.remote.push import PushOptions
+from leconvert.remote.source import fetch_sparse
+from leconvert.support.errors import HubAccessError, HubConflictError, UsageError
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.defects import edit_lines
+
+REPO = "tester/arm"
+WORK = ".arm.leconvert-work"
+LAYOUTS = ("episode-files", "overlay")
+pytestmark = pytest.mark.usefixtures("logged_in", "headers_of_clips")
+
+
+@pytest.fixture
+def logged_in(hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def headers_of_clips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no clip be fetched whole, however small it is."""
+    monkeypatch.setattr("leconvert.remote.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
+
+
+def migrate(
+    work: Path,
+    layout: str = LAYOUTS[0],
+    *,
+    repairs: RepairOptions = RepairOptions(),
+    fetch_unfit: bool = False,
+    push: Mapping[str, Any] = {},
+) -> ConversionReport:
+    """Migrate as ``leconvert convert --repo-id`` does."""
+    found = fetch_sparse(REPO, None, work, for_copies=True)
+    return convert(
+        found.source,
+        arrival=found.arrival,
+        layout=LayoutOptions(layout=layout),
+        repairs=replace(repairs, fetch_unfit=fetch_unfit),
+        push=PushOptions(**push),
+    )
+
+
+def sent(hub: StandIn) -> int:
+    return sum(request.body_bytes for request in hub.log)
+
+
+def whole_clips(hub: StandIn) -> list[str]:
+    """Return the clips that were read to their end."""
+    return sorted(
+        {r.path.rsplit("/", 1)[1] for r in hub.log if r.path.endswith(".mp4") and r.status == 200}
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_commit_holds_what_a_conversion_writes_and_no_clip_moves(
+    hub: StandIn, large_clips: Path, tmp_path: Path, layout: str
+) -> None:
+    repo = hub.add_repo(REPO, large_clips)
+    first = repo.branches["main"]
+    report = migrate(tmp_path / WORK, layout)
+    new = repo.branches["main"]
+    assert contents(repo, new) == hashes(converted(large_clips, tmp_path, layout))
+    assert [oid for oid, _ in repo.history(new)].index(first) == 1
+    assert repo.tags == {"v2.1": first, "v3.0": new}
+    assert not [r.path for r in hub.log if r.path.endswith(".mp4") and r.status != 206]
+    uploaded = [r for r in hub.log if r.method == "PUT"]
+    assert len(uploaded) == 2, "tasks and episodes alone are large files"
+    assert report.push is not None
+    assert report.push.copied == (18 if layout == "episode-files" else 0)
+    assert (report.kept_files, report.files) == (18, 18)
+    assert not (tmp_path / WORK).exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_command_says_what_moved_and_leaves_nothing_here(
+    hub: StandIn, large_clips: Path, tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = hub.add_repo(REPO, large_clips, tags=("v2.1",))
+    assert main(["convert", "--repo-id", REPO, "--layout", layout, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "were read to plan" in said
+    assert "will be sent" in said
+    assert "v3.0" not in repo.tags
+    assert main(["convert", "--repo-id", REPO, "--layout", layout]) == 0
+    said = capsys.readouterr().out
+    assert "on the Hub alone" in said
+    assert ("by the Hub itself" in said) == (layout == "episode-files")
+    assert repo.tags["v3.0"] == repo.branches["main"]
+    assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
+    assert main(["convert", "--repo-id", REPO, "--layout", layout]) == 0
+    assert "already" in capsys.readouterr().out
+    assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_plan_shows_what_convert_would_do_on_the_hub(
+    hub: StandIn, large_clips: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.add_repo(REPO, large_clips)
+    said = []
+    for command in ("convert", "plan"):
+        assert main([command, REPO, "--layout", layout, "--dry-run"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert "stay on the Hub" in said[0] or "meta/ alone will be replaced" in said[0]
+    assert ("LeRobot loads, deletes from and splits" in said[0]) == (layout == "overlay")
+    assert "/tmp" not in said[0], "it needs no room here"
+
+
+@pytest.mark.parametrize("words", [["--output", "out"], []])
+def test_a_plan_for_workers_leaves_no_file_of_the_hub_where_it_is(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    hub.add_repo(REPO, large_clips)
+    assert main(["plan", REPO, "--layout", "overlay", *words]) == 2
+    told = capsys.readouterr().err
+    assert f"`leconvert convert --repo-id {REPO} --layout overlay` makes the dataset v3.0" in told
+
+
+def test_a_refusal_names_the_repo_and_no_folder_of_ours(
+    hub: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ODDITIES["late start in some clips"](tmp_path / "source")
+    hub.add_repo(REPO, tmp_path / "source")
+    assert main(["convert", REPO, "--layout", "overlay"]) == 2
+    told = capsys.readouterr().err
+    assert f"hf://datasets/{REPO}@" in told
+    assert "outlines" not in told
+    words = ["--layout", "episode-files", "--fetch-unfit", "--dry-run"]
+    assert main(["convert", REPO, *words]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"more will be fetched, about .* will be sent: [0-9]+ % of ", said)
+    assert "outlines" not in said
+
+
+@pytest.mark.parametrize("words", [["--layout", "overlay"], ["--layout", "episode-files"], []])
+def test_a_missing_token_is_noticed_before_anything_is_fetched(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.delenv("HF_TOKEN")
+    hub.add_repo(REPO, large_clips)
+    assert main(["convert", REPO, *words]) == 16
+    told = capsys.readouterr().err
+    assert "needs a token, and there is none" in told
+    assert "--no-push converts without a push" in told
+    assert not [r for r in hub.log if "/resolve/" in r.path]
+    assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
+    with pytest.raises(HubAccessError):
+        convert(large_clips, output=tmp_path / "out", push=PushOptions(repo_id="tester/new"))
+    assert not (tmp_path / "out").exists()
+    assert main(["convert", REPO, *words, "--dry-run"]) == 16, "as the run"
+    assert main(["convert", REPO, *words, "--no-push"]) == 0
+
+
+def test_a_dataset_that_is_here_is_converted_here(
+    hub: StandIn, large_clips: Path, tmp_path: Path
+) -> None:
+    hub.add_repo(REPO, large_clips)
+    local = tmp_path / "home" / REPO
+    assert main(["convert", "--repo-id", REPO, "--no-push"]) == 0
+    shutil.rmtree(local)
+    (local.with_name("arm_old")).rename(local)
+    assert main(["convert", "--repo-id", REPO, "--layout", "episode-files"]) == 0
+    assert len([*local.rglob("*.mp4")]) == 12
+    # Its clips are in the repo under other names: even so they are copied there.
+    stored = {hashlib.sha256(path.read_bytes()).hexdigest() for path in local.rglob("*.mp4")}
+    assert not [r for r in hub.log if r.method == "PUT" and r.path.rsplit("/", 1)[1] in stored]
+
+
+def test_unfit_files_are_refused_or_fetched_mended_and_sent_alone(
+    hub: StandIn, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    ODDITIES["late start in some clips"](source)
+    repo = hub.add_repo(REPO, source)
+    first = repo.branches["main"]
+    with pytest.raises(UsageError, match="cannot stay on the Hub unread") as refused:
+        migrate(tmp_path / WORK)
+    assert "does not show its first frame at 0" in " ".join(refused.value.details)
+    assert "--fetch-unfit" in str(refused.value.next_step)
+    assert repo.branches["main"] == first
+    assert not whole_clips(hub)
+    report = migrate(tmp_path / WORK, fetch_unfit=True)
+    assert report.push is not None
+    assert report.moves is not None
+    unfit = report.files - (report.kept_files or 0)
+    assert len(whole_clips(hub)) == unfit > 0
+    assert len([r for r in hub.log if r.method == "PUT"]) == unfit + 2
+    assert contents(repo, repo.branches["main"]) == hashes(
+        converted(source, tmp_path, "episode-files")
+    )
+    again = migrate(tmp_path / "named", fetch_unfit=True).push
+    assert again is not None
+    assert (again.added, again.copied, again.tag) == (0, 0, "kept")
+    assert (tmp_path / "named").is_dir(), "a work dir that is named stays"
+
+
+def test_an_overlay_has_no_way_for_unfit_files(hub: StandIn, tmp_path: Path) -> None:
+    ODDITIES["late start in some clips"](tmp_path / "source")
+    hub.add_repo(REPO, tmp_path / "source")
+    with pytest.raises(UsageError, match="by a new meta/ alone"):
+        migrate(tmp_path / WORK, "overlay", fetch_unfit=True)
+
+
+def test_statistics_are_computed_from_files_that_are_fetched_and_not_sent(
+    hub: StandIn, tmp_path: Path
+) -> None:
+    source = make_dataset(
+        tmp_path / "source", DatasetSpec(episodes=3, frames=5, cameras=(CameraSpec(),))
+    )
+    edit_lines(source, "episodes_stats", lambda lines: lines.pop())
+    repairs = RepairOptions(fill_stats=True)
+    repo = hub.add_repo(REPO, source)
+    with pytest.raises(UsageError, match="cannot stay on the Hub unread") as refused:
+        migrate(tmp_path / WORK, repairs=repairs)
+    assert "Statistics are computed" in " ".join(refused.value.details)
+    report = migrate(tmp_path / WORK, repairs=repairs, fetch_unfit=True)
+    assert report.kept_files == report.files
+    assert len([r for r in hub.log if r.method == "PUT"]) == 2
+    assert contents(repo, repo.branches["main"]) == hashes(
+        converted(source, tmp_path, "episode-files", repairs=repairs)
+    )
+
+
+def test_quantiles_of_the_dataset_are_computed_from_whole_tables(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leconvert.remote.sparse_snapshot._WHOLE_TABLE_BYTES", 0)
+    plain = make_dataset(tmp_path / "plain", DatasetSpec(episodes=3, frames=5, cameras=()))
+    source = tmp_path / "source"
+    convert(plain, output=tmp_path / "v30", repairs=RepairOptions(quantiles=True))
+    convert(tmp_path / "v30", output=source, layout=LayoutOptions(to="v2.1"))
+    repo = hub.add_repo(REPO, source)
+    migrate(tmp_path / WORK)
+    stats = repo.content(repo.tree(repo.branches["main"])["meta/stats.json"])
+    assert stats is not None
+    assert "q99" in json.loads(stats.read_bytes())["action"]
+    assert contents(repo, repo.branches["main"]) == hashes(
+        converted(source, tmp_path, "episode-files")
+    )
+
+
+def test_quantiles_of_frames_that_stay_on_the_hub_are_refused(
+    hub: StandIn, large_clips: Path, tmp_path: Path
+) -> None:
+    hub.add_repo(REPO, large_clips)
+    with pytest.raises(UsageError, match="stay on the Hub here"):
+        migrate(tmp_path / WORK, repairs=RepairOptions(quantiles=True), fetch_unfit=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_large_tables_and_other_large_files_stay_there_unread(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr("leconvert.remote.sparse_snapshot._WHOLE_TABLE_BYTES", 50)
+    repo = hub.add_repo(REPO, large_clips)
+    hub.add_commit(REPO, {"raw/recording.bin": b"x" * 500_000, "notes.txt": b"mine"})
+    before = repo.tree(repo.branches["main"])
+    migrate(tmp_path / WORK, layout)
+    after = repo.tree(repo.branches["main"])
+    assert after["raw/recording.bin"] == before["raw/recording.bin"]
+    assert not [r for r in hub.log if r.path.endswith("recording.bin")]
+    assert not [
+        r for r in hub.log if r.path.endswith(".parquet") and r.status == 200 and r.method == "GET"
+    ]
+    assert {
+        path: sha
+        for path, sha in contents(repo, repo.branches["main"]).items()
+        if "/" in path and not path.startswith("raw")
+    } == hashes(converted(large_clips, tmp_path, layout))
+
+
+def test_files_of_which_the_hub_knows_no_hash_are_fetched_and_sent(
+    hub: StandIn, large_clips: Path, tmp_path: Path
+) -> None:
+    repo = hub.add_repo(REPO, large_clips)
+    tree = dict(repo.tree(repo.branches["main"]))
+    clip = "videos/chunk-000/observation.images.top/episode_000002.mp4"
+    tree[clip] = repo.add_regular((large_clips / clip).read_bytes())
+    repo.commit("main", tree, "a clip as an ordinary file")
+    migrate(tmp_path / WORK)
+    assert contents(repo, repo.branches["main"]) == hashes(
+        converted(large_clips, tmp_path, "episode-files")
+    )
+    assert whole_clips(hub) == ["episode_000002.mp4"]
+
+
+def test_a_repo_that_changed_is_left_alone_and_no_stand_in_is_sent(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = hub.add_repo(REPO, large_clips)
+    clip = "videos/chunk-000/observation.images.top/episode_000001.mp4"
+    other = (large_clips / clip).read_bytes() + b"\0\0\0\x08free"
+
+    def changes_on_the_way(again: bytes = b"") -> None:
+        def change() -> None:
+            hub.add_commit(REPO, {clip: other + again})
+
+        hub.break_requests(Fault("none", path="/refs\\?include_prs", interfere=change))
+
+    changes_on_the_way()
+    with pytest.raises(HubConflictError, match="changed after"):
+        migrate(tmp_path / WORK)
+    changes_on_the_way(b"again")
+    with monkeypatch.context() as lost:
+        lost.setattr("leconvert.remote.push._Push._files_at", lambda *_: {})
+        with pytest.raises(HubConflictError, match="no longer has the content of 1 file"):
+            migrate(tmp_path / ".lost.leconvert-work", push={"force": True})
+    assert "v3.0" not in repo.tags
+    # Forced, the result goes as it was made, whose files the commit has that was converted.
+    converted_clip = repo.tree(repo.branches["main"])[clip]["lfs"]
+    changes_on_the_way(b"once more")
+    migrate(tmp_path / ".forced.leconvert-work", push={"force": True})
+    tree = repo.tree(repo.tags["v3.0"])
+    clips = {entry["lfs"] for path, entry in tree.items() if path.endswith(".mp4")}
+    assert converted_clip in clips
+    assert clips.isdisjoint(r.path.rpartition("/")[2] for r in hub.log if r.method == "PUT")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layout": "reference"}, "only where the layout keeps them"),
+        ({"push": {"repo_id": "tester/other"}}, "pushed to the repo that has them"),
+    ],
+)
+def test_what_the_hub_cannot_do_is_refused(
+    hub: StandIn, large_clips: Path, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    hub.add_repo(REPO, large_clips)
+    with pytest.raises(UsageError, match=said):
+        migrate(tmp_path / WORK, **options)
+
+
+def test_a_work_dir_without_hard_links_is_refused(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add_repo(REPO, large_clips)
+    monkeypatch.setattr("leconvert.run.planner.can_link", lambda *_: False)
+    with pytest.raises(UsageError, match="without hard links"):
+        migrate(tmp_path / WORK)
+
+
+def test_more_than_one_commit_holds_is_merged_at_once(
+    hub: StandIn, large_clips: Path, tmp_path: Path
+) -> None:
+    repo = hub.add_repo(REPO, large_clips)
+    first = repo.branches["main"]
+    met: list[str] = []
+    hub.watch = lambda _: met.append(repo.branches["main"])
+    report = migrate(tmp_path / WORK, push={"commit_operations": 8})
+    assert report.push is not None
+    assert report.push.commits > 2
+    assert report.push.merged
+    assert len({*met}) == 2, "readers of main meet the old dataset and the new one"
+    assert contents(repo, repo.branches["main"]) == hashes(
+        converted(large_clips, tmp_path, "episode-files")
+    )
+    assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
+
+
+def test_a_pull_request_holds_copies_too(hub: StandIn, large_clips: Path, tmp_path: Path) -> None:
+    repo = hub.add_repo(REPO, large_clips)
+    report = migrate(tmp_path / WORK, push={"create_pr": True})
+    assert report.push is not None
+    assert report.push.tag == "none"
+    (pull,) = repo.pulls
+    assert contents(repo, pull["head"]) == hashes(converted(large_clips, tmp_path, "episode-files"))
+    assert repo.tags == {}

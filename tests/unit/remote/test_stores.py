@@ -1,0 +1,417 @@
+"""Datasets by URL: fetched whole or not at all, sent whole or not to be seen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from tests.trees import digest_of
+
+import leconvert
+from leconvert.cli import main
+from leconvert.dataset.files import published_files
+from leconvert.remote import stores
+from leconvert.remote.stores import download_tree, open_store, upload_tree
+from leconvert.support.errors import (
+    InstallationError,
+    InterruptedRunError,
+    SourceChangedError,
+    SourceError,
+    StorageError,
+    TargetError,
+    UnreadableSourceError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.support.extras import command_for_extra
+from leconvert.workdir.incoming import source_dir
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty place in a store."""
+    if request.param == "file":
+        yield f"file://{tmp_path}/store/dataset"
+        return
+    name = f"/{uuid.uuid4().hex}"
+    yield f"memory:/{name}"
+    fs = fsspec.filesystem("memory")
+    if fs.exists(name):
+        fs.rm(name, recursive=True)
+
+
+@pytest.fixture(scope="module")
+def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("result") / "out"
+    leconvert.convert(small_source, output=out)
+    return out
+
+
+def put(url: str, folder: Path) -> None:
+    store = open_store(url)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = store.path(path.relative_to(folder).as_posix())
+            store.fs.makedirs(name.rpartition("/")[0], exist_ok=True)
+            store.fs.put_file(str(path), name)
+
+
+def names(url: str) -> list[str]:
+    return list(open_store(url).list_files())
+
+
+class Calls:
+    """Watches, and breaks, a method of a file system."""
+
+    def __init__(self, url: str, method: str, patch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        self.before: Callable[[str], object] = lambda _: None
+        fs = open_store(url).fs
+        original = getattr(type(fs), method)
+
+        def watched(this: Any, first: str, second: str, *rest: Any, **options: Any) -> Any:
+            name = second if method == "put_file" else first
+            self.before(name)
+            self.names.append(name)
+            return original(this, first, second, *rest, **options)
+
+        patch.setattr(type(fs), method, watched)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_a_dataset_is_fetched_and_appears_at_once(
+    url: str, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, small_source)
+    target = tmp_path / "here"
+    calls = Calls(url, "get_file", monkeypatch)
+    calls.before = lambda _: target.exists() and pytest.fail("it is not complete yet")
+    assert download_tree(url, target) == target
+    found = {p.relative_to(target).as_posix() for p in target.rglob("*") if p.is_file()}
+    found.remove(".cache/leconvert/mirror.json")
+    assert found == set(names(url))
+    assert all((target / n).read_bytes() == (small_source / n).read_bytes() for n in found)
+    assert download_tree(url, target) == target
+    assert len(calls.names) == len(found), "what is here is not fetched again"
+
+
+def test_objects_that_stand_for_folders_are_no_files(
+    url: str, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, small_source)
+    store = open_store(url)
+    kind, find = type(store.fs), type(store.fs).find
+
+    def find_with_markers(fs: Any, path: str, **options: Any) -> dict[str, Any]:
+        marker = {"size": 0, "type": "file"}
+        found: dict[str, Any] = find(fs, path, **options)
+        return found | {f"{path}/": marker, f"{path}/data/": marker, f"{path}/empty/": marker}
+
+    monkeypatch.setattr(kind, "find", find_with_markers)
+    target = download_tree(url, tmp_path / "here")
+    assert (target / "data/chunk-000/episode_000000.parquet").is_file()
+    assert not (target / "empty").exists()
+
+
+def test_an_interrupted_fetch_goes_on_with_what_is_missing_or_changed(
+    url: str, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, small_source)
+    target, stop = tmp_path / "here", threading.Event()
+    calls = Calls(url, "get_file", monkeypatch)
+    calls.before = lambda _: len(calls.names) == 4 and stop.set()
+    with pytest.raises(InterruptedRunError):
+        download_tree(url, target, stop=stop)
+    assert not target.exists()
+    came = list(calls.names)
+    store = open_store(url)
+    changed = "meta/modality.json"
+    store.fs.pipe_file(store.path(changed), b'{"changed": true}\n')
+    calls.names.clear()
+    calls.before = lambda _: None
+    download_tree(url, target)
+    assert (target / changed).read_bytes() == b'{"changed": true}\n'
+    again = set(calls.names) & set(came)
+    assert again <= {store.path(changed)}
+    assert len(calls.names) >= len(names(url)) - len(came)
+
+
+def test_a_file_that_changes_meanwhile_is_not_mixed_in(
+    url: str, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, small_source)
+    store = open_store(url)
+    calls = Calls(url, "get_file", monkeypatch)
+
+    def change(_: str) -> None:
+        if not calls.names:
+            store.fs.pipe_file(store.path("meta/new.json"), b"{}")
+
+    calls.before = change
+    with pytest.raises(SourceChangedError) as caught:
+        download_tree(url, tmp_path / "here")
+    assert caught.value.details == ("meta/new.json: it is new or changed",)
+    assert not (tmp_path / "here").exists()
+    assert (download_tree(url, tmp_path / "here") / "meta/new.json").is_file()
+
+
+def test_nothing_at_a_url_is_told(url: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match=f"There is nothing at {url}"):
+        download_tree(url, tmp_path / "here")
+
+
+def test_a_dataset_is_sent_with_its_info_last(
+    url: str, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(url, "put_file", monkeypatch)
+    report = upload_tree(result, url)
+    assert names(url) == sorted(
+        path.relative_to(result).as_posix() for path in result.rglob("*") if path.is_file()
+    )
+    assert calls.names[-1].endswith("/meta/info.json")
+    assert sum(name.endswith("/meta/info.json") for name in calls.names) == 1
+    assert report.sent == report.files == len(names(url))
+
+
+def test_an_interrupted_upload_is_no_dataset_and_goes_on(
+    url: str, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(url, "put_file", monkeypatch)
+    calls.before = lambda _: len(calls.names) == 3 and fail(ConnectionError("it broke"))
+    with pytest.raises(StorageError, match=f"{url} fails: it broke"):
+        upload_tree(result, url)
+    assert "meta/info.json" not in names(url)
+    calls.before = lambda _: None
+    sent = list(calls.names)
+    calls.names.clear()
+    report = upload_tree(result, url)
+    assert set(calls.names).isdisjoint(sent)
+    assert report.sent == len(calls.names) < report.files == len(names(url))
+    assert names(url) == sorted(
+        path.relative_to(result).as_posix() for path in result.rglob("*") if path.is_file()
+    ), "the claim is gone"
+
+
+def test_a_place_where_something_is_is_refused(url: str, result: Path) -> None:
+    upload_tree(result, url)
+    with pytest.raises(TargetError, match=f"{url} holds something already"):
+        upload_tree(result, url)
+
+
+def test_an_unfinished_upload_of_another_tree_is_refused(url: str, result: Path) -> None:
+    store = open_store(url)
+    store.fs.makedirs(store.root, exist_ok=True)
+    store.fs.pipe_file(store.path(".leconvert-upload.json"), b'{"tree": "another"}')
+    with pytest.raises(TargetError, match="holds another, unfinished upload"):
+        upload_tree(result, url)
+
+
+def test_an_upload_that_an_earlier_version_began_goes_on(url: str, result: Path) -> None:
+    sizes = published_files(result).sizes
+    content = {"format": "leconvert/upload", "version": 1, "tree": stores._digest(result, sizes)}
+    store = open_store(url)
+    store.fs.makedirs(store.root, exist_ok=True)
+    store.fs.pipe_file(store.path(".leconvert-upload.json"), json.dumps(content).encode())
+    upload_tree(result, url)
+    assert names(url) == list(sizes)
+
+
+@pytest.fixture
+def other(result: Path, tmp_path: Path) -> Path:
+    """A result with the same names, of which one has another content, and one more."""
+    folder = Path(shutil.copytree(result, tmp_path / "other"))
+    (folder / "README.md").write_text("# Another one\n")
+    (folder / "notes.md").write_text("only here")
+    return folder
+
+
+def is_whole(url: str, tree: Path) -> bool:
+    store = open_store(url)
+    there = {name: store.fs.cat_file(store.path(name)) for name in names(url)}
+    return there == {
+        path.relative_to(tree).as_posix(): path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("moment", ["before the claim", "while files are sent", "with the last"])
+def test_of_two_uploads_to_one_empty_place_one_arrives_whole(
+    url: str,
+    result: Path,
+    other: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    moment: str,
+) -> None:
+    ended: list[int] = []
+    began: list[str] = []
+    monkeypatch.setattr(stores, "_THREADS", 1)  # as signals are for the main thread
+
+    def send_the_other(name: str) -> None:
+        is_it = moment != "with the last" or name.endswith("meta/info.json")
+        if is_it and not began:
+            began.append(name)
+            ended.append(main(["mirror", str(other), url]))
+
+    method = "pipe_file" if moment == "before the claim" else "put_file"
+    Calls(url, method, monkeypatch).before = send_the_other
+    code = main(["mirror", str(result), url])
+    said = capsys.readouterr().err
+    if moment == "before the claim":
+        assert (code, ended) == (5, [0])
+        assert f"{url} holds something already" in said
+        assert is_whole(url, other)
+    else:
+        assert (code, ended) == (0, [5])
+        assert f"{url} holds another, unfinished upload already" in said
+        assert is_whole(url, result)
+
+
+def test_two_uploads_of_one_dataset_at_once_are_one(
+    url: str, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(url, "put_file", monkeypatch)
+    calls.before = lambda _: (
+        None if calls.names else (calls.names.append("x"), upload_tree(result, url))
+    )
+    upload_tree(result, url)
+    assert is_whole(url, result)
+
+
+def test_files_that_come_meanwhile_are_no_part_of_a_dataset(
+    url: str, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, store = Calls(url, "put_file", monkeypatch), open_store(url)
+    calls.before = lambda _: store.fs.pipe_file(store.path("data-of-others"), b"x")
+    with pytest.raises(TargetError, match="Somebody else sends to") as caught:
+        upload_tree(result, url)
+    assert caught.value.details == ("data-of-others",)
+    assert "meta/info.json" not in names(url)
+
+
+def test_a_store_that_keeps_less_is_noticed(
+    url: str, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep_less(this: Any, _: str, path: str) -> None:
+        this.pipe_file(path, b"x")
+
+    monkeypatch.setattr(type(open_store(url).fs), "put_file", keep_less)
+    with pytest.raises(StorageError, match="keeps 1 bytes of"):
+        upload_tree(result, url)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("nope://bucket/name", "nope://bucket/name is no URL that can be read"),
+        ("hf://datasets/a/b", "is on the Hub, where a dataset appears in one commit"),
+    ],
+)
+def test_places_that_cannot_be_sent_to_are_refused(result: Path, where: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        upload_tree(result, where)
+
+
+def test_a_library_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec.core
+
+    def missing(url: str) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    with pytest.raises(InstallationError) as caught:
+        download_tree("s3://bucket/name", tmp_path / "here")
+    assert caught.value.next_step == f"Run `{command_for_extra('s3')}`."
+
+
+def test_only_a_complete_result_is_sent(
+    small_source: Path, result: Path, url: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=r"is v2.1; only v3.0 datasets are sent"):
+        upload_tree(small_source, url)
+    for lost in ("data", "videos/observation.images.top/chunk-000/file-000.mp4"):
+        damaged = Path(shutil.copytree(result, tmp_path / lost.partition("/")[0]))
+        (damaged / lost).rename(tmp_path / f"lost-{damaged.name}")
+        with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset"):
+            upload_tree(damaged, url)
+    assert names(url) == []
+
+
+def test_a_conversion_from_a_url_to_a_url(
+    url: str, small_source: Path, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(url, small_source)
+    out = tmp_path / "out"
+    assert main(["convert", "--root", url, "--output", str(out), "--no-push"]) == 0
+    assert digest_of(out) == digest_of(result)
+    assert not source_dir(out).exists()
+    capsys.readouterr()
+    assert main(["mirror", str(out), f"{url}_v30", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["url"] == f"{url}_v30"
+    download_tree(f"{url}_v30", tmp_path / "back")
+    info = json.loads((tmp_path / "back/meta/info.json").read_bytes())
+    assert info["codebase_version"] == "v3.0"
+    command = ["verify", str(out), "--source", url, "--bytes", "--scratch-dir", str(tmp_path)]
+    before = sorted(tmp_path.iterdir())
+    assert main(command) == 0
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--root", "memory://x"], 2, "It is not said where the result of memory://x goes."),
+        (["--root", "memory://x", "--output", "y", "--dry-run"], 2, "--dry-run writes nothing"),
+        (["--root", "memory://none/x", "--output", "y"], 3, "There is nothing at memory://none/x"),
+        (["--root", "hf://models/a/b"], 2, "hf://models/a/b names no dataset on the Hub."),
+        (
+            ["--root", "hf://datasets/a/b@v2.1", "--revision", "main"],
+            2,
+            "hf://datasets/a/b@v2.1 and --revision contradict each other.",
+        ),
+    ],
+)
+def test_bad_urls_are_told_in_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["convert", *arguments]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_a_server_that_is_asked_at_once_and_does_not_answer_is_a_store_that_fails(
+    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreachable(_: str) -> None:
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", unreachable)
+    assert main(["mirror", str(result), "ftp://nowhere/x"]) == 11
+    said = capsys.readouterr().err
+    assert "ftp://nowhere/x fails: [Errno -2] Name or service not known." in said
+    assert "Check the address" in said
+
+
+def test_a_url_as_output_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["convert", "--root", str(tmp_path), "--output", "s3://bucket/name"]) == 2
+    assert "send it there with `leconvert push` (the Hub) or `leconvert mirror`" in (
+        capsys.readouterr().err
+    )

@@ -1,0 +1,101 @@
+"""What a status says of submitted jobs, and how seldom a scheduler is asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from leconvert.report import status as jobs
+from leconvert.report.status import JobObserver
+from leconvert.run.engines.slurm import ElementState
+from leconvert.workdir.activity import JobRecord, write_job
+from leconvert.workdir.run import OpenedRun
+
+STATES = [
+    ElementState("12_0", "RUNNING", "None"),
+    ElementState("12_1", "RUNNING", "None"),
+    ElementState("12_2", "PENDING", "Resources"),
+    ElementState("13", "PENDING", "Dependency"),
+]
+
+
+class Scheduler:
+    """Answers with what it is told to, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answer: list[ElementState] | None = STATES
+        self.asked: list[list[str]] = []
+
+    def __call__(self, job_ids: Iterable[str]) -> list[ElementState] | None:
+        self.asked.append(list(job_ids))
+        return self.answer
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    asked = Scheduler()
+    monkeypatch.setattr(jobs, "job_states", asked)
+    return asked
+
+
+def submit(run: OpenedRun, job_id: str, *, engine: str = "slurm", role: str = "workers") -> None:
+    record = JobRecord(f"{engine}-{job_id}", engine, job_id, role, 3, f"2026-01-01T00:00:{job_id}Z")
+    write_job(run.paths, run.manifest.run_id, record)
+
+
+def observer(run: OpenedRun, clock: Any) -> JobObserver:
+    return JobObserver(run.paths, run.manifest.run_id, clock=clock)
+
+
+def test_elements_of_an_array_are_counted_by_state_and_one_says_why_it_waits(
+    planned: OpenedRun, clock: Any, scheduler: Scheduler
+) -> None:
+    submit(planned, "12")
+    submit(planned, "13", role="packer")
+    submit(planned, "14")
+    array, packer, forgotten = observer(planned, clock).look()
+    assert (array.states, array.reason) == ({"PENDING": 1, "RUNNING": 2}, "Resources")
+    assert (packer.role, packer.states, packer.reason) == ("packer", {"PENDING": 1}, "Dependency")
+    assert (forgotten.states, forgotten.reason) == ({}, None)
+    assert scheduler.asked == [["12", "13", "14"]]
+
+
+def test_a_scheduler_is_asked_at_most_every_ten_seconds(
+    planned: OpenedRun, clock: Any, scheduler: Scheduler
+) -> None:
+    submit(planned, "12")
+    looks = observer(planned, clock)
+    looks.look()
+    scheduler.answer = []
+    clock.seconds += 9.9
+    assert looks.look()[0].states == {"PENDING": 1, "RUNNING": 2}
+    clock.seconds += 0.1
+    assert looks.look()[0].states == {}
+    assert len(scheduler.asked) == 2
+
+
+def test_a_scheduler_that_does_not_answer_leaves_the_states_unknown(
+    planned: OpenedRun, clock: Any, scheduler: Scheduler
+) -> None:
+    submit(planned, "12")
+    scheduler.answer = None
+    (job,) = observer(planned, clock).look()
+    assert (job.states, job.reason) == (None, None)
+
+
+def test_of_jobs_of_other_engines_no_scheduler_is_asked(
+    planned: OpenedRun, clock: Any, scheduler: Scheduler
+) -> None:
+    submit(planned, "raysubmit_7", engine="ray")
+    (job,) = observer(planned, clock).look()
+    assert (job.engine, job.job_id, job.states) == ("ray", "raysubmit_7", None)
+    assert scheduler.asked == []
+
+
+def test_where_nothing_was_submitted_there_are_no_jobs(
+    planned: OpenedRun, clock: Any, scheduler: Scheduler
+) -> None:
+    assert observer(planned, clock).look() == []
+    assert scheduler.asked == []

@@ -1,0 +1,129 @@
+"""Workers as processes of this machine: how they are started, and what becomes of one that dies."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from tests.trees import digest_of
+
+from leconvert import convert
+from leconvert.model.values import LayoutOptions
+from leconvert.run.engines import LocalEngine
+from leconvert.run.leasing.leases import LeaseLogFiles
+from leconvert.run.worker_pool import WorkerOptions
+from leconvert.support.errors import EngineError, IncompleteError, UsageError
+from leconvert.workdir.run import OpenedRun, open_run
+
+# `leconvert work`, but whoever can make a mark first is killed with a batch in its hands.
+_MORTAL = """\
+import os, signal, sys
+from pathlib import Path
+marks, limit, *arguments = sys.argv[1:]
+from leconvert.run.worker import ShardWriter
+write = ShardWriter.write
+def mortal(self, *shard, **options):
+    for number in range(int(limit)):
+        try:
+            Path(marks, str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        print("about to die", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(self, *shard, **options)
+ShardWriter.write = mortal
+from leconvert.cli import main
+sys.exit(main(["work", *arguments]))
+"""
+
+
+def mortal_engine(folder: Path, workers: int, deaths: int) -> LocalEngine:
+    (folder / "marks").mkdir()
+    (folder / "mortal.py").write_text(_MORTAL)
+    program = (sys.executable, folder / "mortal.py", folder / "marks", str(deaths))
+    return LocalEngine(workers, program=program)
+
+
+def test_a_worker_that_crashes_does_not_end_the_run(small_source: Path, tmp_path: Path) -> None:
+    convert(small_source, output=tmp_path / "inline", workers=WorkerOptions(max_workers=1))
+    engine = mortal_engine(tmp_path, workers=2, deaths=1)
+    convert(
+        small_source,
+        output=tmp_path / "out",
+        work_dir=tmp_path / "work",
+        workers=WorkerOptions(engine=engine),
+        layout=LayoutOptions(episodes_per_batch=1),
+        keep_work_dir=True,
+    )
+    assert digest_of(tmp_path / "out") == digest_of(tmp_path / "inline")
+    # The other one was asked to end if it had not yet seen that nothing is left: no failure.
+    (failure,) = engine.failures()
+    assert re.fullmatch(r"worker \d+ was killed by signal 9: about to die", failure)
+    # One batch was claimed twice: by the worker that died, and by the one that took over.
+    run = open_run(tmp_path / "work")
+    log = LeaseLogFiles(run.paths, run.manifest.run_id)
+    claims = sorted(log.newest_claim(batch_id) for batch_id in range(run.manifest.num_batches))
+    assert claims == [1, 1, 1, 1, 2]
+
+
+def test_when_all_workers_crash_the_run_says_how_and_goes_on_later(
+    small_source: Path, tmp_path: Path
+) -> None:
+    engine = mortal_engine(tmp_path, workers=2, deaths=2)
+    with pytest.raises(IncompleteError) as failed:
+        convert(
+            small_source,
+            output=tmp_path / "out",
+            workers=WorkerOptions(engine=engine),
+            layout=LayoutOptions(episodes_per_batch=1),
+        )
+    killed = [line for line in failed.value.details if "was killed by signal 9" in line]
+    assert len(killed) == 2
+    again = convert(
+        small_source,
+        output=tmp_path / "out",
+        workers=WorkerOptions(max_workers=1),
+        layout=LayoutOptions(episodes_per_batch=1),
+    )
+    assert again.episodes == 5
+
+
+def test_what_cannot_be_started_is_an_error(planned: OpenedRun) -> None:
+    engine = LocalEngine(2, program=(planned.paths.root / "nowhere",))
+    with pytest.raises(EngineError, match="nowhere: No such file or directory") as failed:
+        engine.start(2, [str(planned.work_dir.root)], planned.paths)
+    assert failed.value.exit_code == 18
+    assert engine.running() == 0
+
+
+def test_senseless_engines_are_refused() -> None:
+    with pytest.raises(UsageError, match="workers must be at least 1, not 0"):
+        LocalEngine(0)
+    with pytest.raises(UsageError, match="program needs the command"):
+        LocalEngine(program=())
+
+
+@pytest.mark.parametrize("count", [None, "auto", 1])
+def test_the_library_starts_as_many_as_it_is_told(
+    small_source: Path, tmp_path: Path, count: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leconvert.run.worker_pool.auto_workers", lambda _run: 2)
+    started: list[int] = []
+    start = LocalEngine.start
+
+    def noted(engine: LocalEngine, number: int, *rest: object) -> None:
+        started.append(number)
+        start(engine, number, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LocalEngine, "start", noted)
+    report = convert(
+        small_source,
+        output=tmp_path / "out",
+        workers=WorkerOptions(engine=LocalEngine(), num_workers=count),
+        # type: ignore[arg-type]
+        layout=LayoutOptions(episodes_per_batch=1),
+    )
+    assert started == [count if isinstance(count, int) else 2]
+    assert report.batches == 5

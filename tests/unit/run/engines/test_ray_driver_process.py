@@ -1,0 +1,157 @@
+"""A driver's process that refuses, dies, hangs, or loses its cluster."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leconvert.run.engines.ray import DriverProcess, Order, RayOptions
+from leconvert.support.errors import EngineError
+
+if TYPE_CHECKING:
+    from conftest import TurnedClock
+
+_BEGUN = 'tell(event="begun", job_id="0100", workers=2)\n'
+_PRELUDE = """
+import json, pathlib, sys
+order = json.loads(sys.stdin.readline())
+tries = pathlib.Path(order["logs_dir"], "tries")
+with tries.open("a") as file: file.write("x")
+number = len(tries.read_text())
+def tell(**event): print(json.dumps(event), flush=True)
+"""
+
+MakeDriver = Callable[[str], DriverProcess]
+
+
+@pytest.fixture
+def make_driver(tmp_path: Path, clock: TurnedClock) -> MakeDriver:
+    """Run Python as a driver, which has ``tell(event=...)`` and the ``number`` of its start."""
+
+    def make(program: str) -> DriverProcess:
+        return DriverProcess(
+            Order(RayOptions(connect_seconds=0.0), 2, ["WORK"], tmp_path, "ray-1"),
+            program=(sys.executable, "-S", "-c", _PRELUDE + program),
+            clock=clock,
+            pause_seconds=0.0,
+        )
+
+    return make
+
+
+def ended(driver: DriverProcess) -> None:
+    """Wait until it has no driver any more, and will have none."""
+    driver._thread.join(30.0)
+    assert not driver._thread.is_alive()
+
+
+def test_what_a_driver_says_last_is_remembered(make_driver: MakeDriver, tmp_path: Path) -> None:
+    driver = make_driver(
+        _BEGUN + 'tell(event="state", running=5, failures=["a worker failed"])\n'
+        'tell(event="ended")\n'
+    )
+    begun = driver.begin()
+    assert begun == ("0100", 2)
+    ended(driver)
+    assert (driver.running(), driver.failures()) == (0, ["a worker failed"])
+    assert (tmp_path / "tries").read_text() == "x"
+
+
+def test_a_refusal_is_the_driver_s_error(make_driver: MakeDriver) -> None:
+    driver = make_driver(
+        'tell(event="refused", message="There is no Ray cluster.", path=None, details=["why"], '
+        'next_step="Start one.")\n'
+    )
+    with pytest.raises(EngineError, match=r"There is no Ray cluster\.") as refused:
+        driver.begin()
+    assert (refused.value.next_step, refused.value.details) == ("Start one.", ("why",))
+    assert driver.running() == 0
+
+
+def test_a_driver_that_dies_before_it_begins_is_an_error_with_its_last_words(
+    make_driver: MakeDriver, tmp_path: Path
+) -> None:
+    driver = make_driver("sys.exit('a bug of Ray')")
+    with pytest.raises(EngineError, match="The Ray driver ended: a bug of Ray"):
+        driver.begin()
+    assert (tmp_path / "ray-1-driver.log").read_text() == "a bug of Ray\n"
+
+
+def test_a_driver_that_dies_is_followed_by_another(make_driver: MakeDriver, tmp_path: Path) -> None:
+    driver = make_driver(
+        _BEGUN + "if number == 1: sys.exit('its head is gone')\ntell(event='ended')\n"
+    )
+    driver.begin()
+    ended(driver)
+    assert (tmp_path / "tries").read_text() == "xx"
+    assert driver.failures() == ["Ray driver 1 of 4 ended: its head is gone"]
+    assert driver.running() == 0
+
+
+def test_a_cluster_that_stays_away_is_given_up(make_driver: MakeDriver, tmp_path: Path) -> None:
+    driver = make_driver(
+        _BEGUN + "if number == 1: sys.exit('its head is gone')\n"
+        'tell(event="refused", message="Nobody listens.", path=None, details=[], next_step=None)\n'
+    )
+    driver.begin()
+    ended(driver)
+    assert (tmp_path / "tries").read_text() == "xxxx"
+    assert driver.running() == 0
+    assert driver.failures()[-1] == "Ray driver 4 of 4 ended: Nobody listens."
+
+
+def test_a_driver_that_hangs_is_replaced_and_never_waited_for(
+    make_driver: MakeDriver, clock: TurnedClock
+) -> None:
+    driver = make_driver(_BEGUN + "if number == 1:\n  while True: sys.stdin.read(1)\n"
+                         "tell(event='state', running=7, failures=[])\nsys.stdin.readline()\n"
+                         "tell(event='ended')\n")  # fmt: skip
+    driver.begin()
+    assert driver.running() == 2
+    clock.seconds += 121.0
+    assert driver.running() == 2  # it is being killed; until it is, this is what is known
+    waiting = threading.Event()
+    while driver.running() != 7:
+        waiting.wait(0.01)  # for another process, which has no other way to tell
+    driver.stop()
+    assert driver.running() == 0
+    assert driver.failures() == ["Ray driver 1 of 4 ended: no output"]
+
+
+def test_a_stop_lets_the_driver_end_by_itself(make_driver: MakeDriver, tmp_path: Path) -> None:
+    driver = make_driver(
+        _BEGUN + "said = sys.stdin.readline()\n"
+        'pathlib.Path(order["logs_dir"], "said").write_text(said)\ntell(event="ended")\n'
+    )
+    driver.begin()
+    driver.stop()
+    assert (tmp_path / "said").read_text() == "stop\n"
+    assert driver.running() == 0
+    assert (tmp_path / "tries").read_text() == "x"
+
+
+def test_a_stop_does_not_wait_for_a_driver_that_does_not_end(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leconvert.run.engines.ray._GRACE_SECONDS", 0.2)
+    driver = make_driver(_BEGUN + "while True: sys.stdin.readline() or __import__('time').sleep(9)")
+    driver.begin()
+    driver.stop()
+    ended(driver)
+    assert (driver.running(), driver.failures()) == (0, [])
+
+
+def test_a_cluster_that_does_not_answer_is_not_waited_for(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leconvert.run.engines.ray._SECONDS_TO_START", 0.2)
+    driver = make_driver("sys.stdin.read()")
+    with pytest.raises(EngineError, match="at auto did not answer within 0 s"):
+        driver.begin()
+    ended(driver)
+    driver.stop()

@@ -1,0 +1,157 @@
+"""The engine between a conversion and a scheduler that forgets, restarts and refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leconvert.report.status import RunObserver
+from leconvert.run.engines.slurm import SlurmEngine, SlurmOptions
+from leconvert.support.errors import EngineError
+from leconvert.workdir.activity import read_jobs
+from leconvert.workdir.run import OpenedRun
+
+if TYPE_CHECKING:
+    from conftest import Slurm
+
+
+class Clock:
+    """A monotonic clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def engine(clock: Clock) -> SlurmEngine:
+    return SlurmEngine(SlurmOptions(workers_per_node=3), clock=clock)
+
+
+def begin(engine: SlurmEngine, planned: OpenedRun) -> None:
+    engine.start(engine.workers, [str(planned.work_dir.root)], planned.paths)
+
+
+def test_waiting_workers_count_and_the_controller_is_asked_now_and_then(
+    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+) -> None:
+    assert engine.running() == 0
+    begin(engine, planned)
+    slurm.has("41", "41_0|RUNNING|None", "41_1|PENDING|Resources", "41_2|COMPLETED|None")
+    assert [engine.running() for _ in range(100)] == [2] * 100
+    assert slurm.times_asked == 1
+    clock.seconds += 6.0
+    slurm.has("41", "41_0|COMPLETED|None", "41_1|COMPLETED|None", "41_2|COMPLETED|None")
+    assert engine.running() == 0
+    assert engine.failures() == []
+
+
+def test_a_controller_that_is_away_ends_nothing(
+    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.flag("away")
+    assert engine.running() == 3
+    slurm.flag("away", on=False)
+    clock.seconds += 6.0
+    assert engine.running() == 0  # by now it has forgotten the job
+
+
+def test_failures_come_with_the_end_of_their_logs(
+    slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    (planned.paths.logs_dir / "slurm-41_1.log").write_text("a\nb\nleconvert: no space\n")
+    slurm.has("41", "41_0|NODE_FAIL|None", "41_1|FAILED|NonZeroExitCode", "41_2|COMPLETED|None")
+    engine.running()
+    assert engine.failures() == [
+        "job 41_0 ended as NODE_FAIL: no output",
+        "job 41_1 ended as FAILED: a / b / leconvert: no space",
+    ]
+
+
+def test_a_failure_is_remembered_when_the_controller_has_forgotten_it(
+    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|FAILED|NonZeroExitCode", "41_1|RUNNING|None", "41_2|RUNNING|None")
+    engine.running()
+    slurm.has("41", "41_1|COMPLETED|None", "41_2|RUNNING|None")
+    clock.seconds += 600.0
+    assert engine.running() == 1
+    assert engine.failures() == ["job 41_0 ended as FAILED: no output"]
+
+
+def test_a_worker_that_is_put_back_into_the_queue_has_not_failed(
+    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|PREEMPTED|None", "41_1|RUNNING|None", "41_2|RUNNING|None")
+    assert engine.running() == 2
+    slurm.has("41", "41_0|PENDING|BeginTime", "41_1|RUNNING|None", "41_2|RUNNING|None")
+    clock.seconds += 6.0
+    assert engine.running() == 3
+    assert engine.failures() == []
+
+
+def test_stopping_ends_the_jobs_and_waits_for_their_end(
+    slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|RUNNING|None", "41_1|RUNNING|None", "41_2|RUNNING|None")
+    engine.stop()
+    assert (slurm.folder / "cancelled").read_text() == "--quiet 41"
+    assert engine.running() == 0
+
+
+def test_stopping_gives_up_where_nobody_answers(
+    slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.flag("away")
+    engine.stop()
+    assert not (slurm.folder / "cancelled").exists()
+
+
+def test_a_refused_submission_is_an_error_and_leaves_no_record(
+    slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
+) -> None:
+    slurm.flag("full")
+    with pytest.raises(EngineError):
+        begin(engine, planned)
+    assert read_jobs(planned.paths, planned.manifest.run_id) == []
+    assert engine.running() == 0
+
+
+def test_a_status_shows_the_jobs_beside_the_leases(
+    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|RUNNING|None", "41_1|PENDING|Resources", "41_2|PENDING|Resources")
+    observer = RunObserver(planned, clock=clock)
+    (job,) = observer.look().jobs
+    assert (job.engine, job.job_id, job.role, job.tasks) == ("slurm", "41", "workers", 3)
+    assert job.states == {"PENDING": 2, "RUNNING": 1}
+    assert job.reason == "Resources"
+    observer.look()
+    assert slurm.times_asked == 1
+    clock.seconds += 11.0
+    slurm.flag("away")
+    assert observer.look().jobs[0].states is None
+
+
+def test_records_of_jobs_that_cannot_be_read_are_left_out(
+    slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    planned.paths.job("slurm-1-torn").write_bytes(b'{"format": "leconvert/jo')
+    (record,) = read_jobs(planned.paths, planned.manifest.run_id)
+    assert record.job_id == "41"

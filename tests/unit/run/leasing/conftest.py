@@ -1,0 +1,40 @@
+"""A run with workers whose clocks the test turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lease_fakes import FakeClock, MakeStore
+
+from leconvert.run.leasing import LeaseStore, WorkerIdentity
+from leconvert.workdir.fs import LOCAL, FileSystem
+from leconvert.workdir.records import RunPaths, WorkDir
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    paths = WorkDir(tmp_path / "work").run("r1")
+    paths.ensure()
+    return paths
+
+
+@pytest.fixture
+def make_store(run: RunPaths, clock: FakeClock) -> MakeStore:
+    def make(name: str, *, fs: FileSystem = LOCAL, max_attempts: int = 3) -> LeaseStore:
+        return LeaseStore(
+            run,
+            "r1",
+            WorkerIdentity(f"{name}-1-00000000", name, 1),
+            lease_seconds=60.0,
+            max_attempts=max_attempts,
+            clock=clock,
+            fs=fs,
+        )
+
+    return make

@@ -1,0 +1,267 @@
+"""A result that is not what its worker described is never taken: its batch opens again."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.trees import digest_of
+
+import leconvert
+from leconvert.api import run_worker
+from leconvert.cli.main import main
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.values import LayoutOptions
+from leconvert.run.leasing import list_batches, read_done
+from leconvert.run.packer import pack_run
+from leconvert.run.packer.assembly import Collector
+from leconvert.run.planner import open_or_plan
+from leconvert.support.errors import BatchesFailedError, IncompleteError
+from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
+from leconvert.workdir.run import OpenedRun
+
+
+@pytest.fixture
+def worked(small_source: Path, tmp_path: Path) -> OpenedRun:
+    """A run of two batches that are done, with statistics that workers computed."""
+    run = open_or_plan(
+        small_source,
+        tmp_path / "out",
+        tmp_path / "work",
+        LayoutOptions(episodes_per_batch=3),
+        RepairOptions(retime=True),
+    )
+    run_worker(run.work_dir.root)
+    return run
+
+
+def edit_done(run: OpenedRun, batch_id: int, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the record of a result: a program that is not this one wrote it."""
+    path = run.paths.done(batch_id)
+    record = json.loads(path.read_bytes())
+    change(record)
+    path.unlink()  # a name of the attempt's own record, too
+    path.write_text(json.dumps(record) + "\n")
+
+
+def attempt_of(run: OpenedRun, batch_id: int) -> Path:
+    record = read_done(run.paths, run.manifest.run_id, batch_id)
+    return run.paths.root / record["attempt"]
+
+
+def truncate_video(run: OpenedRun) -> None:
+    path = next(attempt_of(run, 0).glob("videos*.mp4"))
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def remove_table(run: OpenedRun) -> None:
+    next(attempt_of(run, 0).glob("data*.parquet")).unlink()
+
+
+def forget_table(run: OpenedRun) -> None:
+    edit_done(run, 0, lambda record: record["shards"].pop(0))
+
+
+def forget_digest(run: OpenedRun) -> None:
+    edit_done(run, 0, lambda record: record["shards"][-1]["clip_digests"].pop())
+
+
+def remove_stats(run: OpenedRun) -> None:
+    next(attempt_of(run, 0).glob("*.stats.jsonl")).unlink()
+
+
+def change_stats(run: OpenedRun) -> None:
+    path = next(attempt_of(run, 0).glob("*.stats.jsonl"))
+    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
+
+
+def test_names_that_were_asked_for_too_early_are_found(
+    worked: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client goes on believing that there is no such name until the folder is opened."""
+    absent = {
+        path
+        for attempt in (attempt_of(worked, 0), attempt_of(worked, 1))
+        for path in (attempt, attempt.parent, *attempt.iterdir())
+    }
+    real_stat, real_open = os.stat, os.open
+
+    def check(path: Any) -> None:
+        if any(missing in absent for missing in (Path(path), *Path(path).parents)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        check(path)
+        return real_stat(path, **options)
+
+    def open_(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        check(path)
+        if flags & os.O_DIRECTORY:
+            absent.difference_update([one for one in absent if one.parent == Path(path)])
+        return real_open(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "open", open_)
+    report = pack_run(worked)
+    assert report.joined > 0
+
+
+def test_a_size_that_the_client_remembers_from_an_earlier_look_does_not_count(
+    worked: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+    attempts = worked.paths.attempts_dir
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        if Path(path).is_relative_to(attempts) and Path(path).suffix:
+            return os.stat_result([*found[:6], 0, *found[7:]])  # as when it was being written
+        return found
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert pack_run(worked).joined > 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (truncate_video, " bytes instead of "),
+        (remove_table, ".parquet is gone"),
+        (forget_table, " bytes instead of None"),
+        (forget_digest, " is described for another number of episodes"),
+        (remove_stats, ".stats.jsonl is gone"),
+        (change_stats, ".stats.jsonl is not what its worker wrote"),
+    ],
+)
+def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew(
+    worked: OpenedRun, damage: Callable[[OpenedRun], None], said: str
+) -> None:
+    damage(worked)
+    with pytest.raises(IncompleteError) as caught:
+        list(Collector(worked).take([0, 1]))
+    assert caught.value.message.startswith("1 batch must be done anew: what the workers wrote")
+    [detail] = caught.value.details
+    assert detail.startswith(f"batch 0: {worked.paths.root}")
+    assert said in detail
+    assert list_batches(worked.paths.done_dir) == {1}
+    assert run_worker(worked.work_dir.root).batches_done == 1
+    assert pack_run(worked).verified == "structure"
+
+
+def replace_done(run: OpenedRun, content: bytes) -> None:
+    run.paths.done(0).unlink()  # a name of the attempt's own record, too
+    run.paths.done(0).write_bytes(content)
+
+
+def tear(run: OpenedRun) -> None:
+    replace_done(run, run.paths.done(0).read_bytes()[:100])
+
+
+def forget_attempt(run: OpenedRun) -> None:
+    edit_done(run, 0, lambda record: record.pop("attempt"))
+
+
+@pytest.mark.parametrize("damage", [tear, forget_attempt])
+def test_a_batch_whose_record_is_damaged_is_done_anew_by_the_commands_that_are_named(
+    worked: OpenedRun,
+    damage: Callable[[OpenedRun], None],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    work = str(worked.work_dir.root)
+    damage(worked)
+    before = worked.paths.done(0).read_bytes()
+    assert main(["pack", work]) == 9
+    said = capsys.readouterr().err
+    assert "1 batch must be done anew: what the workers wrote is gone or damaged." in said
+    assert "--restart" not in said
+    assert worked.paths.voided(0, 1).read_bytes() == before
+    assert f"`leconvert work {work}`" in said
+    # The claim that won is open, and its process, this one, is alive.
+    assert main(["work", work, "--lease-seconds", "0.5"]) == 0
+    assert main(["pack", work, "--verify", "bytes"]) == 0
+    leconvert.convert(
+        Path(worked.manifest.source),
+        output=tmp_path / "other",
+        layout=LayoutOptions(episodes_per_batch=3),
+        repairs=RepairOptions(retime=True),
+    )
+    assert digest_of(Path(worked.manifest.target)) == digest_of(tmp_path / "other")
+
+
+def test_a_record_that_lacks_anything_opens_its_batch_again(worked: OpenedRun) -> None:
+    whole, path = worked.paths.done(0).read_bytes(), worked.paths.done(0)
+
+    def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
+        record = json.loads(whole)
+        change(record)
+        return json.dumps(record).encode()
+
+    for number, content in enumerate(
+        [
+            b"",
+            b"[]",
+            changed(lambda record: record.update(run_id="another")),
+            changed(lambda record: record.update(attempt="../../source")),
+            changed(lambda record: record.update(attempt="attempts/000000/..")),
+            changed(lambda record: record.pop("shards")),
+            changed(lambda record: record.update(shards=[1])),
+            changed(lambda record: record["shards"][0].pop("size_bytes")),
+            changed(lambda record: record["shards"][0]["stats"].pop("path")),
+            changed(lambda record: record["shards"][-1].pop("clip_digests")),
+            changed(lambda record: record["shards"][-1].update(copied_bytes="1")),
+        ],
+        start=1,
+    ):
+        replace_done(worked, content)
+        with pytest.raises(IncompleteError) as caught:
+            list(Collector(worked).take([0, 1]))
+        assert caught.value.details[0].startswith(f"batch 0: {path} "), content
+        assert worked.paths.voided(0, number).read_bytes() == content
+        path.write_bytes(whole)
+
+
+def test_a_torn_record_of_a_failure_still_sets_its_batch_aside(
+    worked: OpenedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, paths = str(worked.work_dir.root), worked.paths
+    paths.done(0).unlink()
+    paths.failed(0).write_bytes(b'{"format": "leconv')
+    assert main(["pack", work]) == 8
+    assert f"`leconvert release {work} --failed`" in capsys.readouterr().err
+    assert main(["release", work, "--failed"]) == 0
+    assert main(["work", work, "--lease-seconds", "0.5"]) == 0
+    assert main(["pack", work]) == 0
+
+
+def test_a_record_of_a_newer_version_is_left_to_that_version(
+    worked: OpenedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_done(worked, 0, lambda record: record.update(version=99))
+    assert main(["pack", str(worked.work_dir.root)]) == 7
+    assert "Use the leconvert version that began this run" in capsys.readouterr().err
+    assert list_batches(worked.paths.done_dir) == {0, 1}
+
+
+def test_what_helps_a_batch_that_was_set_aside_is_said_with_it(tmp_path: Path) -> None:
+    source = make_dataset(tmp_path / "source", DatasetSpec(episodes=1, frames=3, cameras=()))
+    images = pa.array([b"no picture"] * 3)
+    edit_table(source, 0, lambda table: with_column(table, "front", images))
+    edit_info(
+        source,
+        lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]}),
+    )
+    with pytest.raises(BatchesFailedError) as caught:
+        leconvert.convert(
+            source, output=tmp_path / "out", repairs=RepairOptions(recompute_stats=True)
+        )
+    [detail] = caught.value.details
+    assert detail.startswith("batch 0: The statistics of front in ")
+    assert "episode_000000.parquet" in detail
+    assert "(--drop-feature front)" in detail

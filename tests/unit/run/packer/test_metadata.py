@@ -1,0 +1,158 @@
+"""The tables under ``meta/``: each episode's statistics once, copied or computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.trees import read_episodes
+
+import leconvert
+from leconvert.dataset.formats import v2
+from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.model.values import DATA_STREAM
+from leconvert.run.packer.assembly import write_meta
+from leconvert.support.errors import WorkDirError
+from leconvert.testing import (
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
+from leconvert.workdir.run import OpenedRun
+
+
+def with_repairs(run: OpenedRun, repairs: Repairs) -> OpenedRun:
+    """The run as if it had been planned with these repairs."""
+    source = replace(run.manifest.sources[0], repairs=repairs)
+    return replace(run, manifest=replace(run.manifest, sources=[source]))
+
+
+def stats_of(dataset: Path) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = json.loads(
+        (dataset / "meta/stats.json").read_bytes()
+    )
+    return found
+
+
+def test_statistics_count_once_where_rows_have_to_be_written_again(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last line needs a wider type than the first ones, so all rows are asked for again.
+    monkeypatch.setattr(v2, "BLOCK_EPISODES", 2)
+    edit_lines(
+        source_copy,
+        "episodes",
+        lambda lines: [line.update(score=n if n < 4 else 4.5) for n, line in enumerate(lines)],
+    )
+    leconvert.convert(source_copy, output=tmp_path / "out")
+    rows = read_episodes(tmp_path / "out")
+    assert rows.column("score").to_pylist() == [0.0, 1.0, 2.0, 3.0, 4.5]
+    assert stats_of(tmp_path / "out")["action"]["count"] == [44]
+
+
+def test_a_source_without_statistics_gets_those_of_its_data(
+    tmp_path: Path,
+) -> None:
+    spec = DatasetSpec(episodes=3, frames=[4, 1, 6], cameras=())
+    without, source = (make_dataset(tmp_path / name, spec) for name in ("without", "with"))
+    (without / "meta/episodes_stats.jsonl").unlink()
+    recompute = RepairOptions(recompute_stats=True)
+    leconvert.convert(without, output=tmp_path / "computed", repairs=recompute)
+    leconvert.convert(source, output=tmp_path / "again", repairs=recompute)
+    assert stats_of(tmp_path / "computed")["action"]["count"] == [11]
+    assert stats_of(tmp_path / "computed") == stats_of(tmp_path / "again")
+
+
+@pytest.mark.parametrize("damage", ["torn", "twice", "undeclared"])
+def test_what_an_interrupted_step_to_v21_left_in_a_v20_dataset_is_not_used(
+    small_source: Path, source_copy: Path, tmp_path: Path, damage: str
+) -> None:
+    # LeRobot's step writes the table of statistics first and the version last.
+    edit_info(source_copy, lambda info: info.update(codebase_version="v2.0"))
+    table = source_copy / "meta/episodes_stats.jsonl"
+    if damage == "torn":
+        table.write_bytes(table.read_bytes()[:-100])
+    elif damage == "twice":
+        table.write_bytes(table.read_bytes() * 2)
+    else:
+        edit_lines(source_copy, "episodes_stats", lambda lines: lines[0]["stats"].update(x=[0]))
+    out = tmp_path / "out"
+    leconvert.convert(source_copy, output=out)
+    assert stats_of(out).keys() == stats_of_features(source_copy)
+    assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
+
+
+def stats_of_features(dataset: Path) -> set[str]:
+    return set(json.loads((dataset / "meta/info.json").read_bytes())["features"])
+
+
+def test_a_file_of_computed_statistics_that_is_torn_is_named(
+    planned: OpenedRun, tmp_path: Path
+) -> None:
+    repairs = Repairs(computed_stats=("action",))
+    run = with_repairs(planned, repairs)
+    torn = tmp_path / "torn.stats.jsonl"
+    torn.write_text('{"episode_index": 0, "stats": {}}\n{"episode_ind')
+    tree = tmp_path / "tree"
+    (tree / "meta").mkdir(parents=True)
+    with pytest.raises(WorkDirError, match="is damaged") as caught:
+        write_meta(run, tree, {DATA_STREAM: [(0, torn)]})
+    assert caught.value.path == str(torn)
+    assert caught.value.next_step == f"Start {planned.work_dir.root} anew with --restart."
+    assert not (tree / "meta/info.json").exists()
+
+
+def test_a_column_that_is_not_declared_is_left_out_of_a_result_that_is_right(
+    tmp_path: Path,
+) -> None:
+    spec = DatasetSpec(episodes=3, frames=4, cameras=())
+    source = make_dataset(tmp_path / "source", spec)
+    for episode in range(3):
+        edit_table(source, episode, lambda table: with_column(table, "extra", pa.array([1] * 4)))
+    # A table that is left out need not be readable.
+    (source / "data/chunk-000/episode_000000.parquet").write_bytes(b"torn")
+    out = tmp_path / "out"
+    repairs = RepairOptions(drop_features=("extra",), on_bad_episode="drop")
+    leconvert.convert(source, output=out, repairs=repairs)
+    assert leconvert.verify_pair(out, source, depth="bytes").ok
+    [table] = (out / "data").rglob("*.parquet")
+    assert "extra" not in pq.read_schema(table).names
+
+
+def test_computed_statistics_have_the_plans_order_whoever_came_first(
+    planned: OpenedRun, tmp_path: Path
+) -> None:
+    streams = [layout.stream for layout in planned.manifest.streams]
+    features = [stream.removeprefix("videos/") for stream in streams]
+    assert len(set(features)) == 3, "data and two cameras"
+    stats_files = {}
+    for stream, feature in zip(streams, features, strict=True):
+        name = "action" if stream == DATA_STREAM else feature
+        path = tmp_path / f"{name}.stats.jsonl"
+        value = [0.5] if stream == DATA_STREAM else [[[0.5]]] * 3
+        values = {"count": [1], **dict.fromkeys(("min", "max", "mean", "std"), value)}
+        path.write_text(
+            "".join(
+                json.dumps({"episode_index": episode, "stats": {name: values}}) + "\n"
+                for episode in range(planned.manifest.num_episodes)
+            )
+        )
+        stats_files[stream] = [(0, path)]
+    # All of them, so that nothing of the source's own table gives them an order.
+    computed = stats_of_features(Path(planned.manifest.source))
+    repairs = Repairs(computed_stats=tuple(sorted(computed)))
+    run = with_repairs(planned, repairs)
+    written = []
+    for name, came in (("first", streams), ("last", streams[::-1])):
+        tree = tmp_path / name
+        (tree / "meta").mkdir(parents=True)
+        write_meta(run, tree, {stream: stats_files[stream] for stream in came})
+        written.append({p.name: p.read_bytes() for p in tree.rglob("*") if p.is_file()})
+    assert written[0] == written[1]

@@ -1,0 +1,188 @@
+"""What a packer does while it waits, when it is asked to stop, and when it is asked again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leconvert.api import run_worker
+from leconvert.model.values import LayoutOptions
+from leconvert.run.leasing import LeaseStore
+from leconvert.run.packer import ProofOptions, WorkerMonitor, pack_run, proof, swap_has_begun
+from leconvert.run.packer import run as packing
+from leconvert.run.packer.proof import prove_tree
+from leconvert.run.planner import open_or_plan
+from leconvert.run.proof import Difference, VerificationReport
+from leconvert.support.errors import (
+    IncompleteError,
+    InterruptedRunError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.support.progress import NO_PROGRESS
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.journal import Journal
+from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.swap import staging_trees
+
+
+class Stopping(WorkerMonitor):
+    """Asks the packer to stop once it has looked and found nothing."""
+
+    pause_seconds = 3600.0  # nobody waits for it: the stop ends the pause
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self.seen: list[list[int]] = []
+
+    def saw_done(self, batch_ids: Collection[int]) -> None:
+        self.seen.append(sorted(batch_ids))
+        self._stop.set()
+
+
+def test_a_packer_that_waits_for_workers_ends_as_soon_as_it_is_asked_to(
+    planned: OpenedRun,
+) -> None:
+    run_worker(planned.work_dir.root, max_batches=2)
+    stop = threading.Event()
+    watcher = Stopping(stop)
+    with pytest.raises(InterruptedRunError) as caught:
+        pack_run(planned, stop=stop, watcher=watcher)
+    assert caught.value.next_step == "Run the same command again to go on."
+    [seen] = watcher.seen
+    assert len(seen) == 2
+    assert not Path(planned.manifest.target).exists()
+    [(owner, tree)] = staging_trees(Path(planned.manifest.target))
+    assert owner == planned.manifest.run_id
+    assert (tree / "meta/episodes").is_dir(), "the next packer finds what this one made"
+    run_worker(planned.work_dir.root)
+    assert pack_run(planned).verified == "structure"
+    assert staging_trees(Path(planned.manifest.target)) == []
+
+
+def test_what_is_missing_is_told_even_where_the_new_tree_cannot_be_removed(
+    planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_worker(planned.work_dir.root, max_batches=2)
+
+    class Gone(WorkerMonitor):
+        def working(self) -> bool:
+            return False
+
+    def fails(*_: object) -> None:
+        raise StorageError("the disk fails")
+
+    monkeypatch.setattr(packing, "remove_new_tree", fails)
+    with pytest.raises(IncompleteError, match="2 of 5 batches are done"):
+        pack_run(planned, watcher=Gone())
+    monkeypatch.undo()
+    run_worker(planned.work_dir.root)
+    assert pack_run(planned).verified == "structure"
+    assert staging_trees(Path(planned.manifest.target)) == []
+
+
+def test_a_batch_that_was_handed_back_is_not_told_as_leased(planned: OpenedRun) -> None:
+    store = LeaseStore(
+        planned.paths, planned.manifest.run_id, WorkerIdentity.of_this_process(), fs=planned.fs
+    )
+    given_back, held = store.claim(0), store.claim(1)
+    assert given_back is not None
+    assert held is not None
+    given_back.hand_back("SIGTERM")
+    with pytest.raises(IncompleteError, match="0 of 5 batches are done") as caught:
+        pack_run(planned, wait=False)
+    assert caught.value.details == ("1 are leased, 4 wait for a worker",)
+
+
+def test_a_packer_is_asked_to_stop_before_each_file(planned: OpenedRun) -> None:
+    run_worker(planned.work_dir.root)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(InterruptedRunError):
+        pack_run(planned, stop=stop)
+    assert not Path(planned.manifest.target).exists()
+    assert not swap_has_begun(planned)
+    assert pack_run(planned).kept is None
+    assert swap_has_begun(planned)
+
+
+def test_a_finished_run_says_the_same_again_and_touches_nothing(planned: OpenedRun) -> None:
+    run_worker(planned.work_dir.root)
+    first = pack_run(planned)
+    before = (Path(planned.manifest.target) / "meta/info.json").stat()
+    assert pack_run(planned) == first
+    assert (Path(planned.manifest.target) / "meta/info.json").stat() == before
+    assert json.dumps(first.as_record())
+
+
+# --- the source, when its removal is asked for afterwards -------------------------------------
+
+
+def test_a_source_that_was_not_replaced_is_never_removed(
+    planned: OpenedRun, small_source: Path
+) -> None:
+    run_worker(planned.work_dir.root)
+    pack_run(planned)
+    with pytest.raises(UsageError, match="--delete-source removes a source that was replaced"):
+        pack_run(planned, ProofOptions(delete_source=True))
+    assert (small_source / "meta/info.json").is_file()
+
+
+def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_bytes(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_or_plan(source_copy, source_copy, tmp_path / "work", LayoutOptions())
+    run_worker(run.work_dir.root)
+    kept = pack_run(run).kept
+    assert kept == source_copy.with_name("small_old")
+    depths: list[str] = []
+    compare = proof.verify_pair
+
+    def noting(*arguments: Any, depth: str, **options: Any) -> VerificationReport:
+        depths.append(depth)
+        assert arguments == (source_copy, [kept])
+        return compare(*arguments, depth=depth, **options)
+
+    monkeypatch.setattr(proof, "verify_pair", noting)
+    report = pack_run(run, ProofOptions(delete_source=True))
+    assert depths == ["bytes"]
+    assert (report.kept, report.removed, report.verified) == (None, kept, "bytes")
+    assert not kept.exists()
+
+
+# --- the proof ------------------------------------------------------------------------------------
+
+
+def test_of_many_differences_twenty_are_shown_and_all_are_counted(
+    planned: OpenedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [Difference("rows", "data/x.parquet", "1", "2", n) for n in range(23)]
+
+    def differs(*_: object, **__: object) -> VerificationReport:
+        return VerificationReport("structure", lost, 3, 5, 88, 44)
+
+    monkeypatch.setattr(proof, "verify_pair", differs)
+    journal = Journal(planned.paths, planned.manifest.run_id)
+    journal.begin()
+    with pytest.raises(VerificationError) as caught:
+        prove_tree(
+            planned,
+            journal,
+            tmp_path / "tree",
+            None,
+            "structure",
+            {},
+            threading.Event(),
+            NO_PROGRESS,
+        )
+    assert len(caught.value.details) == 21
+    assert caught.value.details[-1] == "... and 3 more"
+    noted = journal.read().notes["verification"]
+    assert (noted["ok"], noted["differences"]) == (False, 23)
+    assert tuple(noted["shown"]) == caught.value.details

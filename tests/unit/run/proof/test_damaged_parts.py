@@ -1,0 +1,452 @@
+"""Damage that only one part of a verification can see, and what that part says of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from mutation import DATA, EPISODES, TOP
+from tests.dataset_damage import edit_feature, edit_json, rewrite, set_cells
+from tests.pictures import CAMERA, IMAGE
+
+import leconvert
+from leconvert import media
+from leconvert.dataset.files import CARD_BEGIN
+from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.proof import (
+    Difference,
+    Sampling,
+    VerificationReport,
+    reason_to_keep,
+    verify_pair,
+)
+from leconvert.run.proof.rows import as_stored
+from leconvert.support.errors import StorageError, UnreadableSourceError
+from leconvert.support.parallel import Spread
+from leconvert.tables import footers
+from leconvert.testing import DatasetSpec, make_dataset
+
+CLIP = "videos/chunk-000/observation.images.top/episode_000001.mp4"
+ROWS = "data/chunk-000/episode_000001.parquet"
+TOP_STREAM = "videos/observation.images.top"
+
+
+@pytest.fixture
+def result(converted: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(converted, tmp_path / "out"))
+
+
+def verify(result: Path, source: Path, **options: Any) -> VerificationReport:
+    return verify_pair(result, source, spread=Spread(), **options)
+
+
+def whats(report: VerificationReport) -> list[tuple[str, str]]:
+    return [(found.path, found.what) for found in report.differences]
+
+
+def break_page(path: Path, column: str, row_group: int = 0) -> None:
+    """Overwrite the header of a column's first page, which then cannot be read."""
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(row_group)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+    chunk = next(chunk for chunk in chunks if chunk.path_in_schema.startswith(column))
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content = bytearray(path.read_bytes())
+    content[begin : begin + 8] = b"\xff" * 8
+    path.write_bytes(content)
+
+
+# --- videos ---
+
+
+def exchange_chunk_offsets(root: Path, one: int, other: int) -> None:
+    """Let two episodes' packets be where the other's are (`stco`, one chunk an episode)."""
+    content = bytearray((root / TOP).read_bytes())
+    table = content.index(b"stco") + 12
+    first, second = table + 4 * one, table + 4 * other
+    content[first : first + 4], content[second : second + 4] = (
+        content[second : second + 4], content[first : first + 4],
+    )  # fmt: skip
+    (root / TOP).write_bytes(content)
+
+
+def test_packets_that_lie_over_each_other_are_told(result: Path, small_source: Path) -> None:
+    content = bytearray((result / TOP).read_bytes())
+    place = content.index(b"stco") + 12 + 4  # of the second episode
+    begin = int.from_bytes(content[place : place + 4], "big")
+    content[place : place + 4] = (begin - 1).to_bytes(4, "big")
+    (result / TOP).write_bytes(content)
+    found = verify(result, small_source).differences
+    assert [(each.what, each.expected, each.found) for each in found if each.path == TOP] == [
+        ("samples", "no overlap", f"an overlap before byte {begin}")
+    ]
+
+
+def test_episodes_in_another_order_in_the_file_are_no_gap_but_other_bytes(
+    result: Path, small_source: Path
+) -> None:
+    exchange_chunk_offsets(result, 0, 1)
+    found = verify(result, small_source, depth="bytes").differences
+    assert {each.episode for each in found if each.what.startswith("coded bytes")} == {0, 1}
+
+
+def test_a_digest_that_a_worker_gave_is_held_against_the_result(
+    converted: Path, small_source: Path
+) -> None:
+    digests = []
+    for episode in range(5):
+        clip = small_source / CLIP.replace("000001", f"{episode:06d}")
+        index = media.read_clip_index(clip)
+        lead = index.reordering(0, index.num_samples)
+        digests.append(media.order_digest(index.sizes, index.keyframes, lead))
+    known = {TOP_STREAM: np.array(digests, "S16")}
+    assert verify(converted, small_source, clip_digests=known).ok
+    known[TOP_STREAM][3] = b"0" * 16
+    (found,) = verify(converted, small_source, clip_digests=known).differences
+    assert (found.path, found.episode, found.stream) == (TOP, 3, TOP_STREAM)
+    assert found.what == "packet sizes, keyframes or order (digest)"
+    assert (found.expected, found.found) == ("0" * 16, digests[3])
+
+
+def test_a_box_that_ends_beyond_the_one_around_it_is_told(result: Path, small_source: Path) -> None:
+    content = bytearray((result / TOP).read_bytes())
+    place = content.index(b"stbl") - 1
+    content[place] += 1
+    (result / TOP).write_bytes(content)
+    assert whats(verify(result, small_source)) == [(TOP, "readable MP4")]
+
+
+def fragment(path: Path) -> None:
+    """Remux a clip into a fragmented MP4, with the same frames."""
+    target = path.with_suffix(".fragmented.mp4")
+    options = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+    with av.open(str(path)) as source, av.open(str(target), "w", options=options) as result:
+        stream = result.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                result.mux(packet)
+    target.replace(path)
+
+
+def test_a_clip_that_had_to_be_remuxed_is_remuxed_to_be_compared(
+    source_copy: Path, tmp_path: Path
+) -> None:
+    fragment(source_copy / CLIP)
+    with pytest.raises(media.UnsupportedClipError):
+        media.read_clip_index(source_copy / CLIP)
+    leconvert.convert(source_copy, output=tmp_path / "out", proof=ProofOptions(verify="none"))
+    for depth in ("structure", "bytes"):
+        assert verify(tmp_path / "out", source_copy, depth=depth).ok
+    content = bytearray((tmp_path / "out" / TOP).read_bytes())
+    place = int(media.read_clip_index(tmp_path / "out" / TOP).offsets[14])
+    content[place + 8] ^= 1
+    (tmp_path / "out" / TOP).write_bytes(content)
+    (found,) = verify(tmp_path / "out", source_copy, depth="bytes").differences
+    assert (found.path, found.episode) == (TOP, 1)
+    assert found.what.startswith("coded bytes from packet 2 on")
+
+
+def test_a_clip_that_cannot_be_read_is_the_sources(converted: Path, source_copy: Path) -> None:
+    (source_copy / CLIP).write_bytes(b"no clip")
+    with pytest.raises(UnreadableSourceError, match=r"episode_000001\.mp4"):
+        verify(converted, source_copy)
+
+
+# --- rows ---
+
+
+def test_a_row_group_that_cannot_be_read_is_told_and_the_next_one_is_compared(
+    result: Path, small_source: Path
+) -> None:
+    rewrite(DATA, set_cells("timestamp", r14=0.05))(result)
+    break_page(result / DATA, "action")
+    found = verify(result, small_source, depth="bytes").differences
+    assert [(each.what, each.episode) for each in found if each.path == DATA][:2] == [
+        ("readable row group", 0), ("column 'timestamp', row 2", 1),
+    ]  # fmt: skip
+
+
+def test_rows_that_the_source_cannot_give_are_the_sources(
+    converted: Path, source_copy: Path
+) -> None:
+    break_page(source_copy / ROWS, "action")
+    with pytest.raises(UnreadableSourceError, match=r"episode_000001\.parquet cannot be read"):
+        verify(converted, source_copy, depth="bytes")
+
+
+def test_large_tables_are_compared_a_block_at_a_time(
+    converted: Path, result: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footers, "_WHOLE_FILE_BYTES", 1024)
+    monkeypatch.setattr(footers, "_TAIL_BYTES", 1024)
+    assert verify(converted, small_source, depth="bytes").ok
+    rewrite(DATA, set_cells("timestamp", r14=0.05))(result)
+    (found,) = verify(result, small_source, depth="bytes").differences
+    assert (found.what, found.episode) == ("column 'timestamp', row 2", 1)
+
+
+def test_what_a_schema_says_besides_is_compared_with_every_episode_of_the_source(
+    small_source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    leconvert.convert(small_source, output=out, layout=LayoutOptions(data_file_size_in_mb=0.003))
+    files = sorted((out / "data/chunk-000").iterdir())
+    assert len(files) > 2
+    for path in files[:2]:
+        relative = path.relative_to(out).as_posix()
+        rewrite(
+            relative,
+            lambda table: table.replace_schema_metadata({**table.schema.metadata, "more": "x"}),
+        )(out)
+    assert whats(verify(out, small_source)) == [
+        (path.relative_to(out).as_posix(), "schema metadata") for path in files[:2]
+    ]
+
+
+def test_rows_that_lose_by_the_types_of_the_result_stay_as_they_are() -> None:
+    rows = pa.table({"index": [2**40]})
+    narrow = pa.schema([("index", pa.int8())])
+    assert as_stored(rows, narrow, "here").schema == rows.schema
+    assert as_stored(pa.table({"index": [7]}), narrow, "here").schema.types == [pa.int8()]
+
+
+# --- repairs ---
+
+
+@pytest.fixture(scope="module")
+def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A source whose tasks have a gap, and its result with tasks and statistics anew."""
+    folder = tmp_path_factory.mktemp("repaired")
+    source = make_dataset(
+        folder / "source",
+        DatasetSpec(episodes=3, frames=[3, 2, 4], cameras=(), tasks=("Pick.", "Place.")),
+    )
+    path = source / "meta/tasks.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["task_index"] = 5
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for path in (source / "data/chunk-000").iterdir():
+        table = pq.read_table(path)
+        at = table.schema.get_field_index("task_index")
+        moved = [5 * task for task in table.column(at).to_pylist()]
+        kind = table.schema.field(at)
+        pq.write_table(table.set_column(at, kind, pa.array(moved, kind.type)), path)
+    options = RepairOptions(remap_tasks=True, recompute_stats=True)
+    leconvert.convert(
+        source, output=folder / "out", repairs=options, proof=ProofOptions(verify="none")
+    )
+    return source, folder / "out"
+
+
+def test_tasks_that_were_numbered_anew_are_expected(repaired: tuple[Path, Path]) -> None:
+    source, out = repaired
+    assert set(pq.read_table(out / DATA).column("task_index").to_pylist()) == {0, 1}
+    assert verify(out, source, depth="bytes").differences == ()
+
+
+def test_a_task_that_was_not_numbered_anew_is_told(
+    repaired: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, out = repaired
+    root = Path(shutil.copytree(out, tmp_path / "out"))
+    rewrite(DATA, set_cells("task_index", r4=5))(root)
+    found = verify(root, source, depth="bytes").differences
+    assert ("column 'task_index', row 1", 1, "5") in [
+        (each.what, each.episode, each.found) for each in found
+    ]
+
+
+def test_a_statistic_that_is_not_that_of_the_rows_is_told(
+    repaired: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, out = repaired
+    root = Path(shutil.copytree(out, tmp_path / "out"))
+    rewrite(EPISODES, set_cells("stats/frame_index/max", r1=[9]))(root)
+    found = verify(root, source, depth="bytes").differences
+    assert ("stats/frame_index/max", 1, "[1]", "[9]") in [
+        (each.what, each.episode, each.expected, each.found) for each in found
+    ]
+
+
+def test_computed_statistics_that_are_none_are_told_and_not_the_sources(
+    repaired: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, out = repaired
+    root = Path(shutil.copytree(out, tmp_path / "out"))
+    rewrite(EPISODES, lambda table: table.drop_columns(["stats/action/min"]))(root)
+    found = verify(root, source, depth="bytes").differences
+    assert "ones that add up" in [each.expected for each in found]
+    names = [f"stats/action/{name}" for name in ("max", "mean", "std", "count")]
+    rewrite(EPISODES, lambda table: table.drop_columns(names))(root)
+    found = verify(root, source, depth="bytes").differences
+    assert ("statistics of 'action'", "computed ones", "none", 0) in [
+        (each.what, each.expected, each.found, each.episode) for each in found
+    ]
+
+
+def test_repairs_that_the_run_did_not_plan_are_told(
+    repaired: tuple[Path, Path],
+) -> None:
+    source, out = repaired
+    planned = Repairs(dropped_features=("action",))
+    found = verify(out, source, repairs=planned).differences[0]
+    assert (found.what, found.path) == ("repairs", "meta/repairs.json")
+    assert found.expected == str(planned)
+
+
+# --- records and files ---
+
+
+def test_a_result_of_no_episodes_is_not_proven(result: Path, source_copy: Path) -> None:
+    rewrite(EPISODES, lambda table: table.slice(0, 0), row_groups=False)(result)
+    (source_copy / "meta/episodes.jsonl").write_text("")
+    edit_json("meta/info.json", lambda info: info.update(total_episodes=0, total_frames=0))(result)
+    report = verify(result, source_copy)
+    assert Difference("episodes", "meta/episodes", "one at least", "none") in report.differences
+    assert report.files == report.episodes == 0
+
+
+def test_a_feature_that_is_no_table_is_told(result: Path, small_source: Path) -> None:
+    edit_json("meta/info.json", lambda info: info["features"].update(action=3))(result)
+    (found,) = verify(result, small_source).differences
+    assert (found.what, found.path, found.found) == ("feature 'action'", "meta/info.json", "3")
+
+
+def test_a_value_within_info_that_is_nested_too_deeply_is_told(
+    result: Path, small_source: Path
+) -> None:
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    edit_feature("action", names=deep)(result)
+    (found,) = verify(result, small_source).differences
+    assert (found.path, found.found) == ("meta/info.json", "it is nested too deeply")
+
+
+def test_episodes_that_tell_datasets_nothing_are_told(result: Path, small_source: Path) -> None:
+    rewrite(EPISODES, lambda table: table.replace_schema_metadata({"huggingface": "[]"}))(result)
+    found = verify(result, small_source).differences
+    assert {(each.path, each.found) for each in found} == {(EPISODES, "None")}
+
+
+def test_tasks_of_an_episode_that_are_no_list_are_told(result: Path, small_source: Path) -> None:
+    def first_of_each(table: pa.Table) -> pa.Table:
+        texts = pa.array([tasks[0] for tasks in table.column("tasks").to_pylist()])
+        return table.set_column(table.schema.get_field_index("tasks"), "tasks", texts)
+
+    rewrite(EPISODES, first_of_each)(result)
+    (found,) = verify(result, small_source).differences
+    assert (found.what, found.expected, found.found) == ("column 'tasks'", "lists", "string")
+
+
+def test_nested_statistics_are_compared_name_by_name(result: Path, small_source: Path) -> None:
+    edit_json("meta/stats.json", lambda stats: stats["action"].update(mean={"of": [1.0]}))(result)
+    (found,) = verify(result, small_source, depth="bytes").differences
+    assert (found.what, found.found) == ("aggregate mean of 'action'", "{'of': [1.0]}")
+
+
+def test_a_file_that_came_along_and_fails_to_be_read_is_no_difference(
+    result: Path, source_copy: Path
+) -> None:
+    (source_copy / "README.md").write_text("")
+    (result / "README.md").unlink()
+    (result / "README.md").symlink_to("/proc/self/mem")  # a file of no bytes that fails to read
+    assert verify(result, source_copy).ok
+    with pytest.raises(StorageError, match="input/output error") as told:
+        verify(result, source_copy, depth="bytes")
+    assert told.value.path == str(result / "README.md")
+
+
+def test_a_link_in_circles_is_no_file(result: Path, small_source: Path) -> None:
+    (result / "README.md").unlink()
+    (result / "README.md").symlink_to("README.md")
+    (found,) = verify(result, small_source).differences
+    assert (found.path, found.found) == ("README.md", "a link that leads to no file")
+
+
+def test_a_card_that_is_no_text_is_not_one_that_a_push_wrote(
+    result: Path, small_source: Path
+) -> None:
+    (result / "README.md").write_bytes(b"\xff" + CARD_BEGIN.encode())
+    (found,) = verify(result, small_source).differences
+    assert (found.path, found.what) == ("README.md", "size in bytes")
+
+
+# --- pictures ---
+
+
+def no_image(table: pa.Table) -> pa.Table:
+    """Let the third image be no image, of as many bytes."""
+    column = table.column(IMAGE).to_pylist()
+    column[2] = {**column[2], "bytes": bytes(len(column[2]["bytes"]))}
+    at = table.schema.get_field_index(IMAGE)
+    return table.set_column(
+        at, table.schema.field(at), pa.array(column, table.schema.field(at).type)
+    )
+
+
+def test_an_image_that_is_none_is_told(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
+    rewrite(DATA, no_image)(root)
+    found = verify(root, picture_source, sampling=Sampling(decode=1000)).differences
+    assert [each.what for each in found] == [f"picture of frame {n} of {IMAGE!r}" for n in range(8)]
+    assert {(each.expected, each.episode) for each in found} == {("a picture", 0)}
+
+
+def test_images_that_the_source_cannot_give_are_the_sources(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(picture_source, tmp_path / "source"))
+    break_page(source / ROWS, IMAGE)
+    with pytest.raises(UnreadableSourceError, match=f"The images '{IMAGE}' of .* cannot be read"):
+        verify(picture_result, source, sampling=Sampling(decode=1000))
+
+
+def test_a_row_without_a_time_leads_to_no_other_picture(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
+    break_page(root / DATA, "timestamp")
+    found = verify(root, picture_source, sampling=Sampling(decode=1000)).differences
+    assert [each.what for each in found] == [
+        f"picture of frame {n} of {CAMERA!r}" for n in range(8)
+    ]
+
+
+# --- what a result lacks of its source ---
+
+
+def test_a_source_that_cannot_be_listed_is_kept(converted: Path, source_copy: Path) -> None:
+    assert reason_to_keep(converted, source_copy, Repairs()) is None
+    (source_copy / "meta/episodes.jsonl").write_text("[1]\n")
+    said = reason_to_keep(converted, source_copy, Repairs())
+    assert said is not None
+    assert said.startswith("its files could not be listed: ")
+
+
+def test_files_that_would_be_lost_are_counted_and_the_first_are_named(
+    converted: Path, source_copy: Path
+) -> None:
+    names = ["a.txt", "data/b.txt", "c.txt", "d.txt"]
+    for name in names[:2]:
+        (source_copy / name).write_text("x")
+    assert reason_to_keep(converted, source_copy, Repairs()) == (
+        "2 files are not in the result: a.txt, data/b.txt"
+    )
+    for name in names[2:]:
+        (source_copy / name).write_text("x")
+    assert reason_to_keep(converted, source_copy, Repairs()) == (
+        "4 files are not in the result: a.txt, c.txt, d.txt and others"
+    )

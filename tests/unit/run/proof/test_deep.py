@@ -1,0 +1,192 @@
+"""``--deep`` with a stand-in for LeRobot: what counts as the sample that the source demands.
+
+`tests/conformance/test_verify_deep.py` asks LeRobot itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tests.pictures import CAMERA, DATA, IMAGE
+
+from leconvert import media
+from leconvert.dataset.formats import v3
+from leconvert.run.proof import Difference, Sampling, VerificationReport, verify_pair
+from leconvert.run.proof.samples import _same
+
+TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
+
+Change = Callable[[int, dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """As much of a tensor as is asked for."""
+
+    values: np.ndarray[Any, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        return self.values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return self.values
+
+
+def samples_of(root: Path) -> list[dict[str, Any]]:
+    """Return all samples as LeRobot gives them: frames in bytes, images as numbers up to 1."""
+    rows = pq.read_table(root / DATA).to_pylist()
+    frames = dict(media.decode_shown(root / TOP, range(len(rows)), is_depth=False))
+    tasks = dict(v3.read_tasks(root))
+    samples = []
+    for number, row in enumerate(rows):
+        image = media.decode_image(row.pop(IMAGE)["bytes"], is_depth=False)
+        sample: dict[str, Any] = {
+            name: Tensor(np.asarray(value, _PRECISION.get(type(value))))
+            for name, value in row.items()
+        }
+        sample[CAMERA] = Tensor(np.moveaxis(frames[number], -1, 0))
+        sample[IMAGE] = Tensor(np.moveaxis(image, -1, 0).astype(np.float32) / np.float32(255))
+        sample["task"] = tasks[row["task_index"]]
+        samples.append(sample)
+    return samples
+
+
+_PRECISION = {float: np.float32, list: np.float32}
+
+
+@pytest.fixture
+def load(
+    picture_result: Path, picture_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Change | Exception], VerificationReport]:
+    """Verify with a LeRobot whose samples are changed, or that does not load the dataset."""
+    samples = samples_of(picture_result)
+
+    def verify(change: Change | Exception) -> VerificationReport:
+        class LeRobotDataset:
+            def __init__(self, repo_id: str, *, root: str, return_uint8: bool) -> None:
+                assert (repo_id, root) == ("local/out", str(picture_result))
+                assert return_uint8
+                if isinstance(change, Exception):
+                    raise change
+
+            def __getitem__(self, number: int) -> dict[str, Any]:
+                assert not isinstance(change, Exception)
+                return change(number, dict(samples[number]))
+
+        module = ModuleType("lerobot.datasets.lerobot_dataset")
+        module.LeRobotDataset = LeRobotDataset  # type: ignore[attr-defined]
+        for name in ("lerobot", "lerobot.datasets"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return verify_pair(picture_result, picture_source, sampling=Sampling(deep=1000))
+
+    return verify
+
+
+def only(number: int, **changes: object) -> Change:
+    """Change one sample; None takes a key away."""
+
+    def change(at: int, sample: dict[str, Any]) -> dict[str, Any]:
+        if at != number:
+            return sample
+        changed = {**sample, **{name.replace("__", "."): it for name, it in changes.items()}}
+        return {name: value for name, value in changed.items() if value is not None}
+
+    return change
+
+
+def found_in(report: VerificationReport) -> tuple[str, int | None, str, str]:
+    (found,) = report.differences
+    assert found.path == DATA
+    return found.what, found.episode, found.expected, found.found
+
+
+def test_samples_as_the_source_has_them_are_no_difference(load: Any) -> None:
+    report = load(lambda _, sample: sample)
+    assert report.differences == ()
+    assert report.samples == 28
+
+
+def test_a_dataset_that_does_not_load_is_one_difference(load: Any) -> None:
+    report = load(ValueError("\nno such column\nand much more"))
+    assert report.differences == (
+        Difference("loads in LeRobot", "meta/", "a dataset", "no such column"),
+    )
+    assert report.samples == 0
+
+
+def test_an_error_without_words_is_told_by_its_name(load: Any) -> None:
+    (found,) = load(KeyError()).differences
+    assert found.found == "KeyError"
+
+
+def test_a_sample_that_does_not_load_is_told_and_the_next_ones_are_looked_at(load: Any) -> None:
+    def change(number: int, sample: dict[str, Any]) -> dict[str, Any]:
+        if number == 9:
+            raise AssertionError("frame beyond the tolerance")
+        return sample
+
+    report = load(change)
+    assert found_in(report) == (
+        "sample 9 in LeRobot", 1, "a sample", "frame beyond the tolerance",
+    )  # fmt: skip
+    assert report.samples == 28
+
+
+def test_a_picture_that_is_not_in_the_sample_is_told(load: Any) -> None:
+    what, episode, expected, found = found_in(load(only(3, observation__images__top=None)))
+    assert (what, episode, found) == (f"{CAMERA!r} of sample 3 in LeRobot", 0, "None")
+    assert expected.startswith("3x48x64, mean ")
+
+
+def test_a_picture_of_another_frame_or_size_is_told(load: Any) -> None:
+    shifted = Tensor(np.full((3, 48, 64), 7, np.uint8))
+    what, _, _, found = found_in(load(only(0, observation__images__top=shifted)))
+    assert (what, found) == (f"{CAMERA!r} of sample 0 in LeRobot", "3x48x64, mean 7")
+    smaller = Tensor(np.zeros((3, 24, 64), np.uint8))
+    assert found_in(load(only(0, observation__images__top=smaller)))[3] == "3x24x64, mean 0"
+
+
+def test_an_image_is_compared_in_steps_of_a_byte(load: Any) -> None:
+    image = Tensor(np.zeros((3, 32, 32), np.float32))
+    assert found_in(load(only(5, observation__images__wrist=image)))[0] == (
+        f"{IMAGE!r} of sample 5 in LeRobot"
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("frame_index", Tensor(np.array(3))),
+        ("frame_index", Tensor(np.array(2.5))),
+        ("timestamp", Tensor(np.array(0))),  # a whole number of seconds is another time
+        ("timestamp", Tensor(np.array(np.nan, np.float32))),
+        ("observation.state", Tensor(np.zeros(6, np.float32))),
+        ("observation.state", None),
+        ("task", "Dance."),
+        ("task", None),
+    ],
+)
+def test_another_value_of_a_column_is_told(load: Any, column: str, value: object) -> None:
+    what, episode, expected, found = found_in(load(only(2, **{column: value})))
+    assert (what, episode) == (f"{column!r} of sample 2 in LeRobot", 0)
+    assert expected != found
+
+
+def test_numbers_are_the_same_by_value_and_not_by_bits() -> None:
+    assert _same(["a", "b"], Tensor(np.array([1.0, 2.0]))) is False
+    assert _same([1.0, None], Tensor(np.array([1.0, np.nan]))) is False
+    assert _same([1.0, float("nan")], Tensor(np.array([1.0, np.nan], np.float32))) is True
+    assert _same(2**32 + 5, Tensor(np.array(5, np.int32))) is False

@@ -1,0 +1,225 @@
+"""Files of a result that are the source's as they are, and what is wrong with some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.oddities import ODDITIES
+
+import leconvert
+from leconvert import media, tables
+from leconvert.model.values import LayoutOptions
+from leconvert.run.proof import pair as comparison
+from leconvert.run.proof import verify_pair
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.defects import edit_table, with_column
+
+SPEC = DatasetSpec(episodes=3, frames=(8, 5, 9), cameras=(CameraSpec("top", 32, 32),))
+CLIP = "videos/chunk-000/top/episode_000001.mp4"
+KEPT_CLIP = "videos/top/chunk-000/file-001.mp4"
+KEPT_TABLE = "data/chunk-000/file-001.parquet"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    source, result = make_dataset(tmp_path / "source", SPEC), tmp_path / "result"
+    leconvert.convert(source, output=result, layout=LayoutOptions(layout="episode-files"))
+    return source, result
+
+
+def differences(result: Path, source: Path, depth: str = "bytes") -> list[str]:
+    found = verify_pair(result, source, depth=depth).differences
+    return [f"{each.path}: {each.what}" for each in found]
+
+
+def test_files_that_are_kept_match(pair: tuple[Path, Path]) -> None:
+    assert differences(pair[1], pair[0]) == []
+    assert differences(pair[1], pair[0], "structure") == []
+
+
+@pytest.mark.parametrize("path", [KEPT_CLIP, KEPT_TABLE])
+def test_a_byte_that_differs_is_found(pair: tuple[Path, Path], path: str) -> None:
+    source, result = pair
+    content = bytearray((result / path).read_bytes())
+    content[len(content) // 2 if path == KEPT_CLIP else 40] ^= 1
+    (result / path).write_bytes(content)
+    assert any(each.startswith(path) for each in differences(result, source))
+
+
+def put_into_both(source: Path, result: Path, change: Callable[[], object]) -> None:
+    """Change a file of the source, and let the result hold it as it is then."""
+    change()
+    table = "data/chunk-000/episode_000001.parquet"
+    for ours, theirs in ((KEPT_CLIP, CLIP), (KEPT_TABLE, table)):
+        (result / ours).write_bytes((source / theirs).read_bytes())
+
+
+def test_a_kept_clip_that_lerobot_cannot_read_is_found(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, result = pair
+    ODDITIES["late start in some clips"](tmp_path / "late")
+    (late,) = (tmp_path / "late").glob("videos/**/*_000001.mp4")
+    put_into_both(source, result, lambda: (source / CLIP).write_bytes(late.read_bytes()))
+    what = "a file that LeRobot reads as it is"
+    assert f"{KEPT_CLIP}: {what}" in differences(result, source, "structure")
+
+
+def test_kept_rows_that_count_otherwise_are_found(pair: tuple[Path, Path]) -> None:
+    source, result = pair
+    wrong = pa.array(range(100, 105), pa.int64())
+    put_into_both(
+        source,
+        result,
+        lambda: edit_table(source, 1, lambda table: with_column(table, "index", wrong)),
+    )
+    assert f"{KEPT_TABLE}: column 'index', row 0" in differences(result, source, "structure")
+
+
+def test_a_kept_column_that_is_not_declared_is_found(pair: tuple[Path, Path]) -> None:
+    source, result = pair
+    more = pa.array(range(5), pa.int64())
+    put_into_both(
+        source,
+        result,
+        lambda: edit_table(source, 1, lambda table: with_column(table, "more", more)),
+    )
+    assert f"{KEPT_TABLE}: column 'more'" in differences(result, source, "structure")
+
+
+@pytest.fixture(params=["read whole", "read in windows"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read small files as they are read, or as large ones."""
+    if request.param == "read in windows":
+        monkeypatch.setattr("leconvert.tables.footers._WHOLE_FILE_BYTES", 0)
+        monkeypatch.setattr("leconvert.tables.footers._TAIL_BYTES", 8)
+
+
+def change_byte(path: Path, column: str, from_end: int) -> None:
+    """Change what stands behind a column's dictionary: which row has which of its values."""
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(0)
+        (chunk,) = (
+            each
+            for each in map(group.column, range(group.num_columns))
+            if each.path_in_schema == column
+        )
+        assert chunk.has_dictionary_page
+        end = chunk.dictionary_page_offset + chunk.total_compressed_size
+    content = bytearray(path.read_bytes())
+    content[end - from_end] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.usefixtures("reading")
+@pytest.mark.parametrize(("column", "from_end"), [("index", 3), ("episode_index", 1)])
+def test_numbers_of_rows_are_not_taken_from_their_dictionary_where_the_bytes_differ(
+    pair: tuple[Path, Path], column: str, from_end: int
+) -> None:
+    source, result = pair
+    change_byte(result / KEPT_TABLE, column, from_end)
+    with tables.DataFile(str(result / KEPT_TABLE)) as file:
+        seen = file.numbers("index").tolist(), file.distinct("episode_index")
+    assert seen == ([*range(8, 13)], [1])
+    found = differences(result, source, "structure")
+    assert len(found) == 1
+    assert found[0].startswith((f"{KEPT_TABLE}: column {column!r}", f"{KEPT_TABLE}: readable rows"))
+
+
+@pytest.mark.usefixtures("reading")
+@pytest.mark.parametrize("values", [[2] * 5, [1, 1, 1, 1, 2], [1, 1, None, 1, 1]])
+def test_kept_rows_that_name_other_episodes_are_found(
+    pair: tuple[Path, Path], values: list[int | None]
+) -> None:
+    source, result = pair
+    wrong = pa.array(values, pa.int64())
+    put_into_both(
+        source,
+        result,
+        lambda: edit_table(source, 1, lambda table: with_column(table, "episode_index", wrong)),
+    )
+    (found,) = differences(result, source, "structure")
+    said = "readable rows" if None in values else "column 'episode_index', row "
+    assert found.startswith(f"{KEPT_TABLE}: {said}")
+
+
+def test_a_kept_clip_whose_index_was_changed_is_not_taken_for_the_sources(
+    pair: tuple[Path, Path],
+) -> None:
+    source, result = pair
+    swap_sizes(result / KEPT_CLIP)
+    for depth in ("structure", "bytes"):
+        assert f"{KEPT_CLIP}: packet sizes" in differences(result, source, depth)
+
+
+def test_files_of_other_episodes_are_not_taken_for_the_sources(pair: tuple[Path, Path]) -> None:
+    """The same bytes as some file of the source, and not as the one of its episode."""
+    source, result = pair
+    for kept in (KEPT_CLIP, KEPT_TABLE):
+        other = result / kept.replace("001.", "002.")
+        (result / kept).write_bytes(other.read_bytes())
+    found = differences(result, source, "structure")
+    assert {each.partition(":")[0] for each in found} == {KEPT_CLIP, KEPT_TABLE}
+
+
+def test_a_kept_clip_of_another_length_is_found(pair: tuple[Path, Path]) -> None:
+    source, result = pair
+    longer = source / CLIP.replace("000001", "000002")
+    put_into_both(source, result, lambda: (source / CLIP).write_bytes(longer.read_bytes()))
+    assert differences(result, source, "structure") == [f"{KEPT_CLIP}: number of frames"]
+
+
+def swap_sizes(clip: Path) -> None:
+    content = bytearray(clip.read_bytes())
+    sizes = content.index(b"stsz") + 16
+    content[sizes : sizes + 8] = content[sizes + 4 : sizes + 8] + content[sizes : sizes + 4]
+    clip.write_bytes(content)
+
+
+def flip_a_coded_byte(clip: Path) -> None:
+    content = bytearray(clip.read_bytes())
+    content[int(media.read_clip_index(clip).offsets[-1])] ^= 1
+    clip.write_bytes(content)
+
+
+@pytest.mark.parametrize("depth", ["structure", "bytes"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        swap_sizes,
+        flip_a_coded_byte,
+        lambda clip: clip.write_bytes(clip.with_name("file-002.mp4").read_bytes()),
+        lambda clip: clip.write_bytes(clip.read_bytes()[:-9]),
+        Path.unlink,
+    ],
+)
+def test_clips_that_are_read_at_once_are_compared_like_single_ones(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path], object] | None,
+    depth: str,
+) -> None:
+    monkeypatch.setattr(comparison, "_LEAST_EPISODES_A_PIECE", 16)
+    cameras = (CameraSpec("top", 32, 32, options={"bf": "0"}),)
+    spec = DatasetSpec(episodes=8, frames=[8, 5, 9, 3, 6, 4, 7, 2], cameras=cameras)
+    source, result = make_dataset(tmp_path / "source", spec), tmp_path / "result"
+    leconvert.convert(source, output=result, layout=LayoutOptions(layout="episode-files"))
+    read, known = media.read_alike, list[media.ClipIndex | None]()
+
+    def noted(paths: Sequence[str], others: Sequence[str]) -> list[media.ClipIndex | None]:
+        known.extend(read(paths, others))
+        return known
+
+    monkeypatch.setattr(media, "read_alike", noted)
+    if damage is not None:
+        damage(result / KEPT_CLIP)
+    at_once = verify_pair(result, source, depth=depth)
+    has_other_index = damage not in (None, flip_a_coded_byte)
+    assert [index is None for index in known] == [at == 1 and has_other_index for at in range(8)]
+    monkeypatch.setattr(media, "read_alike", lambda paths, _: [None] * len(paths))
+    assert verify_pair(result, source, depth=depth) == at_once

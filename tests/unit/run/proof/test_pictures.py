@@ -1,0 +1,83 @@
+"""Decoded pictures of both sides: the right frame, not only a frame."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pictures import CAMERA, DATA, IMAGE, move_rows
+
+from leconvert.run.proof import Sampling, verify_pair
+from leconvert.support.errors import InstallationError
+from leconvert.support.extras import command_for_extra
+
+TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
+
+
+def test_all_pictures_of_a_good_result_are_the_same(
+    picture_result: Path, picture_source: Path
+) -> None:
+    report = verify_pair(picture_result, picture_source, sampling=Sampling(decode=1000))
+    assert report.ok
+    assert report.pictures == 2 * 28
+
+
+def test_a_row_whose_time_leads_to_the_neighbour_is_found(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
+    move_rows(root, "timestamp", [0, 1, 2, 4, 4, 5, 6, 7])  # the structure does not read rows
+    assert verify_pair(root, picture_source).ok
+    (found,) = verify_pair(root, picture_source, sampling=Sampling(decode=1000)).differences
+    assert (found.what, found.path, found.episode, found.stream) == (
+        f"pixels of frame 3 of {CAMERA!r}", TOP, 0, f"videos/{CAMERA}",
+    )  # fmt: skip
+    assert found.expected.startswith("48x64x3, mean ")
+    assert found.expected != found.found
+
+
+def test_an_image_in_the_wrong_row_is_found(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
+    move_rows(root, IMAGE, [0, 1, 2, 3, 4, 6, 5, 7])
+    found = verify_pair(root, picture_source, sampling=Sampling(decode=1000)).differences
+    assert [each.what for each in found] == [f"pixels of frame {n} of {IMAGE!r}" for n in (5, 6)]
+    assert {(each.path, each.episode, each.stream) for each in found} == {(DATA, 0, "data")}
+
+
+def test_only_episodes_of_the_sample_are_decoded(
+    picture_result: Path, picture_source: Path
+) -> None:
+    report = verify_pair(
+        picture_result, picture_source, sampling=Sampling(share=0.25, decode=1000, seed=1)
+    )
+    assert report.ok
+    assert report.episodes == 1
+    assert report.pictures == 2 * report.rows
+    assert report.video_frames == report.rows in {8, 5, 9, 6}
+
+
+def test_a_sample_looks_at_no_other_episode(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
+    move_rows(root, "timestamp", [0, 1, 2, 4, 4, 5, 6, 7])
+    outcomes = {
+        verify_pair(root, picture_source, depth="bytes", sampling=Sampling(share=0.5, seed=seed)).ok
+        for seed in range(8)
+    }
+    assert outcomes == {True, False}
+
+
+def test_without_lerobot_it_says_what_to_install(
+    picture_result: Path, picture_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lerobot.datasets.lerobot_dataset", None)
+    with pytest.raises(InstallationError, match="--deep loads samples through lerobot") as caught:
+        verify_pair(picture_result, picture_source, sampling=Sampling(deep=1))
+    assert caught.value.next_step == (
+        f"Run `{command_for_extra('deep')}`, or verify without --deep."
+    )

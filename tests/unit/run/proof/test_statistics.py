@@ -1,0 +1,101 @@
+"""Statistics that are compared by blocks and by rows: with the same differences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import leconvert
+from leconvert.dataset.formats import v2
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.run.proof import metadata, verify_pair
+from leconvert.testing import CameraSpec, DatasetSpec, edit_lines, make_dataset
+
+EPISODES = 7
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dataset of several blocks."""
+    monkeypatch.setattr(v2, "BLOCK_EPISODES", 3)
+    camera = CameraSpec(key="observation.images.top", width=64, height=64)
+    return make_dataset(tmp_path / "source", DatasetSpec(episodes=EPISODES, cameras=(camera,)))
+
+
+def differences(result: Path, source: Path, *, by_rows: bool) -> tuple[list[Any], int]:
+    """Return the differences, and how many blocks were found equal."""
+    equal = 0
+    same_columns = metadata._same_columns
+
+    def is_same(*arguments: Any) -> bool:
+        nonlocal equal
+        is_equal = not by_rows and same_columns(*arguments)
+        equal += is_equal
+        return is_equal
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "_same_columns", is_same)
+        return list(verify_pair(result, source, depth="bytes").differences), equal
+
+
+@pytest.mark.parametrize("to", ["v3.0", "v2.1"])
+@pytest.mark.parametrize(
+    ("selection", "repairs"),
+    [
+        ("", RepairOptions()),
+        ("1,3-5", RepairOptions()),
+        ("", RepairOptions(drop_features=("action",))),
+        ("", RepairOptions(recompute_stats=True)),
+    ],
+    ids=["all", "some", "a feature less", "computed"],
+)
+def test_equal_statistics_are_equal_by_blocks_and_by_rows(
+    source: Path, tmp_path: Path, to: str, selection: str, repairs: RepairOptions
+) -> None:
+    chosen = EpisodeSelection(episodes=selection or None)
+    out = tmp_path / "out"
+    leconvert.convert(
+        source, output=out, layout=LayoutOptions(to=to), repairs=repairs, selection=chosen
+    )
+    found, equal = differences(out, source, by_rows=False)
+    assert not found
+    # Of some episodes the numbers of the rows change, whose statistics are computed.
+    assert (equal > 0) is not (repairs.recompute_stats or bool(selection))
+    assert differences(out, source, by_rows=True) == ([], 0)
+
+
+@pytest.mark.parametrize("place", [0, EPISODES - 1])
+@pytest.mark.parametrize("value", [0.25, float("nan"), None, [1.0]])
+def test_a_statistic_of_one_episode_that_differs_is_found_by_blocks_and_by_rows(
+    source: Path, tmp_path: Path, place: int, value: Any
+) -> None:
+    out = tmp_path / "out"
+    leconvert.convert(source, output=out, layout=LayoutOptions(to="v2.1"))
+    edit_lines(
+        out,
+        "episodes_stats",
+        lambda lines: lines[place]["stats"]["action"]["mean"].__setitem__(0, value),
+    )
+    found, _ = differences(out, source, by_rows=False)
+    assert [(each.what, each.episode) for each in found] == [("stats/action/mean", place)]
+    assert list(map(str, differences(out, source, by_rows=True)[0])) == list(map(str, found))
+
+
+@pytest.mark.parametrize("to", ["v3.0", "v2.1"])
+def test_statistics_that_are_no_numbers_equal_themselves(
+    source: Path, tmp_path: Path, to: str
+) -> None:
+    edit_lines(
+        source,
+        "episodes_stats",
+        lambda lines: lines[4]["stats"]["action"]["std"].__setitem__(0, float("nan")),
+    )
+    out = tmp_path / "out"
+    with np.errstate(all="ignore"):
+        leconvert.convert(source, output=out, layout=LayoutOptions(to=to))
+        assert not differences(out, source, by_rows=False)[0]

@@ -1,0 +1,711 @@
+"""`leconvert.run.repairing`: what is broken is made right, and nothing else is changed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.drift import drift_in_place, other_timescale
+from tests.trees import snapshot
+
+import leconvert
+from leconvert import media
+from leconvert.dataset.check import check_dataset
+from leconvert.dataset.check import meta as check_meta
+from leconvert.dataset.formats.v3 import REPAIRED_PATH
+from leconvert.model.values import LayoutOptions
+from leconvert.run.proof import verify_pair
+from leconvert.run.repairing import (
+    RepairReport,
+    apply,
+    compare_trees,
+    read_changes,
+    repair_dataset,
+    repairs_of,
+)
+from leconvert.run.upkeep import undo_conversion
+from leconvert.support.errors import (
+    BusyError,
+    InterruptedRunError,
+    SourceChangedError,
+    SourceError,
+    StorageError,
+    TargetError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.workdir.locks import target_lock
+
+Damage = Callable[[Path], object]
+DATA = "data/chunk-000/file-000.parquet"
+TASKS = "meta/tasks.parquet"
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
+WRIST = "videos/observation.images.wrist/chunk-000/file-000.mp4"
+LENGTHS = [12, 7, 1, 9, 15]
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory, small_source: Path) -> Path:
+    """Five episodes of two cameras in one file each; do not change it."""
+    out = tmp_path_factory.mktemp("repair") / "sound"
+    leconvert.convert(small_source, output=out)
+    return out
+
+
+@pytest.fixture
+def broken(sound: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(shutil.copytree(sound, tmp_path / "dätä set 'ö'"))
+
+
+def edit_info(**changes: object) -> Damage:
+    def damage(root: Path) -> None:
+        info = json.loads((root / "meta/info.json").read_bytes())
+        (root / "meta/info.json").write_text(json.dumps({**info, **changes}))
+
+    return damage
+
+
+def edit_stats(root: Path) -> None:
+    stats = json.loads((root / "meta/stats.json").read_bytes())
+    stats["observation.state"]["mean"][0] += 10
+    stats["observation.state"]["max"][0] += 30
+    (root / "meta/stats.json").write_text(json.dumps(stats))
+
+
+def set_cells(path: str, column: str, **cells: object) -> Damage:
+    """Set cells of a column: ``r3=7`` sets row 3."""
+
+    def damage(root: Path) -> None:
+        with pq.ParquetFile(root / path) as file:
+            sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+            table = file.read()
+        values = table.column(column).to_pylist()
+        for name, value in cells.items():
+            values[int(name.removeprefix("r"))] = value
+        at = table.schema.get_field_index(column)
+        table = table.set_column(
+            at, table.schema.field(at), pa.array(values, table.schema.field(at).type)
+        )
+        with pq.ParquetWriter(root / path, table.schema) as writer:
+            start = 0
+            for size in sizes:
+                writer.write_table(table.slice(start, size))
+                start += size
+
+    return damage
+
+
+def reorder(path: str, *rows: int) -> Damage:
+    """Write the rows of a table in another order."""
+    return lambda root: pq.write_table(pq.read_table(root / path).take(list(rows)), root / path)
+
+
+def leave_a_gap(root: Path) -> None:
+    """Call the second task 5, in the table and in the rows."""
+    set_cells(TASKS, "task_index", r1=5)(root)
+    tasks = pq.read_table(root / DATA).column("task_index").to_pylist()
+    cells = {f"r{row}": 5 for row, task in enumerate(tasks) if task == 1}
+    set_cells(DATA, "task_index", **cells)(root)
+
+
+def camera(name: str) -> str:
+    return f"videos/observation.images.top/{name}"
+
+
+DAMAGES: dict[str, tuple[Damage, set[str]]] = {
+    "drifted times": (drift_in_place, {"frame-times"}),
+    "an end that is off": (set_cells(EPISODES, camera("to_timestamp"), r1=9.0), {"video-end"}),
+    "a begin that is off": (
+        set_cells(EPISODES, camera("from_timestamp"), r3=1.0),
+        {"shared-frames"},
+    ),
+    "begins that are off by a frame": (
+        set_cells(EPISODES, camera("from_timestamp"), r1=11 / 30, r3=19 / 30),
+        {"shared-frames"},
+    ),
+    "totals": (edit_info(total_episodes=7, total_frames=1, total_tasks=9), {"totals"}),
+    "a range": (set_cells(EPISODES, "dataset_from_index", r2=3), {"episode-range"}),
+    "a length": (set_cells(EPISODES, "length", r2=0), {"episode-range"}),
+    "a location": (
+        set_cells(EPISODES, "meta/episodes/file_index", r0=4), {"episodes-location"}
+    ),
+    "index": (set_cells(DATA, "index", r3=99), {"index-column"}),
+    "episode_index": (set_cells(DATA, "episode_index", r3=4), {"episode-column"}),
+    "frame_index": (set_cells(DATA, "frame_index", r3=4), {"frame-column"}),
+    "numbers of episodes": (
+        set_cells(EPISODES, "episode_index", r1=2, r2=1, r4=9), {"episode-order"}
+    ),
+    "tasks in another order": (reorder(TASKS, 1, 0), {"tasks-order"}),
+    "numbers of tasks": (set_cells(TASKS, "task_index", r0=4), {"tasks-order"}),
+    "tasks with a gap": (leave_a_gap, {"tasks-order", "task-column"}),
+    "a task that is not listed": (set_cells(EPISODES, "tasks", r1=[]), {"episode-tasks"}),
+    "statistics": (edit_stats, {"stats-aggregate"}),
+    "no statistics": (lambda root: (root / "meta/stats.json").unlink(), {"stats-missing"}),
+}  # fmt: skip
+
+
+def tables_of(root: Path) -> list[pa.Table]:
+    return [pq.read_table(root / path) for path in (DATA, EPISODES, "meta/tasks.parquet")]
+
+
+def times_of(root: Path) -> list[list[float]]:
+    indices = [media.read_clip_index(root / path) for path in (TOP, WRIST)]
+    return [(np.sort(i.presentation_times) / i.timescale).tolist() for i in indices]
+
+
+def codes(report: RepairReport) -> set[str]:
+    return {finding.code for finding in report.plan.mended}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_broken_is_as_it_was(sound: Path, broken: Path, tmp_path: Path, name: str) -> None:
+    damage, expected = DAMAGES[name]
+    damage(broken)
+    before = snapshot(broken)
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert codes(report) == expected
+    assert report.plan.left == ()
+    assert check_dataset(tmp_path / "out").findings == ()
+    assert snapshot(broken) == before
+    assert [t.schema.metadata for t in tables_of(tmp_path / "out")] == [
+        t.schema.metadata for t in tables_of(broken)
+    ]
+    assert tables_of(tmp_path / "out") == tables_of(sound)
+    assert times_of(tmp_path / "out") == times_of(sound)
+    for path in ("meta/info.json", "meta/stats.json"):
+        found = json.loads((tmp_path / "out" / path).read_bytes())
+        wanted = json.loads((sound / path).read_bytes())
+        if path == "meta/info.json":
+            assert found == wanted
+        else:
+            assert found.keys() == wanted.keys()
+            for key in found:
+                assert found[key].keys() == wanted[key].keys()
+                for statistic in found[key]:
+                    np.testing.assert_allclose(found[key][statistic], wanted[key][statistic])
+    assert (tmp_path / "out/README.md").read_bytes() == (sound / "README.md").read_bytes()
+
+
+def split_episodes(root: Path, first: list[int], second: list[int]) -> None:
+    """Put rows of ``meta/episodes`` into two files; each says in which file it is."""
+    table = pq.read_table(root / EPISODES)
+    at = table.schema.get_field_index("meta/episodes/file_index")
+    for number, rows in enumerate((first, second)):
+        part = table.take(rows).set_column(
+            at, table.schema.field(at), pa.array([number] * len(rows), pa.int64())
+        )
+        pq.write_table(part, root / EPISODES.replace("file-000", f"file-{number:03}"))
+
+
+def test_rows_of_episodes_are_sorted_over_all_files(
+    sound: Path, broken: Path, tmp_path: Path
+) -> None:
+    split_episodes(broken, [3, 2, 0], [1, 4])
+    reorder(TASKS, 1, 0)(broken)
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert {"episode-order", "tasks-order"} <= codes(report)
+    assert report.plan.left == ()
+    assert check_dataset(tmp_path / "out").findings == ()
+    split_episodes(wanted := Path(shutil.copytree(sound, tmp_path / "w")), [0, 1, 2], [3, 4])
+    for path in (EPISODES, EPISODES.replace("0.parquet", "1.parquet"), DATA, TASKS):
+        assert pq.read_table(tmp_path / "out" / path) == pq.read_table(wanted / path)
+
+
+@pytest.mark.parametrize(
+    ("damages", "code"),
+    [
+        # The rows that an episode says are its, and its number, are both of another one.
+        (
+            [
+                set_cells(EPISODES, "episode_index", r1=3),
+                set_cells(EPISODES, "dataset_from_index", r1=20, r2=12),
+            ],
+            "episode-order",
+        ),
+        # No row has what is listed, by neither reading.
+        ([reorder(TASKS, 1, 0), set_cells(EPISODES, "tasks", r1=["Dance."])], "tasks-order"),
+        ([reorder(TASKS, 1, 0), set_cells(TASKS, "task", r1="Put it down.")], "tasks-order"),
+        # Somebody may have known better what the episode shows.
+        ([set_cells(EPISODES, "tasks", r1=["Dance."])], "episode-tasks"),
+        ([set_cells(EPISODES, "tasks", r1=["Pick up the cube.", "Put it down."])], "episode-tasks"),
+    ],
+)
+def test_what_nobody_knows_without_the_original_stays(
+    broken: Path, damages: list[Damage], code: str
+) -> None:
+    for damage in damages:
+        damage(broken)
+    plan = repair_dataset(broken, dry_run=True).plan
+    assert plan.episode_rows is None
+    assert plan.task_rows is None
+    assert not {"tasks", "episode_index"} & plan.episodes.keys()
+    assert code in {finding.code for finding in plan.left}
+    assert code not in {finding.code for finding in plan.mended}
+
+
+@pytest.mark.parametrize("damage", [reorder(EPISODES, 3, 2, 0, 1, 4), reorder(TASKS, 1, 0)])
+def test_a_table_that_cannot_be_written_is_not_called_one_that_cannot_be_read(
+    broken: Path, monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
+    damage(broken)
+    before = snapshot(broken)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(StorageError, match="there is no space left") as caught:
+        repair_dataset(broken)
+    assert str(caught.value.next_step).startswith("Free space there")
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+
+
+def test_of_several_episodes_those_are_mended_that_lack_a_task(broken: Path) -> None:
+    set_cells(EPISODES, "tasks", r1=[], r2=["Dance."])(broken)
+    report = repair_dataset(broken)
+    (left,) = report.plan.left
+    assert left.message.startswith("1 episode, first episode 2: ")
+    (found,) = check_dataset(broken).findings
+    assert found.message == left.message
+    assert not repair_dataset(broken).plan
+
+
+@pytest.mark.parametrize(
+    ("damage", "spoiled", "said"),
+    [
+        (reorder(EPISODES, 3, 2, 0, 1, 4), reorder(EPISODES, 0, 1, 2, 4, 3), "other values of"),
+        (reorder(TASKS, 1, 0), reorder(TASKS, 1, 0), "other values of"),
+        (reorder(TASKS, 1, 0), set_cells(TASKS, "task_index", r0=7), "not numbered by row"),
+        (leave_a_gap, set_cells(DATA, "task_index", r0=1), "rows of another task"),
+    ],
+)
+def test_an_order_is_put_back_and_another_one_is_noticed(
+    broken: Path, damage: Damage, spoiled: Damage, said: str
+) -> None:
+    damage(broken)
+    before = snapshot(broken)
+    repair_dataset(broken)
+    changes, old = read_changes(broken), broken.with_name(f"{broken.name}_old")
+    assert changes is not None
+    assert compare_trees(old, broken, changes) == []
+    spoiled(Path(shutil.copytree(broken, other := broken.with_name("other"))))
+    assert any(said in each for each in compare_trees(old, other, changes))
+    assert not undo_conversion(broken).was_undone
+    assert snapshot(broken) == before
+
+
+def test_a_file_that_cannot_hold_the_times_is_joined_again(
+    sound: Path, broken: Path, tmp_path: Path
+) -> None:
+    (broken / TOP).write_bytes(other_timescale((broken / TOP).read_bytes()))
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert [(video.path, video.how) for video in report.plan.videos] == [(TOP, "join")]
+    assert check_dataset(tmp_path / "out").findings == ()
+    assert times_of(tmp_path / "out") == times_of(sound)
+    samples = [
+        media.samples_sha256(media.read_clip_index(root / TOP))
+        for root in (broken, tmp_path / "out")
+    ]
+    assert samples[0] == samples[1]
+
+
+def test_timestamps_of_rows_are_set_where_that_is_asked_for(
+    sound: Path, broken: Path, tmp_path: Path
+) -> None:
+    set_cells(DATA, "timestamp", r1=7.0)(broken)
+    untouched = repair_dataset(broken, output=tmp_path / "out")
+    assert not untouched.plan
+    assert [finding.code for finding in untouched.plan.errors_left] == ["timestamp-column"]
+    assert not (tmp_path / "out").exists()
+    report = repair_dataset(broken, output=tmp_path / "out", retime=True)
+    assert codes(report) == {"timestamp-column"}
+    assert tables_of(tmp_path / "out") == tables_of(sound)
+
+
+def test_a_data_file_that_is_written_again_has_a_row_group_an_episode(
+    sound: Path, broken: Path, tmp_path: Path
+) -> None:
+    table = pq.read_table(broken / DATA)
+    pq.write_table(table, broken / DATA)
+    set_cells(DATA, "index", r0=5)(broken)
+    assert codes(repair_dataset(broken, output=tmp_path / "out")) == {"index-column", "row-groups"}
+    with pq.ParquetFile(tmp_path / "out" / DATA) as file:
+        sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    assert sizes == LENGTHS
+    assert tables_of(tmp_path / "out") == tables_of(sound)
+
+
+def test_several_files_a_stream_and_several_things_at_once(
+    small_source: Path, tmp_path: Path
+) -> None:
+    layout = LayoutOptions(data_file_size_in_mb=0.002, video_file_size_in_mb=0.004)
+    leconvert.convert(small_source, output=tmp_path / "sound", layout=layout)
+    broken = Path(shutil.copytree(tmp_path / "sound", tmp_path / "broken"))
+    assert len(list(broken.glob("videos/*top/**/*.mp4"))) > 1
+    drift_in_place(broken)
+    set_cells(EPISODES, camera("to_timestamp"), r1=9.0)(broken)
+    edit_info(total_frames=3)(broken)
+    edit_stats(broken)
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert {"totals", "stats-aggregate", "frame-times"} <= codes(report)
+    assert check_dataset(tmp_path / "out").count("error") == 0
+    assert pq.read_table(tmp_path / "out" / EPISODES) == pq.read_table(
+        tmp_path / "sound" / EPISODES
+    )
+
+
+def test_in_place_the_dataset_is_kept_and_undo_puts_it_back(broken: Path) -> None:
+    drift_in_place(broken)
+    before = snapshot(broken)
+    old, aside = (broken.with_name(broken.name + end) for end in ("_old", "_repaired"))
+    report = repair_dataset(broken)
+    assert report.kept == old
+    assert snapshot(old) == before
+    assert check_dataset(broken).findings == ()
+    repaired = snapshot(broken)
+    assert sorted(path.name for path in broken.parent.iterdir()) == [broken.name, old.name]
+    looked = undo_conversion(broken, dry_run=True)
+    assert (looked.result, looked.rows, looked.camera_frames) == (aside, 44, 88)
+    assert snapshot(broken) == repaired
+    assert not undo_conversion(broken).was_undone
+    assert snapshot(broken) == before
+    assert snapshot(aside) == repaired
+    assert not old.exists()
+    assert undo_conversion(broken).was_undone
+
+
+def test_a_dataset_that_was_repaired_before_can_be_repaired_and_undone(broken: Path) -> None:
+    drift_in_place(broken)
+    repair_dataset(broken)
+    shutil.rmtree(f"{broken}_old")
+    edit_info(total_frames=1)(broken)
+    before = snapshot(broken)
+    repair_dataset(broken)
+    assert repairs_of(broken) == 2
+    assert repairs_of(Path(f"{broken}_old")) == 1
+    undo_conversion(broken)
+    assert snapshot(broken) == before
+
+
+def test_an_undo_of_what_was_changed_since_moves_nothing(broken: Path) -> None:
+    drift_in_place(broken)
+    repair_dataset(broken)
+    set_cells(DATA, "observation.state", r0=[0.5] * 6)(broken)
+    before = snapshot(broken)
+    with pytest.raises(VerificationError, match="is not the source of"):
+        undo_conversion(broken)
+    assert snapshot(broken) == before
+
+
+def test_the_two_trees_share_no_file(broken: Path) -> None:
+    drift_in_place(broken)
+    with (broken / TOP).open("rb") as reader:
+        content = (broken / TOP).read_bytes()
+        repair_dataset(broken)
+        assert reader.read() == content  # who has it open goes on with what it opened
+    inodes = [
+        {path.stat().st_ino for path in root.rglob("*") if path.is_file()}
+        for root in (broken, Path(f"{broken}_old"))
+    ]
+    assert not inodes[0] & inodes[1]
+
+
+def test_only_the_patch_differs_in_a_video_file(broken: Path, tmp_path: Path) -> None:
+    drift_in_place(broken)
+    report = repair_dataset(broken, output=tmp_path / "out")
+    for video in report.plan.videos:
+        patch = video.patch
+        assert patch is not None
+        assert len(patch.new) < 400
+        old = (broken / video.path).read_bytes()
+        assert (tmp_path / "out" / video.path).read_bytes() == (
+            old[: patch.offset] + patch.new + old[patch.offset + len(patch.new) :]
+        )
+
+
+def test_where_nothing_is_wrong_nothing_is_written(broken: Path) -> None:
+    before = snapshot(broken)
+    report = repair_dataset(broken)
+    assert not report.plan
+    assert report.kept is None
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+
+
+def test_the_public_function_takes_names_of_folders(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_info(total_frames=1)(broken)
+    monkeypatch.chdir(broken.parent)
+    report = leconvert.repair(broken.name, output="out")
+    assert isinstance(report, leconvert.RepairReport)
+    assert report.target == broken.with_name("out")
+    assert check_dataset(report.target).findings == ()
+
+
+def test_a_dry_run_writes_nothing(broken: Path) -> None:
+    drift_in_place(broken)
+    before = snapshot(broken)
+    report = repair_dataset(broken, dry_run=True)
+    assert codes(report) == {"frame-times"}
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+
+
+def test_episodes_at_no_certain_frames_are_left_alone(broken: Path) -> None:
+    """Begins in an order that neither the numbers nor the times of most of them confirm."""
+    set_cells(EPISODES, camera("from_timestamp"), r0=1.1, r1=0.9, r2=0.5, r3=0.2, r4=0.01)(broken)
+    report = repair_dataset(broken)
+    assert not report.plan
+    assert any("begin at no certain frames" in remark for remark in report.plan.remarks)
+    assert report.plan.errors_left
+
+
+def test_frames_of_no_episode_stay_where_they_are(
+    sound: Path, broken: Path, tmp_path: Path
+) -> None:
+    """The last episode was dropped from the tables, as by who trims a dataset."""
+    for path, rows in ((DATA, 29), (EPISODES, 4)):
+        table = pq.read_table(broken / path).slice(0, rows)
+        with pq.ParquetWriter(broken / path, table.schema) as writer:
+            start = 0
+            for size in LENGTHS[:4] if path == DATA else [4]:
+                writer.write_table(table.slice(start, size))
+                start += size
+    edit_info(total_episodes=4, total_frames=29)(broken)
+    drift_in_place(broken)
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert "frame-times" in codes(report)
+    grave = [finding for finding in report.plan.left if finding.severity != "info"]
+    assert {finding.code for finding in grave} == {"video-neighbours"}
+    assert "stats-aggregate" in codes(report)  # the fifth episode counts no more
+    assert times_of(tmp_path / "out") == times_of(sound)
+    left = check_dataset(tmp_path / "out").findings
+    assert {f.code for f in left if f.severity != "info"} == {"video-neighbours"}
+
+
+def test_frames_off_their_times_are_seen_by_the_proof(broken: Path, tmp_path: Path) -> None:
+    drift_in_place(broken)
+    repair_dataset(broken, output=tmp_path / "out")
+    changes = read_changes(tmp_path / "out")
+    assert changes is not None
+    (tmp_path / "out" / TOP).write_bytes((broken / TOP).read_bytes())
+    differences = compare_trees(broken, tmp_path / "out", changes)
+    assert differences == [f"{TOP} has frames that are not at their exact time."]
+
+
+def test_what_no_repair_can_mend_is_left_with_what_helps(broken: Path) -> None:
+    (broken / WRIST).unlink()
+    drift_in_place(broken)
+    report = repair_dataset(broken)
+    assert codes(report) == {"frame-times"}
+    assert [finding.code for finding in report.plan.errors_left] == ["missing-file"]
+    assert report.plan.errors_left[0].remedy
+
+
+def test_what_is_no_v30_dataset_is_refused(source_copy: Path) -> None:
+    with pytest.raises(SourceError, match=r"v3\.0 datasets are repaired"):
+        repair_dataset(source_copy)
+
+
+@pytest.mark.parametrize(
+    "damages",
+    [
+        [drift_in_place],
+        [edit_info(total_frames=1), lambda root: (root / "meta/stats.json").unlink()],
+        [set_cells(DATA, "index", r0=7)],
+    ],
+    ids=["times", "meta", "rows"],
+)
+def test_a_conversion_that_was_repaired_is_proven_against_its_source(
+    broken: Path, small_source: Path, damages: list[Damage]
+) -> None:
+    for damage in damages:
+        damage(broken)
+    assert not verify_pair(broken, small_source).ok
+    assert repair_dataset(broken).plan
+    report = verify_pair(broken, small_source, depth="bytes")
+    assert report.ok, report.differences
+    if damages == [drift_in_place]:
+        # Only what a repair left may be there, and nothing else may differ.
+        (broken / REPAIRED_PATH).rename(broken.with_name("record"))
+        assert "free" in str(verify_pair(broken, small_source).differences[0])
+        broken.with_name("record").rename(broken / REPAIRED_PATH)
+        video = next(broken.glob("videos/**/*.mp4"))
+        content = bytearray(video.read_bytes())
+        content[content.index(b"mvhd") + 10] ^= 1
+        video.write_bytes(content)
+        assert "mvhd" in str(verify_pair(broken, small_source).differences)
+
+
+def test_a_disk_that_fails_for_a_moment_makes_no_statistics_anew(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift_in_place(broken)
+    before, read, failed = snapshot(broken), check_meta.read_json_object, []
+
+    def fails_once(path: Path) -> dict[str, Any]:
+        if path.name == "stats.json" and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read(path)
+
+    monkeypatch.setattr(check_meta, "read_json_object", fails_once)
+    with pytest.raises(StorageError, match="could not be read at first"):
+        repair_dataset(broken)
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+    assert set(codes(repair_dataset(broken))) == {"frame-times"}
+
+
+def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None:
+    drift_in_place(broken)
+    with pytest.raises(UsageError):
+        repair_dataset(broken, output=broken)
+    with pytest.raises(UsageError, match="lie inside each other"):
+        repair_dataset(broken, output=broken / "out")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(TargetError, match="exists already"):
+        repair_dataset(broken, output=tmp_path / "taken")
+    with pytest.raises(TargetError, match="does not exist"):
+        repair_dataset(broken, output=tmp_path / "no" / "where")
+    Path(f"{broken}_old").mkdir()
+    with pytest.raises(TargetError, match="_old exists already"):
+        repair_dataset(broken)
+
+
+def test_a_repair_elsewhere_that_is_given_again_is_proven_and_left(
+    broken: Path, tmp_path: Path
+) -> None:
+    drift_in_place(broken)
+    out = tmp_path / "out"
+    assert not repair_dataset(broken, output=out).was_repaired
+    before = snapshot(out)
+    again = repair_dataset(broken, output=out)
+    assert again.was_repaired
+    assert again.as_record()["was_repaired"]
+    edit_stats(out)
+    with pytest.raises(TargetError, match="exists already"):
+        repair_dataset(broken, output=out)
+    shutil.rmtree(out)
+    repair_dataset(broken, output=out)
+    assert {path: entry[2] for path, entry in snapshot(out).items()} == {
+        path: entry[2] for path, entry in before.items()
+    }
+    drift_in_place(broken)
+    assert not repair_dataset(broken, output=tmp_path / "other").was_repaired
+
+
+def test_what_is_kept_beside_a_dataset_that_is_gone_is_not_touched(broken: Path) -> None:
+    """Only a tree of ours beside it says that a repair moved the dataset away."""
+    old = Path(f"{broken}_old")
+    broken.rename(old)
+    before = snapshot(old)
+    with pytest.raises(SourceError):
+        repair_dataset(broken)
+    assert snapshot(old) == before
+    assert [path.name for path in broken.parent.iterdir()] == [old.name]
+    with pytest.raises(TargetError, match="does not exist"):
+        repair_dataset(broken / "no" / "where")
+    assert not broken.exists()
+
+
+def test_two_repairs_do_not_run_at_once(broken: Path) -> None:
+    with target_lock(broken, "repair"), pytest.raises(BusyError):
+        repair_dataset(broken)
+
+
+def test_a_dataset_that_changes_meanwhile_is_not_replaced(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift_in_place(broken)
+    real = apply.try_renames
+
+    def change_once_more(*arguments: object, **options: object) -> None:
+        (broken / "README.md").write_text("written meanwhile")
+        real(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(apply, "try_renames", change_once_more)
+    with pytest.raises(SourceChangedError, match="was changed while it was repaired"):
+        repair_dataset(broken)
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+
+
+def test_a_repair_that_is_stopped_leaves_nothing(broken: Path) -> None:
+    drift_in_place(broken)
+    before = snapshot(broken)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(InterruptedRunError):
+        repair_dataset(broken, stop=stop)
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda root: (root / "README.md").write_text("other"),
+        lambda root: (root / TOP).write_bytes((root / TOP).read_bytes()[:-1] + b"?"),
+        set_cells(DATA, "action", r0=[0.25] * 6),
+        set_cells(EPISODES, "length", r0=3),
+        edit_info(robot_type="another"),
+        edit_stats,
+        lambda root: (root / "more.txt").write_text("x"),
+        lambda root: (root / "README.md").unlink(),
+    ],
+)
+def test_the_proof_sees_what_the_repair_did_not_name(
+    broken: Path, tmp_path: Path, damage: Damage
+) -> None:
+    drift_in_place(broken)
+    set_cells(DATA, "index", r0=3)(broken)
+    repair_dataset(broken, output=tmp_path / "out")
+    changes = read_changes(tmp_path / "out")
+    assert changes is not None
+    assert compare_trees(broken, tmp_path / "out", changes) == []
+    damage(tmp_path / "out")
+    assert len(compare_trees(broken, tmp_path / "out", changes)) == 1
+
+
+def test_nothing_takes_the_place_of_a_dataset_that_the_proof_refuses(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift_in_place(broken)
+    before = snapshot(broken)
+    monkeypatch.setattr(apply, "compare_trees", lambda *_a, **_o: ["it differs."])
+    with pytest.raises(VerificationError, match="is not what was planned"):
+        repair_dataset(broken)
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+
+
+def test_images_in_tables_are_carried_over(picture_result: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(picture_result, tmp_path / "broken"))
+    set_cells(DATA, "index", r0=9)(broken)
+    repair_dataset(broken, output=tmp_path / "out")
+    assert pq.read_table(tmp_path / "out" / DATA) == pq.read_table(picture_result / DATA)
+
+
+def test_many_episodes_are_counted_where_their_begins_are_off(tmp_path: Path) -> None:
+    spec = DatasetSpec(episodes=9, frames=5, cameras=(CameraSpec(width=32, height=32),))
+    make_dataset(tmp_path / "source", spec)
+    leconvert.convert(tmp_path / "source", output=tmp_path / "sound")
+    broken = Path(shutil.copytree(tmp_path / "sound", tmp_path / "broken"))
+    set_cells(EPISODES, camera("from_timestamp"), r2=0.0, r5=0.1)(broken)
+    repair_dataset(broken)
+    assert pq.read_table(broken / EPISODES) == pq.read_table(tmp_path / "sound" / EPISODES)

@@ -1,0 +1,536 @@
+"""Several datasets made one: what must be alike, what is numbered anew, and what is proven."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.trees import digest_of
+
+import leconvert
+from leconvert import LayoutOptions, ProofOptions, RepairOptions
+from leconvert.api import run_worker
+from leconvert.cli.main import main
+from leconvert.dataset.check import check_dataset
+from leconvert.dataset.formats import PROVENANCE_PATH, open_dataset, read_provenance, v2, v3
+from leconvert.model.selection import EpisodeSelection
+from leconvert.run.planner import check_all_places, open_or_plan
+from leconvert.run.proof import verify_pair
+from leconvert.support.errors import (
+    FindingsError,
+    PlanMismatchError,
+    SourceChangedError,
+    SourceError,
+    UsageError,
+)
+from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset, with_column
+
+BYTES = ProofOptions(verify="bytes")
+CAMERA = CameraSpec(key="observation.images.top", width=64, height=48)
+FIRST = DatasetSpec(
+    episodes=3, frames=[7, 5, 9], cameras=(CAMERA,), tasks=("lift", "place"), seed=1
+)
+SECOND = DatasetSpec(episodes=2, frames=[6, 8], cameras=(CAMERA,), tasks=("push", "lift"), seed=2)
+Make = Callable[..., list[Path]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Make datasets, each in a folder of its own."""
+
+    def made(*specs: DatasetSpec) -> list[Path]:
+        roots = [tmp_path / f"source{number}" for number in range(len(specs))]
+        for root, spec in zip(roots, specs, strict=True):
+            make_dataset(root, spec)
+        return roots
+
+    return made
+
+
+@pytest.fixture
+def two(make: Make) -> list[Path]:
+    """Two datasets whose tasks stand in another order."""
+    return make(FIRST, SECOND)
+
+
+def texts_of_rows(root: Path) -> list[str]:
+    """Return the text of each row's task."""
+    dataset = open_dataset(root)
+    texts = dict(dataset.task_table)
+    paths = sorted(set(dataset.slices("data").paths))
+    rows = [pq.read_table(root / path, columns=["task_index"]) for path in paths]
+    return [texts[task] for table in rows for task in table["task_index"].to_pylist()]
+
+
+@pytest.mark.parametrize("to", ["v3.0", "v2.1"])
+def test_a_merge_has_all_episodes_in_order_with_their_own_tasks(
+    two: list[Path], tmp_path: Path, to: str
+) -> None:
+    report = leconvert.merge(two, output=tmp_path / "out", layout=LayoutOptions(to=to), proof=BYTES)
+    assert (report.episodes, report.frames, report.findings) == (5, 35, [])
+    dataset = open_dataset(tmp_path / "out")
+    assert dataset.version == to
+    assert dataset.episodes.length.tolist() == [7, 5, 9, 6, 8]
+    assert [text for _, text in dataset.task_table] == ["lift", "place", "push"]
+    assert texts_of_rows(tmp_path / "out") == [*texts_of_rows(two[0]), *texts_of_rows(two[1])]
+    assert dataset.info["splits"] == {"train": "0:5"}
+    assert dataset.stats["index"]["max"].tolist() == [34]
+    assert dataset.stats["task_index"]["max"].tolist() == [2]
+    assert leconvert.verify_pair(tmp_path / "out", two[::-1], depth="bytes").ok
+
+
+def test_rows_without_a_task_get_the_only_task_of_their_source(make: Make, tmp_path: Path) -> None:
+    first, second = make(FIRST, replace(SECOND, tasks=("push",)))
+    for path in sorted(second.rglob("*.parquet")):
+        pq.write_table(pq.read_table(path).drop_columns(["task_index"]), path)
+    report = leconvert.merge([first, second], output=tmp_path / "out", proof=BYTES)
+    assert "missing-column" in [finding.code for finding in report.findings]
+    assert texts_of_rows(tmp_path / "out") == [*texts_of_rows(first), *(["push"] * 14)]
+    stats = open_dataset(tmp_path / "out").stats["task_index"]
+    assert (stats["min"].tolist(), stats["max"].tolist()) == ([0], [2])
+
+
+@pytest.mark.parametrize("layout", ["reference", "episode-files"])
+def test_a_trimmed_source_is_merged_with_its_frames(
+    two: list[Path], tmp_path: Path, layout: str
+) -> None:
+    trimmed = tmp_path / "trimmed"
+    leconvert.trim(two[0], output=trimmed, frames={0: (3, 6)}, proof=BYTES)
+    sources = [two[1], trimmed]
+    leconvert.merge(
+        sources, output=tmp_path / "out", layout=LayoutOptions(layout=layout), proof=BYTES
+    )
+    dataset = open_dataset(tmp_path / "out")
+    assert dataset.episodes.length.tolist() == [6, 8, 3, 5, 9]
+    assert [f for f in check_dataset(tmp_path / "out").findings if f.severity == "error"] == []
+
+
+def test_all_that_differs_stands_in_one_table(make: Make, tmp_path: Path) -> None:
+    sources = make(FIRST, replace(SECOND, state_dim=7, has_done=True, fps=10, robot_type="arm"))
+    with pytest.raises(SourceError, match="they differ in 4 points") as caught:
+        leconvert.merge(sources, output=tmp_path / "out")
+    assert caught.value.details[:2] == (f"1: {sources[0]}", f"2: {sources[1]}")
+    rows = [line.split() for line in caught.value.details[3:]]
+    assert rows == [
+        ["fps", "30", "10"],
+        ["robot_type", "generated", "arm"],
+        ["observation.state", "float32", "6", "float32", "7"],
+        ["next.done", "-", "bool", "1"],
+    ]
+    assert "--accept robot-type" in str(caught.value.next_step)
+    assert not (tmp_path / "out").exists()
+
+
+def test_features_that_differ_can_be_left_out_and_robots_accepted(
+    make: Make, tmp_path: Path
+) -> None:
+    sources = make(FIRST, replace(SECOND, state_dim=7, has_done=True, robot_type="arm"))
+    allowed = RepairOptions(
+        drop_features=("observation.state", "next.done"), accept=("robot-type",)
+    )
+    report = leconvert.merge(sources, output=tmp_path / "out", repairs=allowed, proof=BYTES)
+    assert [finding.code for finding in report.findings] == ["robot-type"]
+    dataset = open_dataset(tmp_path / "out")
+    assert not {"observation.state", "next.done"} & dataset.features.keys()
+    assert dataset.info["robot_type"] == "generated"
+    assert leconvert.verify_pair(tmp_path / "out", sources, depth="bytes").ok
+
+
+def test_names_of_values_must_be_the_same_where_both_have_them(make: Make, tmp_path: Path) -> None:
+    first, second = make(FIRST, SECOND)
+    info = json.loads((second / "meta/info.json").read_bytes())
+    info["features"]["action"]["names"] = [f"joint{number}" for number in range(6)]
+    (second / "meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(SourceError) as caught:
+        leconvert.merge([first, second], output=tmp_path / "out")
+    assert caught.value.details[3].startswith("action ")
+    info["features"]["action"]["names"] = None
+    (second / "meta/info.json").write_text(json.dumps(info))
+    leconvert.merge([first, second], output=tmp_path / "out", proof=BYTES)
+
+
+def test_another_codec_begins_another_file(make: Make, tmp_path: Path) -> None:
+    sources = make(FIRST, replace(SECOND, cameras=(replace(CAMERA, codec="hevc"),)))
+    leconvert.merge(sources, output=tmp_path / "out", proof=BYTES)
+    slices = open_dataset(tmp_path / "out").slices("videos/observation.images.top")
+    assert slices.file.tolist() == [0, 0, 0, 1, 1]
+    declared = open_dataset(tmp_path / "out").features[CAMERA.key]["info"]["video.codec"]
+    assert declared == "h264", "as most episodes are"
+
+
+def test_what_is_wrong_with_a_source_is_told_with_its_name(two: list[Path], tmp_path: Path) -> None:
+    for root in two:
+        next(root.rglob("*.mp4")).unlink()
+    with pytest.raises(FindingsError, match="2 of 2 datasets cannot be converted") as caught:
+        leconvert.merge(two, output=tmp_path / "out")
+    assert [finding["message"].split(":")[0] for finding in caught.value.findings] == [
+        str(root) for root in two
+    ]
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (("source0",), "takes two datasets"),
+        (("source0", "source0"), "is given twice"),
+        (("source0", "source1", "source1/.."), "lies inside"),
+    ],
+)
+def test_places_that_make_no_sense_are_refused(
+    two: list[Path], tmp_path: Path, places: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        leconvert.merge([tmp_path / place for place in places], output=tmp_path / "out")
+    for inside in (two[0], two[1] / "out", tmp_path):
+        with pytest.raises(UsageError):
+            leconvert.merge(two, output=inside)
+
+
+@pytest.fixture
+def mounted_twice(two: list[Path], tmp_path: Path) -> Iterator[Path]:
+    """The first source under another name, by a bind mount."""
+    place = tmp_path / "bind"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "--bind", str(two[0]), str(place)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"this user may not mount: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_dataset_that_is_mounted_twice_is_merged_once(
+    two: list[Path], tmp_path: Path, mounted_twice: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for more in ([], ["--dry-run"]):
+        given = [*map(str, two), str(mounted_twice), "--output", str(out), *more]
+        assert main(["merge", *given]) == 2
+        assert f"{mounted_twice} is given twice, as {two[0]} too" in capsys.readouterr().err
+    assert main(["convert", str(two[0]), str(mounted_twice)]) == 2
+    assert f"The output is the source itself, {two[0]}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_two_mounts_of_one_export_are_one_dataset_and_a_copy_is_not(
+    two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount of its own may have a device number of its own."""
+    mount, real = tmp_path / "mount", Path.stat
+    mount.symlink_to(two[0])
+    copy = shutil.copytree(two[0], tmp_path / "copy")
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        if path != mount:
+            return found
+        return os.stat_result([*found[:2], found.st_dev + 1, *found[3:]])
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(UsageError, match=f"{mount} is given twice, as {two[0]} too"):
+        check_all_places([two[0], mount], tmp_path / "out", tmp_path / "work")
+    check_all_places([two[0], two[1], copy], tmp_path / "out", tmp_path / "work")
+
+
+# --- provenance -----------------------------------------------------------------------------------
+
+
+def test_each_episode_names_its_source(two: list[Path], tmp_path: Path) -> None:
+    leconvert.merge(two, output=tmp_path / "out", repairs=RepairOptions(reindex=True))
+    found = read_provenance(tmp_path / "out")
+    assert found is not None
+    assert [source.name for source in found.sources] == ["source0", "source1"]
+    assert found.episode_index.tolist() == [0, 1, 2, 3, 4]
+    assert found.source.tolist() == [0, 0, 0, 1, 1]
+    assert found.source_episode_index.tolist() == [0, 1, 2, 0, 1]
+    assert len(set(found.sha256)) == 5
+
+
+def test_selected_episodes_name_their_numbers_and_a_plain_conversion_none(
+    two: list[Path], tmp_path: Path
+) -> None:
+    selection = EpisodeSelection(episodes="0,2")
+    leconvert.convert(two[0], output=tmp_path / "part", selection=selection)
+    found = read_provenance(tmp_path / "part")
+    assert found is not None
+    assert found.source_episode_index.tolist() == [0, 2]
+    assert leconvert.verify_pair(tmp_path / "part", two[0], depth="bytes").ok
+    leconvert.convert(two[0], output=tmp_path / "whole")
+    assert not (tmp_path / "whole" / PROVENANCE_PATH).exists()
+
+
+def test_a_result_from_before_there_was_provenance_is_verified(
+    two: list[Path], tmp_path: Path
+) -> None:
+    selection = EpisodeSelection(episodes="0,2")
+    leconvert.convert(two[0], output=tmp_path / "part", selection=selection)
+    (tmp_path / "part" / PROVENANCE_PATH).unlink()
+    assert leconvert.verify_pair(tmp_path / "part", two[0], depth="bytes").ok
+
+
+def rewritten(root: Path, column: str, values: list[object]) -> None:
+    """Replace a column of the table of provenance."""
+    table = pq.read_table(root / PROVENANCE_PATH)
+    at = table.schema.get_field_index(column)
+    field = table.schema.field(at)
+    pq.write_table(
+        table.set_column(at, field, pa.array(values, field.type)), root / PROVENANCE_PATH
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("episode_index", [0, 1, 2, 4, 3]),
+        ("source", [0, 0, 1, 1, 1]),
+        ("source_episode_index", [0, 2, 1, 0, 1]),
+        ("sha256", ["0" * 64] * 5),
+    ],
+)
+def test_verify_finds_a_wrong_provenance(
+    two: list[Path], tmp_path: Path, column: str, values: list[object]
+) -> None:
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out)
+    rewritten(out, column, values)
+    found = leconvert.verify_pair(out, two).differences
+    assert found
+    assert {difference.path for difference in found} == {PROVENANCE_PATH}
+
+
+def test_verify_finds_a_torn_and_a_missing_provenance(two: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out)
+    (out / PROVENANCE_PATH).write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match="cannot be used"):
+        leconvert.verify_pair(out, two)
+    (out / PROVENANCE_PATH).unlink()
+    with pytest.raises(UsageError, match="was made from 1 dataset, not from 2"):
+        leconvert.verify_pair(out, two)
+
+
+def test_verify_wants_all_sources_and_says_which(two: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out)
+    with pytest.raises(UsageError, match="was made from 2 datasets, not from 1") as caught:
+        leconvert.verify_pair(out, two[0])
+    assert "source0, source1" in str(caught.value.next_step)
+
+
+def test_sources_are_known_by_their_tables_wherever_they_are(
+    two: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out)
+    moved = [tmp_path / "b", tmp_path / "a"]
+    for old, new in zip(two, moved, strict=True):
+        shutil.move(old, new)
+    assert leconvert.verify_pair(out, moved[::-1], depth="bytes").ok
+
+
+def test_an_episode_that_changed_in_its_source_is_named(two: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out)
+    path = two[1] / v2.STATS_PATH
+    lines = path.read_text().splitlines()
+    record = json.loads(lines[1])
+    record["stats"]["action"]["mean"][0] += 1
+    path.write_text("\n".join([lines[0], json.dumps(record)]) + "\n")
+    found = leconvert.verify_pair(out, two).differences
+    assert [(one.path, one.episode) for one in found] == [(PROVENANCE_PATH, 1)]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("episode_index", [0, 1, 2, 4, 3], "row 3 is called 4"),
+        ("source", [0, 0, 0, 1, 2], "names source 2 for episode 4"),
+    ],
+)
+def test_check_says_where_the_provenance_is_of_other_episodes(
+    two: list[Path], tmp_path: Path, column: str, values: list[object], said: str
+) -> None:
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out)
+    assert check_dataset(out).findings == ()
+    rewritten(out, column, values)
+    (finding,) = check_dataset(out).findings
+    assert (finding.code, finding.severity) == ("provenance", "warning")
+    assert said in finding.message
+    (out / PROVENANCE_PATH).write_bytes(b"PAR1")
+    assert [finding.code for finding in check_dataset(out).findings] == ["provenance"]
+    assert "`leconvert convert DATASET NEW`" in str(finding.remedy)
+    leconvert.convert(out, output=tmp_path / "new")
+    assert check_dataset(tmp_path / "new").findings == ()
+
+
+# --- a run of several sources ---------------------------------------------------------------------
+
+
+def trees(root: Path) -> dict[str, bytes]:
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_a_merge_that_was_begun_is_finished_by_the_same_call(
+    two: list[Path], tmp_path: Path
+) -> None:
+    layout = LayoutOptions(episodes_per_batch=1)
+    leconvert.merge(two, output=tmp_path / "once", layout=layout)
+    out, work = tmp_path / "out", tmp_path / "work"
+    run = open_or_plan(two, out, work, layout)
+    run_worker(work, max_batches=2)
+    with pytest.raises(PlanMismatchError):
+        leconvert.merge(two[::-1], output=out, work_dir=work, layout=layout)
+    report = leconvert.merge(two, output=out, work_dir=work, layout=layout)
+    assert report.run_id == run.manifest.run_id
+    assert trees(out) == trees(tmp_path / "once")
+
+
+@pytest.mark.parametrize("relative", [v2.EPISODES_PATH, "data/chunk-000/episode_000001.parquet"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_source_that_changed_after_the_plan_is_noticed(
+    two: list[Path], tmp_path: Path, number: int, relative: str
+) -> None:
+    open_or_plan(two, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    changed = two[number] / relative
+    changed.write_bytes(changed.read_bytes() + b"\n")
+    with pytest.raises(SourceChangedError) as caught:
+        leconvert.merge(two, output=tmp_path / "out", work_dir=tmp_path / "work")
+    assert caught.value.path == str(two[number])
+
+
+def test_the_files_of_two_v3_sources_are_told_apart(make: Make, tmp_path: Path) -> None:
+    """Both have a file of the same name, and so of the same key."""
+    members = []
+    for root in make(FIRST, SECOND):
+        leconvert.convert(root, output=root.with_suffix(".v3"))
+        members.append(root.with_suffix(".v3"))
+    run = open_or_plan(members, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    files = run.scan.files("data")
+    assert (files.source.tolist(), files.key.tolist()) == ([0, 1], [0, 0])
+    scan, index = run.scan.stream("data", 2, 5)
+    assert (scan.files.source[scan.file].tolist(), index.tolist()) == ([0, 1, 1], [2, 0, 1])
+    leconvert.merge(members, output=tmp_path / "out", work_dir=tmp_path / "work", proof=BYTES)
+    assert v3.Dataset(tmp_path / "out").episodes.length.tolist() == [7, 5, 9, 6, 8]
+
+
+def test_a_finished_merge_given_again_says_so_and_another_is_refused(
+    two: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["merge", *map(str, two), "-o", str(out)]
+    assert main(command) == 0
+    capsys.readouterr()
+    before = digest_of(out)
+    assert main(command) == 0
+    assert "There is nothing to do." in capsys.readouterr().out
+    for other in (
+        ["merge", *map(str, reversed(two)), "-o", str(out)],
+        [*command, "--layout", "episode-files"],
+        [*command, "--quantiles"],
+        [*command, "--to", "v2.1"],
+    ):
+        assert main(other) == 5
+    assert digest_of(out) == before
+    assert main([*command, "--force-conversion", "--layout", "episode-files"]) == 0
+    assert digest_of(out) != before
+
+
+def test_a_result_is_the_same_wherever_its_sources_lie(two: list[Path], tmp_path: Path) -> None:
+    elsewhere = [tmp_path / "elsewhere" / source.name for source in two]
+    for source, copy in zip(two, elsewhere, strict=True):
+        shutil.copytree(source, copy)
+    leconvert.merge(two, output=tmp_path / "out")
+    leconvert.merge(elsewhere, output=tmp_path / "again")
+    assert digest_of(tmp_path / "out") == digest_of(tmp_path / "again")
+    text = (tmp_path / "out" / PROVENANCE_PATH).read_bytes()
+    assert str(tmp_path).encode() not in text
+
+
+# ------------------------------------------------------------------------------------------------
+# Subtasks, as LeRobot 0.4.4 to 0.5.1 kept them: a row names the row of a table of texts.
+
+
+SUBTASKS = "meta/subtasks.parquet"
+
+
+def with_subtasks(root: Path, texts: list[str] | None) -> Path:
+    """Give the rows of a v2.1 dataset a ``subtask_index``, and the dataset the table of texts."""
+    for path in sorted(root.glob("data/*/*.parquet")):
+        table = pq.read_table(path)
+        numbers = pa.array([row % 2 for row in range(len(table))], pa.int64())
+        pq.write_table(with_column(table, "subtask_index", numbers), path)
+    feature = {"dtype": "int64", "shape": [1], "names": None}
+    edit_info(root, lambda info: info["features"].update(subtask_index=feature))
+    if texts is not None:
+        index = json.dumps({"index_columns": ["subtask"], "columns": []})
+        columns = {"subtask_index": list(range(len(texts))), "subtask": texts}
+        table = pa.table(columns).replace_schema_metadata({"pandas": index})
+        pq.write_table(table, root / SUBTASKS)
+    return root
+
+
+FILLED = RepairOptions(fill_stats=True)
+
+
+@pytest.mark.parametrize("others", [["grasp", "reach"], ["reach", "grasp", "lift"], None])
+def test_rows_that_name_subtasks_of_different_tables_are_not_merged(
+    two: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], others: list[str] | None
+) -> None:
+    with_subtasks(two[0], ["reach", "grasp"])
+    with_subtasks(two[1], others)
+    out = tmp_path / "out"
+    command = ["merge", *map(str, two), "-o", str(out), "--fill-stats", "--verify", "bytes"]
+    assert main(command) == 3
+    said = capsys.readouterr().err
+    assert f"{SUBTASKS}, row {2 if others and len(others) > 2 else 0}" in said
+    assert "--drop-feature subtask_index" in said
+    assert not out.exists()
+    assert main([*command, "--drop-feature", "subtask_index"]) == 0
+    assert "subtask_index" not in open_dataset(out).features
+
+
+def test_subtasks_of_equal_tables_are_merged_and_verify_finds_others(
+    two: list[Path], tmp_path: Path
+) -> None:
+    texts = ["reach", "grasp"]
+    for root in two:
+        with_subtasks(root, texts)
+    rewritten = pq.read_table(two[1] / SUBTASKS)
+    pq.write_table(rewritten, two[1] / SUBTASKS, compression="zstd")  # other bytes, same texts
+    out = tmp_path / "out"
+    leconvert.merge(two, output=out, repairs=FILLED, proof=BYTES)
+    assert v3.read_subtasks(out) == texts
+    with_texts = pq.read_table(two[1] / SUBTASKS).set_column(1, "subtask", pa.array(texts[::-1]))
+    pq.write_table(with_texts, two[1] / SUBTASKS)
+    report = verify_pair(out, two, depth="bytes")
+    assert [(each.path, each.found) for each in report.differences] == [(SUBTASKS, "reach, grasp")]
+
+
+def test_the_table_of_subtasks_comes_along_as_it_is(two: list[Path], tmp_path: Path) -> None:
+    source = with_subtasks(two[0], ["reach", "grasp"])
+    table = (source / SUBTASKS).read_bytes()
+    whole, part, older = tmp_path / "whole", tmp_path / "part", tmp_path / "older"
+    leconvert.convert(source, output=whole, repairs=FILLED, proof=BYTES)
+    chosen = EpisodeSelection(episodes="1-2")
+    leconvert.convert(whole, output=part, selection=chosen, proof=BYTES)
+    leconvert.convert(whole, output=older, layout=LayoutOptions(to="v2.1"), proof=BYTES)
+    leconvert.split(whole, output_dir=tmp_path / "parts", into={"a": "0", "b": "1-2"}, proof=BYTES)
+    for result in (whole, part, older, tmp_path / "parts/a", tmp_path / "parts/b"):
+        assert (result / SUBTASKS).read_bytes() == table, result
+        paths = sorted(result.glob("data/*/*.parquet"))
+        numbers = [pq.read_table(path)["subtask_index"].to_pylist() for path in paths]
+        lengths = open_dataset(result).episodes.length.tolist()
+        wanted = [row % 2 for length in lengths for row in range(length)]
+        assert list(itertools.chain.from_iterable(numbers)) == wanted, result

@@ -1,0 +1,72 @@
+"""What is cut into many files is opened and parsed once, however many there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import leconvert
+from leconvert import LayoutOptions, WorkerOptions
+from leconvert.media import index as indices
+from leconvert.run.proof import verify_pair
+from leconvert.support import parallel
+from leconvert.tables import footers
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+
+def parsed(source: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count, from now on, how often the index or the footer of each file of a source is read."""
+    seen: Counter[str] = Counter()
+    fetch, opened, by_arrow = indices._fetch, footers.OpenedTable.__init__, footers.open_parquet
+
+    def note(path: object) -> None:
+        if Path(str(path)).is_relative_to(source) and "meta" not in Path(str(path)).parts:
+            seen[Path(str(path)).relative_to(source).parts[0]] += 1
+
+    def fetched(path: str, *rest: object, **options: object) -> object:
+        note(path)
+        return fetch(path, *rest, **options)  # type: ignore[arg-type]
+
+    def table(self: footers.OpenedTable, path: str) -> None:
+        note(path)
+        opened(self, path)
+
+    def arrow(path: str, **options: int) -> object:
+        note(path)
+        return by_arrow(path, **options)
+
+    monkeypatch.setattr(indices, "_fetch", fetched)
+    monkeypatch.setattr(footers.OpenedTable, "__init__", table)
+    monkeypatch.setattr(footers, "open_parquet", arrow)
+    return seen
+
+
+def test_to_write_many_small_files_reads_the_source_no_oftener_than_to_write_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    # Threads that wait for slow files would each read what they compare.
+    monkeypatch.setattr(parallel, "is_waiting", lambda _cpu, _wall: False)
+    for episodes in (3, 12):
+        folder = tmp_path / str(episodes)
+        spec = DatasetSpec(
+            episodes=episodes, frames=5, cameras=(CameraSpec(key="observation.images.top"),)
+        )
+        source = folder / "source"
+        leconvert.convert(make_dataset(folder / "v21", spec), output=source)
+        with monkeypatch.context() as patches:
+            seen = parsed(source, patches)
+            # A batch each, whose worker does what many workers would do one after another.
+            leconvert.convert(
+                source,
+                output=folder / "out",
+                layout=LayoutOptions(to="v2.1", episodes_per_batch=1),
+                workers=WorkerOptions(max_workers=1),
+            )
+            assert verify_pair(folder / "out", source, depth="bytes").ok
+        counts.append(dict(seen))
+    assert counts[0].keys() == counts[1].keys() == {"data", "videos"}
+    # Who writes a file's last episode before others reads it once more.
+    assert all(counts[1][kind] <= counts[0][kind] + 2 for kind in counts[0]), counts

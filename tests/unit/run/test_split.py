@@ -1,0 +1,202 @@
+"""A dataset split into several: which episodes each part has, what is refused, and resumption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.trees import digest_of
+
+import leconvert
+from leconvert.dataset.formats.v3 import read_repairs
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeRanges, parse_parts, split_episodes
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.planner import open_or_plan
+from leconvert.run.proof import verify_pair
+from leconvert.support.errors import SourceError, TargetError, UsageError
+from leconvert.workdir.swap import work_dir_beside
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    st.sets(st.integers(0, 500), min_size=40, max_size=80),
+    st.integers(0, 5),
+)
+def test_every_episode_is_in_exactly_one_part(
+    weights: list[int], episodes: set[int], seed: int
+) -> None:
+    index = np.array(sorted(episodes))
+    into: dict[str, float | str] = {
+        f"part{number}": weight / sum(weights) for number, weight in enumerate(weights)
+    }
+    if min(weights) / sum(weights) * len(index) < 1:
+        return  # the share of a part may be no episode
+    parts = split_episodes(into, index, seed=seed)
+    assert list(parts) == list(into)
+    held = np.array([ranges.holds(index) for ranges in parts.values()])
+    assert (held.sum(axis=0) == 1).all()
+    for share, count in zip(into.values(), held.sum(axis=1).tolist(), strict=True):
+        assert abs(float(share) * len(index) - count) < 1
+    assert split_episodes(into, index, seed=seed) == parts
+
+
+def test_the_same_seed_gives_the_same_parts_on_any_machine() -> None:
+    index, into = np.arange(10), {"train": 0.8, "val": 0.2}
+    assert {name: str(found) for name, found in split_episodes(into, index).items()} == {
+        "train": "0,2-4,6-9",
+        "val": "1,5",
+    }
+    assert split_episodes(into, index, seed=1) != split_episodes(into, index)
+
+
+def test_lists_give_their_episodes() -> None:
+    parts = split_episodes({"a": "0-2,9", "b": "4-7"}, np.array([0, 2, 4, 5, 7, 9]))
+    assert parts == {
+        "a": EpisodeRanges(((0, 0), (2, 2), (9, 9))),
+        "b": EpisodeRanges(((4, 5), (7, 7))),
+    }
+
+
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        ({}, "It is not said into which parts."),
+        ({"a/b": 1.0}, "a/b cannot be the name of a part"),
+        ({"..": 1.0}, ".. cannot be the name of a part"),
+        ({"": 1.0}, " cannot be the name of a part"),
+        ({"a": 0.5, "b": 0.4}, "--into: the shares add up to 0.9, not to 1."),
+        ({"a": 0.9, "b": 0.4}, "--into: the shares add up to 1.3, not to 1."),
+        ({"a": 1.0, "b": 0.0}, "--into: a share must be above 0 and at most 1, not 0."),
+        ({"a": 1.5, "b": -0.5}, "--into: a share must be above 0 and at most 1, not 1.5."),
+        ({"a": float("nan")}, "--into: a share must be above 0 and at most 1, not nan."),
+        ({"a": 0.99, "b": 0.01}, "--into: a share of 0.01 of 5 episodes is no episode for b."),
+        ({"a": 0.9, "b": "4"}, "--into: b is a list of episodes, and another part a share."),
+        ({"a": "0-3", "b": "3-4"}, "--into: episode 3 is in a and in b."),
+        ({"a": "0-1", "b": "4"}, "--into: no part has 2 episodes: 2-3."),
+        ({"a": "0-5"}, "--into a: the dataset has no episode 5."),
+        ({"a": "0:3"}, "--into a takes episode numbers and ranges such as 0-99,120, not 0:3."),
+    ],
+)
+def test_parts_that_are_none_are_refused(into: dict[str, float | str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        split_episodes(into, np.arange(5))
+    assert said in caught.value.message
+
+
+def test_episodes_without_a_part_are_named_so_that_they_can_be_given_one() -> None:
+    with pytest.raises(UsageError) as caught:
+        split_episodes(parse_parts(["a=0-1,rest=4"]), np.arange(7))
+    assert "--into rest2=2-3,5-6" in str(caught.value.next_step)
+    parts = split_episodes(parse_parts(["a=0-1,rest=4", "rest2=2-3,5-6"]), np.arange(7))
+    assert str(parts["rest2"]) == "2-3,5-6"
+
+
+def test_parts_are_read_from_words() -> None:
+    assert parse_parts(["train=0.9,val=0.1"]) == {"train": 0.9, "val": 0.1}
+    assert parse_parts(["train=0-9,12,val=10-11", "more=13"]) == {
+        "train": "0-9,12",
+        "val": "10-11",
+        "more": "13",
+    }
+    assert parse_parts(["a=.5", "b=1.", "c=1"]) == {"a": 0.5, "b": 1.0, "c": "1"}
+    for words, said in ((["0.9"], "names no part"), (["a=1", "a=2"], "the part a twice")):
+        with pytest.raises(UsageError, match=said):
+            parse_parts(words)
+
+
+@pytest.mark.parametrize("to", ["v3.0", "v2.1"])
+def test_a_dataset_is_split_and_every_part_is_proven(
+    small_source: Path, tmp_path: Path, to: str
+) -> None:
+    before = digest_of(small_source)
+    parts = leconvert.split(
+        small_source,
+        output_dir=tmp_path / "parts",
+        into={"train": 0.6, "val": 0.4},
+        layout=LayoutOptions(to=to),
+        proof=ProofOptions(verify="bytes"),
+    )
+    assert digest_of(small_source) == before
+    assert [part.name for part in parts] == ["train", "val"]
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["train", "val"]
+    frames = 0
+    for part in parts:
+        assert part.report is not None
+        assert str(read_repairs(part.output).selected_episodes) == part.episodes
+        assert verify_pair(part.output, small_source, depth="bytes").ok
+        rows = pq.read_table(part.output / "data")
+        assert rows["index"].to_pylist() == list(range(len(rows)))
+        assert json.loads((part.output / "meta/info.json").read_bytes())["total_frames"] == len(
+            rows
+        )
+        frames += len(rows)
+    assert frames == 12 + 7 + 1 + 9 + 15
+
+
+def test_a_v3_source_is_split_again(small_source: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    leconvert.convert(small_source, output=whole)
+    parts = leconvert.split(whole, output_dir=tmp_path, into={"a": "0,3", "b": "1-2,4"})
+    for part in parts:
+        assert verify_pair(part.output, whole, depth="bytes").ok
+
+
+def test_what_is_finished_is_left_and_what_was_interrupted_is_resumed(
+    small_source: Path, tmp_path: Path
+) -> None:
+    into = {"a": "0-1", "b": "2-3", "c": "4"}
+    repairs = RepairOptions(quantiles=True)
+    (first, *_) = leconvert.split(small_source, output_dir=tmp_path, into=into, repairs=repairs)
+    kept = digest_of(first.output)
+    for path in (tmp_path / "b", tmp_path / "c"):
+        path.rename(path.with_name(f"{path.name}_before"))
+    # Part b was planned, and killed then; part c never began.
+    open_or_plan(
+        small_source, tmp_path / "b", work_dir_beside(tmp_path / "b"), LayoutOptions(), repairs,
+        selection=leconvert.EpisodeSelection(episodes="2-3"),
+    )  # fmt: skip
+    again = leconvert.split(small_source, output_dir=tmp_path, into=into, repairs=repairs)
+    assert [part.report is None for part in again] == [True, False, False]
+    assert digest_of(first.output) == kept
+    for name in "bc":
+        assert digest_of(tmp_path / name) == digest_of(tmp_path / f"{name}_before")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_another_split_does_not_replace_what_is_there(small_source: Path, tmp_path: Path) -> None:
+    leconvert.split(small_source, output_dir=tmp_path, into={"a": "0-1", "b": "2-4"})
+    before = digest_of(tmp_path)
+    as_before, other = {"a": "0-1", "b": "2-4"}, {"c": "0-1", "b": "2-3", "d": "4"}
+    for into, repairs, layout in (
+        (other, RepairOptions(), LayoutOptions()),
+        (as_before, RepairOptions(quantiles=True), LayoutOptions()),
+        (as_before, RepairOptions(), LayoutOptions(layout="episode-files")),
+    ):
+        with pytest.raises(TargetError):
+            leconvert.split(
+                small_source, output_dir=tmp_path, into=into, repairs=repairs, layout=layout
+            )
+    assert digest_of(tmp_path) == before
+
+
+def test_a_dry_run_prices_each_part_and_writes_nothing(small_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    parts = leconvert.split(small_source, output_dir=out, into={"a": 0.5, "b": 0.5}, dry_run=True)
+    assert not out.exists()
+    plans = [part.plan for part in parts]
+    assert sum(plan.frames for plan in plans if plan) == 44
+    assert all(part.report is None for part in parts)
+
+
+def test_parts_cannot_lie_in_the_source(source_copy: Path) -> None:
+    with pytest.raises((TargetError, SourceError, UsageError)):
+        leconvert.split(source_copy, output_dir=source_copy, into={"a": "0-1", "b": "2-4"})
+    with pytest.raises(SourceError):
+        leconvert.split(source_copy / "no", output_dir=source_copy.parent, into={"a": 1.0})

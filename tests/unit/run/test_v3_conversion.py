@@ -1,0 +1,286 @@
+"""Conversions of v3.0 datasets: what the result holds, proven byte by byte before the swap."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.dataset_damage import DATA, EPISODES, edit_info, rewrite, set_cells
+from tests.oddities import ODDITIES
+
+import leconvert
+from leconvert import media
+from leconvert.api import ConversionReport
+from leconvert.dataset.check import check_dataset
+from leconvert.dataset.formats import v3
+from leconvert.dataset.scan import check_source_unchanged
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.run.packer import ProofOptions
+from leconvert.run.planner import open_or_plan
+from leconvert.run.upkeep import undo_conversion
+from leconvert.support.errors import FindingsError, SourceChangedError, SourceError
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+LENGTHS = [12, 7, 1, 9, 15, 20, 8]
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
+FROM = f"videos/{TOP}/from_timestamp"
+Damage = Callable[[pa.Table], pa.Table]
+SMALL = LayoutOptions(data_file_size_in_mb=0.004, video_file_size_in_mb=0.008)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven episodes of two cameras and two tasks in one file a stream."""
+    folder = tmp_path_factory.mktemp("v3")
+    spec = DatasetSpec(
+        episodes=len(LENGTHS),
+        frames=LENGTHS,
+        cameras=tuple(CameraSpec(key=key, width=64, height=48) for key in (TOP, WRIST)),
+        tasks=("Pick up the cube.", "Put it down."),
+    )
+    leconvert.convert(make_dataset(folder / "v21", spec), output=folder / "v30")
+    return folder / "v30"
+
+
+@pytest.fixture
+def source(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "source"))
+
+
+def converted(source: Path, output: Path, **options: Any) -> ConversionReport:
+    report = leconvert.convert(source, output=output, proof=ProofOptions(verify="bytes"), **options)
+    assert [f for f in check_dataset(output).findings if f.severity != "info"] == []
+    return report
+
+
+def bytes_of(root: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def rows_of(root: Path) -> list[dict[str, Any]]:
+    reader = v3.EpisodesReader(root)
+    return [row for block in reader.blocks(lambda _: True) for row in block.to_pylist()]
+
+
+def test_into_small_files_and_back_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    converted(source, tmp_path / "small", layout=SMALL)
+    assert len(list((tmp_path / "small/data").rglob("*.parquet"))) > 1
+    converted(tmp_path / "small", tmp_path / "back")
+    before, after = bytes_of(source), bytes_of(tmp_path / "back")
+    assert before.keys() == after.keys()
+    assert [path for path in before if before[path] != after[path]] == []
+
+
+def test_what_the_tables_say_beside_the_format_is_kept(source: Path, tmp_path: Path) -> None:
+    with pq.ParquetFile(source / EPISODES) as file:
+        table = file.read()
+    first, second = table.slice(0, 3), table.slice(3)
+    second = second.append_column("operator", pa.array(["Ada"] * second.num_rows))
+    at = second.schema.get_field_index("meta/episodes/file_index")
+    second = second.set_column(at, second.schema.field(at), pa.array([1] * second.num_rows))
+    pq.write_table(first, source / EPISODES)
+    pq.write_table(second, source / EPISODES.replace("file-000", "file-001"))
+    tools = [{"type": "function", "function": {"name": "say"}}]
+    edit_info(tools=tools, owner="the lab")(source)
+    (source / "meta/notes.txt").write_text("left hand")
+    converted(source, tmp_path / "out", layout=SMALL)
+    assert [row["operator"] for row in rows_of(tmp_path / "out")] == [None] * 3 + ["Ada"] * 4
+    info = json.loads((tmp_path / "out/meta/info.json").read_bytes())
+    assert (info["tools"], info["owner"]) == (tools, "the lab")
+    assert (tmp_path / "out/meta/notes.txt").read_text() == "left hand"
+    before, after = rows_of(source), rows_of(tmp_path / "out")
+    kept = [name for name in before[0] if name.startswith("stats/")]
+    assert kept
+    assert [{n: row[n] for n in kept} for row in after] == [
+        {n: row[n] for n in kept} for row in before
+    ]
+
+
+def test_where_a_count_decides_the_proof_counts_too(
+    source: Path, sound: Path, tmp_path: Path
+) -> None:
+    rewrite(EPISODES, set_cells(FROM, r3=0.7))(source)
+    with pq.ParquetFile(source / DATA) as file:
+        table = file.read()
+    at = table.schema.get_field_index("episode_index")
+    strange = table.slice(0, 3).set_column(at, table.schema.field(at), pa.array([99] * 3))
+    pq.write_table(pa.concat_tables([strange, table]), source / DATA)
+    report = converted(source, tmp_path / "out", layout=SMALL)
+    assert [f.code for f in report.findings] == ["rows-by-column", "from-timestamp"]
+    converted(sound, tmp_path / "right", layout=SMALL)
+    found, wanted = bytes_of(tmp_path / "out"), bytes_of(tmp_path / "right")
+    videos = [path for path in wanted if path.endswith(".mp4")]
+    assert [path for path in videos if found[path] != wanted[path]] == []
+    rows, right = rows_of(tmp_path / "out"), rows_of(tmp_path / "right")
+    for name in (FROM, "dataset_from_index", "length", "tasks", "stats/action/mean"):
+        assert [row[name] for row in rows] == [row[name] for row in right]
+
+
+def test_dropped_episodes_leave_right_numbers_and_statistics(source: Path, tmp_path: Path) -> None:
+    rewrite(DATA, lambda table: table.slice(0, 60), row_groups=False)(source)
+    report = converted(source, tmp_path / "out", repairs=RepairOptions(on_bad_episode="drop"))
+    assert report.episodes == 5
+    rows = rows_of(tmp_path / "out")
+    assert [row["stats/index/max"] for row in rows] == [[11], [18], [19], [28], [43]]
+    assert [row["stats/episode_index/max"] for row in rows] == [[n] for n in range(5)]
+
+
+def _other_order(table: pa.Table) -> pa.Table:
+    return table.take([1, 0])
+
+
+def _no_tasks(table: pa.Table) -> pa.Table:
+    return table.drop_columns(["tasks"])
+
+
+def _wrong_length(table: pa.Table) -> pa.Table:
+    lengths = [number + (row == 1) for row, number in enumerate(table["length"].to_pylist())]
+    place = table.schema.get_field_index("length")
+    return table.set_column(place, table.schema.field(place), pa.array(lengths))
+
+
+@pytest.mark.parametrize(
+    ("path", "damage", "code"),
+    [
+        ("meta/tasks.parquet", _other_order, "task-gap"),
+        (EPISODES, _no_tasks, "missing-tasks"),
+        (EPISODES, _wrong_length, "episode-range"),
+    ],
+)
+def test_what_tables_say_otherwise_is_named_and_the_result_is_as_lerobot_reads_the_source(
+    source: Path, sound: Path, tmp_path: Path, path: str, damage: Damage, code: str
+) -> None:
+    table = pq.read_table(source / path)
+    pq.write_table(damage(table), source / path)
+    proof = ProofOptions(verify="bytes")
+    report = leconvert.convert(source, output=tmp_path / "out", proof=proof)
+    assert (code, "warning") in [(f.code, f.severity) for f in report.findings]
+    result, before = v3.Dataset(tmp_path / "out"), v3.Dataset(sound)
+    assert result.episodes.length.tolist() == before.episodes.length.tolist()
+    rows = v3.read_tasks(source)
+    assert [text for _, text in v3.read_tasks(tmp_path / "out")] == [text for _, text in rows]
+    assert [index for index, _ in v3.read_tasks(tmp_path / "out")] == list(range(len(rows)))
+
+
+def test_in_place_the_source_is_kept_and_undo_puts_it_back(source: Path, sound: Path) -> None:
+    before = bytes_of(source)
+    report = leconvert.convert(source, layout=SMALL)
+    assert report.kept_source is not None
+    assert bytes_of(report.kept_source) == before
+    converted(source, source.with_name("back"))
+    assert bytes_of(source.with_name("back")) == bytes_of(sound)
+    result = bytes_of(source)
+    report = undo_conversion(source)
+    assert bytes_of(source) == before
+    assert bytes_of(report.result) == result
+
+
+def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:
+    proof = ProofOptions(delete_source=True)
+    report = leconvert.convert(source, layout=SMALL, proof=proof)
+    assert report.kept_source is None
+    assert report.removed_source == source.with_name("source_old")
+    assert not report.removed_source.exists()
+
+
+def test_a_replaced_source_with_frames_of_no_episode_is_kept(source: Path) -> None:
+    video = f"videos/{TOP}/chunk-000/file-000.mp4"
+    whole = media.ClipRange(str(source / video))
+    once_more = media.ClipRange(str(source / video), 0, LENGTHS[0])
+    media.join_clips([whole, once_more], source / "longer.mp4", fps=Fraction(30), block_align=0)
+    (source / "longer.mp4").replace(source / video)
+    before = bytes_of(source)
+    report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
+    assert report.removed_source is None
+    assert report.kept_because == f"1 file is not wholly in the result: {video}"
+    assert report.kept_source is not None
+    assert bytes_of(report.kept_source) == before
+
+
+def test_a_replaced_source_with_rows_of_no_episode_is_kept(source: Path) -> None:
+    def with_another_row(table: pa.Table) -> pa.Table:
+        last = table.slice(table.num_rows - 1)
+        place = table.schema.get_field_index("episode_index")
+        nobody = pa.array([len(LENGTHS)], table.schema.field(place).type)
+        return pa.concat_tables([table, last.set_column(place, table.schema.field(place), nobody)])
+
+    rewrite(DATA, with_another_row, row_groups=False)(source)
+    report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
+    assert report.kept_because == f"1 file is not wholly in the result: {DATA}"
+    assert report.kept_source is not None
+    assert pq.read_metadata(report.kept_source / DATA).num_rows == sum(LENGTHS) + 1
+
+
+def test_a_replaced_source_with_sound_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "source"
+    ODDITIES["audio in some clips"](root)
+    report = leconvert.convert(root, proof=ProofOptions(delete_source=True))
+    assert report.removed_source is None
+    assert str(report.kept_because).startswith("1 file is not wholly in the result: videos/")
+
+
+def test_a_dataset_that_shall_stay_as_it_is_is_not_converted(source: Path) -> None:
+    before = bytes_of(source)
+    with pytest.raises(SourceError, match=r"is already v3\.0") as refused:
+        leconvert.convert(source)
+    assert "--output" in str(refused.value.next_step)
+    assert bytes_of(source) == before
+
+
+def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Path) -> None:
+    run = open_or_plan(source, tmp_path / "out", tmp_path / "work", SMALL)
+    check_source_unchanged(run)
+    (source / DATA).write_bytes((source / DATA).read_bytes() + b"\0")
+    with pytest.raises(SourceChangedError) as told:
+        check_source_unchanged(run)
+    assert DATA in told.value.details[0]
+    rewrite(EPISODES, lambda table: table)(source)
+    with pytest.raises(SourceChangedError, match="changed after it was planned"):
+        check_source_unchanged(run)
+
+
+@pytest.mark.parametrize(
+    ("selection", "kept"),
+    [
+        (EpisodeSelection(episodes="1-2,5"), [1, 2, 5]),
+        (EpisodeSelection(exclude_episodes="0,6"), [1, 2, 3, 4, 5]),
+        (EpisodeSelection(exclude_tasks=("Put it down.",)), [0, 2, 4, 6]),
+    ],
+)
+def test_selected_episodes_are_cut_out(
+    source: Path, tmp_path: Path, selection: EpisodeSelection, kept: list[int]
+) -> None:
+    # What is wrong with others does not matter.
+    rewrite(DATA, set_cells("frame_index", **{f"r{sum(LENGTHS[:3])}": 7}))(source)
+    if 3 in kept:
+        with pytest.raises(FindingsError):
+            converted(source, tmp_path / "out", selection=selection)
+        return
+    report = converted(source, tmp_path / "out", selection=selection, layout=SMALL)
+    assert report.repairs["selected_episodes"]
+    rows = rows_of(tmp_path / "out")
+    assert [row["length"] for row in rows] == [LENGTHS[episode] for episode in kept]
+    before = rows_of(source)
+    for name in ("tasks", "stats/action/mean", f"stats/{TOP}/max"):
+        assert [row[name] for row in rows] == [before[episode][name] for episode in kept]
+    assert [row["stats/episode_index/min"] for row in rows] == [[n] for n in range(len(kept))]
+
+
+def test_in_place_a_selection_is_something_to_convert(source: Path) -> None:
+    report = leconvert.convert(source, selection=EpisodeSelection(episodes="0-2"))
+    assert (report.episodes, report.output) == (3, source)
+    assert [row["length"] for row in rows_of(source)] == LENGTHS[:3]
+    assert report.kept_source is not None

@@ -1,0 +1,208 @@
+"""The workers of one conversion, as threads of this process, and as processes that are watched."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from leconvert.api import convert
+from leconvert.model.values import LayoutOptions
+from leconvert.run.leasing.registry import WorkerRecord, write_worker
+from leconvert.run.worker_pool import EngineWatcher, LeaseOptions, WorkerOptions, WorkerPool
+from leconvert.support.errors import UsageError
+from leconvert.support.progress import NO_PROGRESS, SilentProgress, Stage
+from leconvert.testing import DatasetSpec, make_dataset
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.records import RunPaths
+from leconvert.workdir.run import OpenedRun
+
+SECONDS = 10.0
+
+
+class InterruptedWork:
+    """Progress whose first byte interrupts the main thread, as Ctrl-C does in a notebook.
+
+    The worker then waits to be told: whoever leaves it alone leaves a thread behind.
+    """
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self.was_told = False
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        return self if name == "work" else NO_PROGRESS.stage(name, total, unit)
+
+    def say(self, line: str) -> None:
+        assert line.startswith("Working in ")
+
+    def advance(self, amount: int) -> None:
+        if amount and not self._stop.is_set():
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)
+            self.was_told = self._stop.wait(SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own answer to SIGINT, which shells have their background processes ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
+    source = make_dataset(tmp_path / "v21", DatasetSpec(episodes=1, frames=2, cameras=()))
+    output, stop = tmp_path / "v30", threading.Event()
+    work = InterruptedWork(stop)
+    with pytest.raises(KeyboardInterrupt):
+        convert(
+            source, output=output, workers=WorkerOptions(max_workers=1), stop=stop, progress=work
+        )
+    assert work.was_told
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("worker")]
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lease_seconds": 0},
+        {"lease_seconds": float("nan")},
+        {"max_attempts": 0},
+        {"trouble_seconds": -1},
+        {"trouble_seconds": float("nan")},
+    ],
+)
+def test_leases_that_cannot_work_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        LeaseOptions(**options)  # type: ignore[arg-type]
+
+
+class IdleEngine:
+    """An engine whose one worker runs, and does what the test says of it."""
+
+    workers = 1
+
+    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
+        pass
+
+    def running(self) -> int:
+        return 1
+
+    def failures(self) -> list[str]:
+        return []
+
+    def stop(self) -> None:
+        pass
+
+
+class Counted:
+    """Progress that counts what its one stage was told."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        assert (name, unit) == ("work", "B")
+        self.total = total
+        return self
+
+    def say(self, line: str) -> None:
+        raise AssertionError(line)
+
+    def advance(self, amount: int) -> None:
+        assert amount > 0
+        self.done += amount
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: OpenedRun) -> None:
+    def worker_says(token: str, batch_id: int, processed_bytes: int) -> None:
+        record = WorkerRecord(
+            *(token, "host", 1),
+            state="working",
+            batch_id=batch_id,
+            processed_bytes=processed_bytes,
+        )
+        write_worker(planned.paths, planned.manifest.run_id, record)
+
+    now = [0.0]
+    progress = Counted()
+    pool = WorkerPool(planned, LeaseOptions(), threading.Event())
+    sizes = pool.source_bytes()
+    worker_says("a-killed-one", 0, 1_000)
+    with EngineWatcher(pool, IdleEngine(), 1, [], progress, lambda: now[0]) as watcher:
+        assert progress.total == sum(sizes)
+        worker_says("one", 0, 0)
+        assert watcher.working()
+        assert progress.done == 0
+        now[0] = 1.0
+        worker_says("one", 0, sizes[0] // 2)
+        assert watcher.working()
+        assert progress.done == sizes[0] // 2
+        worker_says("one", 0, sizes[0] - 1)
+        assert watcher.working()  # it is asked at most once a second
+        assert progress.done == sizes[0] // 2
+        watcher.saw_done([0])
+        assert progress.done == sizes[0]
+        now[0] = 2.0
+        worker_says("one", 1, sizes[0])
+        assert watcher.working()
+        now[0] = 3.0
+        worker_says("one", 1, sizes[0] + 5 * sum(sizes))  # more than a batch is not in its hand
+        assert watcher.working()
+        assert progress.done == sizes[0] + sizes[1]
+        watcher.saw_done(range(1, len(sizes)))
+        assert progress.done == sum(sizes)
+
+
+class Said(SilentProgress):
+    """Progress that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_a_second_conversion_names_who_works_on_the_run_and_how_others_join(
+    planned: OpenedRun,
+) -> None:
+    living = WorkerIdentity.of_this_process()
+    gone = replace(living, token="gone", started=living.started - 1)
+    for identity, state in ((living, "working"), (gone, "working"), (living, "ended")):
+        token = f"{identity.token}-{state}"
+        fields = replace(identity, token=token).as_fields()
+        write_worker(planned.paths, planned.manifest.run_id, WorkerRecord(**fields, state=state))
+    said = Said()
+    source, target = planned.manifest.source, planned.manifest.target
+    convert(
+        source,
+        output=target,
+        work_dir=planned.work_dir.root,
+        layout=LayoutOptions(episodes_per_batch=1),
+        progress=said,
+    )
+    (line,) = [line for line in said.lines if "took part" in line]
+    assert line.startswith(f"1 worker took part in this run before (1 on {living.host})")
+    assert line.endswith(f"leconvert work {planned.work_dir.root}")

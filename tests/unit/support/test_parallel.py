@@ -1,0 +1,317 @@
+"""A job gives the same results whoever does its pieces, and whoever dies."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leconvert.dataset.scan import scan, scan_source
+from leconvert.dataset.scan.episodes import Block
+from leconvert.model.values import FILE_COLUMNS, SLICE_COLUMNS, SourceScan
+from leconvert.support import parallel as spread
+from leconvert.support.parallel import Spread, parallel_map, run_threads, spread_for
+from leconvert.support.progress import SilentProgress, Stage
+
+
+@pytest.fixture(autouse=True)
+def _one_episode_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_EPISODES_PER_BLOCK", 1)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that a scan starts."""
+    processes: list[subprocess.Popen[bytes]] = []
+    real = spread._other_process
+
+    def start() -> subprocess.Popen[bytes]:
+        processes.append(real())
+        return processes[-1]
+
+    monkeypatch.setattr(spread, "_other_process", start)
+    return processes
+
+
+def numbers_of(scan: SourceScan) -> list[list[int]]:
+    return [
+        np.concatenate(
+            [
+                *(getattr(s.files, name) for name in FILE_COLUMNS),
+                *(getattr(s, name) for name in SLICE_COLUMNS),
+            ]
+        ).tolist()
+        for s in scan.streams
+    ]
+
+
+def test_processes_see_what_one_thread_sees(
+    source_copy: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    (source_copy / "README.md").touch()
+    alone = scan_source(source_copy, spread=Spread())
+    shared = scan_source(source_copy, spread=Spread(processes=2))
+    assert numbers_of(shared) == numbers_of(alone)
+    assert shared.findings == alone.findings
+    assert len(started) == 2
+    assert [process.returncode for process in started] == [0, 0]
+
+
+def test_a_finding_made_in_another_process_arrives(source_copy: Path) -> None:
+    for episode in range(5):
+        (source_copy / f"data/chunk-000/episode_{episode:06d}.parquet").write_bytes(b"PAR1")
+    alone = scan_source(source_copy, spread=Spread())
+    shared = scan_source(source_copy, spread=Spread(processes=1))
+    assert [finding.episode for finding in shared.findings] == [0, 1, 2, 3, 4]
+    assert shared.findings == alone.findings
+
+
+def test_what_a_killed_process_had_is_looked_at_here(
+    small_source: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = spread._other_process
+    handed_out = threading.Event()
+
+    def start() -> subprocess.Popen[bytes]:
+        process = real()
+        # Frozen before it can answer, and killed once it was given a block.
+        process.send_signal(signal.SIGSTOP)
+        return process
+
+    take = spread._ProcessPool._take
+
+    def take_and_kill(crew: spread._ProcessPool[Block]) -> int | None:
+        number = take(crew)
+        if number is not None and threading.current_thread().name.startswith("crew-"):
+            started[0].kill()
+            handed_out.set()
+            crew._changed.notify_all()
+        elif number is not None:
+            # Waiting lets go of the lock: the process gets a block before this thread is done.
+            crew._changed.wait_for(handed_out.is_set, timeout=30)
+        return number
+
+    monkeypatch.setattr(spread, "_other_process", start)
+    monkeypatch.setattr(spread._ProcessPool, "_take", take_and_kill)
+    shared = scan_source(small_source, spread=Spread(processes=1))
+    assert handed_out.is_set()
+    assert started[0].returncode == -signal.SIGKILL
+    assert numbers_of(shared) == numbers_of(scan_source(small_source, spread=Spread()))
+
+
+def test_a_scan_goes_on_where_no_process_can_be_started(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> subprocess.Popen[bytes]:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(spread, "_other_process", fails)
+    assert scan_source(small_source, spread=Spread(processes=3)).num_episodes == 5
+
+
+def test_processes_end_when_the_scan_is_given_up(
+    small_source: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    class Interrupted(SilentProgress):
+        def stage(self, name: str, total: int, unit: str) -> Stage:
+            stage = super().stage(name, total, unit)
+            stage.advance = self._interrupt  # type: ignore[method-assign]
+            return stage
+
+        def _interrupt(self, _amount: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scan_source(small_source, progress=Interrupted(), spread=Spread(processes=2))
+    assert [process.returncode for process in started] == [0, 0]
+
+
+@pytest.mark.parametrize("spread", [None, Spread(), Spread(threads=3), Spread(processes=2)])
+def test_results_come_in_the_order_of_the_pieces(spread: Spread | None) -> None:
+    pieces = [(number, 7) for number in range(40)]
+    assert list(parallel_map(divmod, pieces, spread)) == [divmod(*piece) for piece in pieces]
+    assert list(parallel_map(divmod, pieces[:1], spread)) == [(0, 0)]
+    assert list(parallel_map(divmod, [], spread)) == []
+
+
+def test_short_pieces_are_handed_over_together_and_long_ones_each_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handed: list[list[int]] = []
+
+    class Pool:
+        def __init__(self, work: Callable[..., list[int]], groups: Sequence[Any]) -> None:
+            self._work, self._groups = work, groups
+
+        def do(self, _: int) -> Iterator[list[int]]:
+            for group in self._groups:
+                handed.append([number for (number,) in group[0]])
+                yield self._work(*group)
+
+    def a_millisecond(number: int) -> int:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        return number
+
+    monkeypatch.setattr(spread, "_ProcessPool", Pool)
+    monkeypatch.setattr(spread, "spread_for", lambda *_, **__: Spread(processes=1))
+    pieces = [(number,) for number in range(105)]
+    weights = [1.0] * 100 + [1000.0] * 5
+    assert [*parallel_map(a_millisecond, pieces, weights=weights)] == list(range(105))
+    assert len(handed) < 50
+    assert all(len([number for number in group if number >= 100]) <= 1 for group in handed)
+
+
+class Remembering:
+    """Work that remembers something of its pieces, which must not change while it is pickled."""
+
+    def __init__(self) -> None:
+        self.pickled_in: list[threading.Thread] = []
+
+    def __call__(self, number: int) -> int:
+        assert self.pickled_in, "work began before it was pickled"
+        return number
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.pickled_in.append(threading.current_thread())
+        return {"pickled_in": [None]}
+
+
+def test_work_is_pickled_once_before_any_is_done() -> None:
+    work = Remembering()
+    pieces = [(number,) for number in range(9)]
+    assert list(parallel_map(work, pieces, Spread(processes=2))) == list(range(9))
+    assert work.pickled_in == [threading.current_thread()]
+
+
+def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
+    # This thread does pieces too: whether it fails before the first result came is not said.
+    results = []
+    with pytest.raises(ZeroDivisionError):
+        results.extend(parallel_map(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1)))
+    assert results in ([], [(2, 0)])
+    assert len(started) == 1
+    assert started[0].returncode is not None
+
+
+def test_only_a_file_system_that_makes_it_wait_gets_many_threads() -> None:
+    assert spread_for(0.010, 0.012, times_left=10, workers=8) == Spread()
+    assert spread_for(0.010, 0.200, times_left=10, workers=None).threads > 8
+    assert spread_for(0.010, 0.200, times_left=10, workers=3) == Spread(threads=3)
+
+
+def test_a_long_computing_scan_gets_a_process_a_core_and_a_short_one_none() -> None:
+    assert spread_for(0.010, 0.010, times_left=30, workers=8) == Spread()
+    assert spread_for(0.010, 0.010, times_left=150, workers=8) == Spread(processes=2)
+    assert spread_for(0.010, 0.010, times_left=30_000, workers=8) == Spread(processes=7)
+    assert spread_for(0.010, 0.010, times_left=30_000, workers=1) == Spread()
+
+
+def test_a_process_that_is_forked_is_worth_less_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "serves_forks", lambda: True)
+    assert spread_for(0.010, 0.010, times_left=9, workers=8) == Spread()
+    assert spread_for(0.010, 0.010, times_left=35, workers=8) == Spread(processes=3)
+
+
+def test_a_job_that_cannot_leave_this_process_gets_threads_alone() -> None:
+    here = {"times_left": 30_000, "threads_here": 2}
+    assert spread_for(0.010, 0.010, **here) == Spread(threads=2)  # type: ignore[arg-type]
+    assert spread_for(0.010, 0.200, **here).threads > 8  # type: ignore[arg-type]
+    squares = parallel_map(lambda number: number**2, [(n,) for n in range(9)], threads_here=2)
+    assert list(squares) == [n**2 for n in range(9)]
+
+
+def test_a_processor_that_others_keep_busy_is_no_slow_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queued, walls = iter([3.0, 12.0]), iter([100.0, 110.0])
+    monkeypatch.setattr(spread, "queued_seconds", lambda: next(queued))
+    monkeypatch.setattr(spread.time, "perf_counter", lambda: next(walls))
+    monkeypatch.setattr(spread.time, "process_time", iter([1.0, 1.75]).__next__)
+    with spread.Latency() as latency:
+        pass
+    assert (latency.cpu_seconds, latency.wall_seconds) == (0.75, 1.0)
+    assert not latency.dominates
+
+
+def test_a_thread_that_waits_for_one_that_computes_does_not_wait_for_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spread, "queued_seconds", lambda: 0.0)
+    with spread.Latency() as latency:
+        computing = threading.Thread(target=_compute, args=(0.05,))
+        computing.start()
+        computing.join()
+    assert latency.cpu_seconds >= 0.05
+
+
+def _compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_what_a_thread_waited_for_a_processor_is_read_where_the_kernel_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert spread.queued_seconds() >= 0.0
+    for content in (b"", b"0 x 1"):
+        monkeypatch.setattr("builtins.open", lambda *_a, c=content: io.BytesIO(c))
+        assert spread.queued_seconds() == 0.0
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_thread_whose_start_is_interrupted_does_no_work(
+    which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Ctrl-C does it that comes while the one who starts a thread waits for it to run: the
+    # thread runs, and the pool does not know of it.
+    stop, worked, starts = threading.Event(), threading.Event(), 0
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        nonlocal starts
+        start(thread)
+        if thread.name.startswith("crew"):
+            starts += 1
+            if starts == which:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_threads(worked.set, 2, stop, name="crew")
+    assert stop.is_set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("crew"):  # the one that the pool does not know of
+            thread.join(10)
+            assert not thread.is_alive()
+    assert not worked.is_set()
+
+
+def test_the_first_error_of_threads_stops_the_others_and_is_raised() -> None:
+    stop, both = threading.Event(), threading.Barrier(2)
+
+    def work() -> None:
+        if both.wait(10) == 0:
+            raise ValueError("the first")
+        assert stop.wait(10)
+        raise InterruptedError("only asked to stop")
+
+    with pytest.raises(ValueError, match="the first"):
+        run_threads(work, 2, stop, name="crew")
+
+
+def test_threads_are_watched_until_all_have_ended() -> None:
+    stop, seen = threading.Event(), threading.Event()
+    run_threads(lambda: seen.wait(10), 2, stop, name="crew", watch=seen.set, watch_seconds=0.001)
+    assert seen.is_set()
+    assert not stop.is_set()

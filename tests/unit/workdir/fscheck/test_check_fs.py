@@ -1,0 +1,300 @@
+"""What a file system promises, where it does not, and what two hosts see of each other."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.faulty_files import FaultyFileSystem
+
+from leconvert.support.errors import IncompleteError, StorageError
+from leconvert.workdir import fscheck as tasks_module
+from leconvert.workdir.fs import FileSystem
+from leconvert.workdir.fscheck import (
+    Finding,
+    Fitness,
+    Need,
+    Promise,
+    fitness_of,
+    follow,
+    lead,
+    probe_folder,
+)
+
+
+def held(findings: list[Finding]) -> dict[Promise, bool]:
+    return {finding.promise: finding.holds for finding in findings}
+
+
+def test_an_ordinary_disk_keeps_what_is_needed_and_nothing_is_left_on_it(tmp_path: Path) -> None:
+    findings = probe_folder(tmp_path)
+    broken = [finding for finding in findings if not finding.holds]
+    assert all(finding.promise.need is Need.COMFORT for finding in broken), broken
+    assert fitness_of(findings) is Fitness.SEVERAL_HOSTS
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "promise"),
+    [
+        ("link", Promise.LINK),
+        ("exchange", Promise.EXCHANGE),
+        ("rename_no_replace", Promise.NO_REPLACE),
+        ("make_dir", Promise.FOLDER),
+        ("sync_file", Promise.SYNC_FILE),
+    ],
+)
+def test_what_a_file_system_lacks_is_found_and_named(
+    tmp_path: Path, operation: str, promise: Promise
+) -> None:
+    fs = FaultyFileSystem()
+    fs.fail(operation, errno.EPERM, times=None)
+    found = {finding.promise: finding for finding in probe_folder(tmp_path, fs=fs)}
+    assert not found[promise].holds
+    assert found[promise].note == "EPERM"
+    assert found[promise].as_record()["instead"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_hard_links_one_host_may_work_and_without_exchange_several(
+    tmp_path: Path,
+) -> None:
+    no_links, no_flags = FaultyFileSystem(), FaultyFileSystem()
+    no_links.fail("link", errno.EPERM, times=None)
+    for operation in ("exchange", "rename_no_replace"):
+        no_flags.fail(operation, errno.EINVAL, times=None)
+    assert fitness_of(probe_folder(tmp_path, fs=no_links)) is Fitness.ONE_HOST
+    assert fitness_of(probe_folder(tmp_path, fs=no_flags)) is Fitness.SEVERAL_HOSTS
+
+
+def test_with_neither_links_nor_exclusive_renames_nor_locks_nothing_works() -> None:
+    exclusive = (Promise.LINK, Promise.NO_REPLACE, Promise.LOCK)
+    lacking = [Finding(promise, False) for promise in exclusive]
+    assert fitness_of(lacking) is Fitness.NONE
+    for promise in exclusive:
+        rest = [finding for finding in lacking if finding.promise is not promise]
+        assert fitness_of([*rest, Finding(promise, True)]) is not Fitness.NONE
+
+
+class Careless(FileSystem):
+    """A file system on which a name can be given twice: the later link replaces the earlier."""
+
+    def link(self, source: Path, target: Path) -> None:
+        target.unlink(missing_ok=True)
+        os.link(source, target)
+
+
+def test_a_link_that_succeeds_twice_is_found_out(tmp_path: Path) -> None:
+    found = {finding.promise: finding for finding in probe_folder(tmp_path, fs=Careless())}
+    assert found[Promise.LINK].note == "linking one name succeeded twice"
+    assert found[Promise.CREATE].holds
+
+
+class Copying(FileSystem):
+    """A file system whose links are copies, as some bridges to object stores make them."""
+
+    def link(self, source: Path, target: Path) -> None:
+        self.write_new(target, source.read_bytes(), sync=False)
+
+
+def test_a_link_that_is_a_copy_is_found_out(tmp_path: Path) -> None:
+    found = {finding.promise: finding for finding in probe_folder(tmp_path, fs=Copying())}
+    assert "different inodes" in found[Promise.LINK].note
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises((StorageError, FileNotFoundError)):
+        probe_folder(tmp_path / "none")
+
+
+def test_every_promise_says_what_happens_without_it() -> None:
+    for promise in Promise:
+        assert promise.otherwise
+        alone = fitness_of([Finding(promise, False)])
+        expected = {
+            Need.ALWAYS: Fitness.NONE,
+            Need.SEVERAL_HOSTS: Fitness.ONE_HOST,
+            Need.COMFORT: Fitness.SEVERAL_HOSTS,
+        }
+        assert alone is expected[promise.need]
+        finding = Finding(promise, False, "seen")
+        assert Finding.from_record(finding.as_record()) == finding
+
+
+def play(
+    folder: Path, *, leader_fs: FileSystem | None = None, peer_fs: FileSystem | None = None
+) -> tuple[dict[Promise, Finding], Any]:
+    """Let both sides play, each in a thread of its own, each with its own view of the disk."""
+    ready = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        peer = pool.submit(
+            follow, folder, wait_seconds=30, on_ready=ready.set, fs=peer_fs or FileSystem()
+        )
+        assert ready.wait(10)
+        met = lead(folder, wait_seconds=30, fs=leader_fs or FileSystem())
+        assert met is not None
+        other, findings, channel = met
+        assert other.same_host
+        channel.send(do="end", outcome={"findings": [f.as_record() for f in findings]})
+        outcome = peer.result(30)
+    return {finding.promise: finding for finding in findings}, outcome
+
+
+def test_two_sides_find_each_other_play_and_leave_nothing(tmp_path: Path) -> None:
+    found, outcome = play(tmp_path)
+    assert all(finding.holds for finding in found.values()), found
+    assert set(found) == {
+        Promise.RACE,
+        Promise.CREATE_RACE,
+        Promise.LISTING,
+        Promise.NEWS,
+        Promise.STAT,
+        Promise.HOST_LOCK,
+    }
+    assert [Finding.from_record(record) for record in outcome["findings"]] == list(found.values())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_both_hosts_win_leaves_room_for_one_host_only(tmp_path: Path) -> None:
+    found, _ = play(tmp_path, leader_fs=Careless(), peer_fs=Careless())
+    assert not found[Promise.RACE].holds
+    assert "both hosts won" in found[Promise.RACE].note
+    assert fitness_of(found.values()) is Fitness.ONE_HOST
+
+
+class Late(FileSystem):
+    """A host that sees a replaced file as it was, for ever."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._kept: dict[Path, bytes] = {}
+
+    def read_bytes(self, path: Path) -> bytes:
+        content = super().read_bytes(path)
+        return self._kept.setdefault(path, content) if path.name == self._name else content
+
+
+class Forgetful(FileSystem):
+    """A host that never lists a new name in one of the folders."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def list_names(self, path: Path) -> list[str]:
+        return [] if path.name == self._folder else super().list_names(path)
+
+
+@pytest.mark.parametrize(
+    ("peer_fs", "promise"),
+    [(Late("beat"), Promise.NEWS), (Forgetful("listing"), Promise.LISTING)],
+)
+def test_news_that_never_arrive_leave_room_for_one_host_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer_fs: FileSystem, promise: Promise
+) -> None:
+    monkeypatch.setattr(tasks_module, "LATE_SECONDS", 0.2)
+    found, _ = play(tmp_path, peer_fs=peer_fs)
+    assert [p for p, finding in found.items() if not finding.holds] == [promise]
+    assert fitness_of(found.values()) is Fitness.ONE_HOST
+
+
+class Torn(FileSystem):
+    """A host that once reads half of a replaced file."""
+
+    def __init__(self) -> None:
+        self._torn = False
+
+    def read_bytes(self, path: Path) -> bytes:
+        content = super().read_bytes(path)
+        if content == b"beat 3" and not self._torn:
+            self._torn = True
+            return b"bea"
+        return content
+
+
+def test_a_torn_read_is_no_promise_kept(tmp_path: Path) -> None:
+    found, _ = play(tmp_path, peer_fs=Torn())
+    assert not found[Promise.NEWS].holds
+    assert "b'bea'" in found[Promise.NEWS].note
+
+
+def test_a_stale_handle_is_read_again_and_mentioned(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("read_bytes", errno.ESTALE, match="/beat", skip=2)
+    found, _ = play(tmp_path, peer_fs=fs)
+    assert found[Promise.NEWS].holds
+    assert "ESTALE" in found[Promise.NEWS].note
+
+
+def test_a_lock_that_excludes_nobody_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_module, "_take_lock", lambda _path: True)
+    found, _ = play(tmp_path)
+    assert found[Promise.HOST_LOCK].note == "both hosts held it at once"
+    assert fitness_of(found.values()) is Fitness.SEVERAL_HOSTS
+
+
+def test_where_no_host_can_link_that_race_alone_fails(tmp_path: Path) -> None:
+    leader, peer = FaultyFileSystem(), FaultyFileSystem()
+    for fs in (leader, peer):
+        fs.fail("link", errno.EPERM, times=None)
+    found, _ = play(tmp_path, leader_fs=leader, peer_fs=peer)
+    assert [promise for promise, finding in found.items() if not finding.holds] == [Promise.RACE]
+    assert "hard links" in found[Promise.RACE].note
+    assert fitness_of(found.values()) is Fitness.ONE_HOST
+
+
+def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert.workdir import fscheck
+
+    monkeypatch.setattr(fscheck, "LATE_SECONDS", 0.2)
+
+    def dies(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(fscheck, "perform", dies)
+    ready = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        peer = pool.submit(follow, tmp_path, wait_seconds=30, on_ready=ready.set)
+        assert ready.wait(10)
+        with pytest.raises(IncompleteError, match="did not answer"):
+            lead(tmp_path, wait_seconds=30)
+        assert isinstance(peer.exception(30), SystemExit)
+
+
+def test_what_cannot_be_removed_does_not_hide_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert.workdir import fscheck
+
+    def refuses(path: Path) -> None:
+        raise StorageError(f"Cannot use {path}: the operation is not permitted.", path=str(path))
+
+    monkeypatch.setattr(fscheck, "remove_tree", refuses)
+    assert held(probe_folder(tmp_path))[Promise.WRITE]
+
+
+def test_what_a_dead_peer_left_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert.workdir import fscheck
+
+    monkeypatch.setattr(fscheck, "_MEET_SECONDS", 0.2)
+    (tmp_path / ".leconvert-check-peer-dead").mkdir()
+    assert lead(tmp_path) is None
+    found, _ = play(tmp_path)
+    assert found[Promise.RACE].holds
+
+
+def test_nobody_to_meet_is_no_error_for_the_leader_and_one_for_the_peer(tmp_path: Path) -> None:
+    assert lead(tmp_path) is None
+    with pytest.raises(IncompleteError, match="did not answer"):
+        follow(tmp_path, wait_seconds=0.05)
+    assert list(tmp_path.iterdir()) == []
