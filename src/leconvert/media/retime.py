@@ -26,9 +26,10 @@ import numpy.typing as npt
 
 from leconvert.media.boxes import Span, children, read_moov, unreadable
 from leconvert.media.clip import ClipIndex
-from leconvert.media.join import RangeMover, create_file
+from leconvert.media.join import create_file
 from leconvert.media.parse import parse_moov
 from leconvert.support.errors import SourceChangedError
+from leconvert.support.range_mover import RangeMover
 
 IntArray = npt.NDArray[np.int64]
 
@@ -324,7 +325,7 @@ def copy_file(
                         path=name,
                         next_step="Run the same command again when nobody writes to the dataset.",
                     )
-                mover.write(patch.new, patch.offset)
+                mover.write([patch.new], patch.offset)
             if sync:
                 os.fsync(destination)
         except BaseException:
