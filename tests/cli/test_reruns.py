@@ -165,7 +165,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_result_that_is_missing(
     def fails(path: str) -> None:
         raise OSError(errno.EIO, "Input/output error", path)
 
-    monkeypatch.setattr("leconvert.run.proof.pair.media.read_stored_index", fails)
+    monkeypatch.setattr("leconvert.run.proof.pieces.media.read_stored_index", fails)
     assert main(command) == 11
     assert "input/output error" in capsys.readouterr().err
     assert snapshot(here / "parts") == before

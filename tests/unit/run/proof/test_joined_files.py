@@ -14,8 +14,7 @@ import leconvert
 from leconvert import media
 from leconvert.media import join
 from leconvert.model.values import LayoutOptions
-from leconvert.run.proof import pair as comparison
-from leconvert.run.proof import verify_pair
+from leconvert.run.proof import pieces, verify_pair
 from leconvert.run.proof.videos import SourceClips, Span, as_joined
 from leconvert.support.errors import VerificationError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -135,7 +134,7 @@ def test_what_is_said_does_not_depend_on_whether_headers_are_compared_first(
         damage(root / CLIP)
     quickly = verify_pair(root, pair / "source")
     assert quickly.ok != is_seen
-    monkeypatch.setattr(comparison, "as_joined", lambda *_: None)
+    monkeypatch.setattr(pieces, "as_joined", lambda *_: None)
     assert verify_pair(root, pair / "source") == quickly
 
 

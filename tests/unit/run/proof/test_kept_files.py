@@ -13,8 +13,7 @@ from tests.oddities import ODDITIES
 import leconvert
 from leconvert import media, tables
 from leconvert.model.values import LayoutOptions
-from leconvert.run.proof import pair as comparison
-from leconvert.run.proof import verify_pair
+from leconvert.run.proof import pieces, verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.defects import edit_table, with_column
 
@@ -204,7 +203,7 @@ def test_clips_that_are_read_at_once_are_compared_like_single_ones(
     damage: Callable[[Path], object] | None,
     depth: str,
 ) -> None:
-    monkeypatch.setattr(comparison, "_LEAST_EPISODES_A_PIECE", 16)
+    monkeypatch.setattr(pieces, "_LEAST_EPISODES_A_PIECE", 16)
     cameras = (CameraSpec("top", 32, 32, options={"bf": "0"}),)
     spec = DatasetSpec(episodes=8, frames=[8, 5, 9, 3, 6, 4, 7, 2], cameras=cameras)
     source, result = make_dataset(tmp_path / "source", spec), tmp_path / "result"
