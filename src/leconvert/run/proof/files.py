@@ -6,7 +6,6 @@ before anybody removes that; tables of the dataset, and files that came along.
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
 import json
 import os
@@ -31,9 +30,9 @@ from leconvert.dataset.scan.modality import MODALITY_PATH, feature_of_entry, rea
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, TARGET_VERSIONS
 from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.equality import naming, same_bytes, same_json
 from leconvert.run.proof.metadata import Expected
 from leconvert.run.proof.result import ResultTables
-from leconvert.run.proof.rows import naming
 from leconvert.support.errors import LeconvertError
 from leconvert.support.storage_errors import raise_storage_trouble
 
@@ -138,26 +137,11 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def same_bytes(one: Path, other: Path) -> bool:
-    """Say whether two files hold the same bytes now.
-
-    `filecmp` remembers its answers by the files' sizes and times; what is deleted on this answer
-    must have been read for it.
-
-    Raises:
-        OSError: One of them cannot be read.
-    """
-    filecmp.clear_cache()
-    return filecmp.cmp(one, other, shallow=False)
-
-
 # ------------------------------------------------------------------------------------------------
 # Files that belong to a repo on the Hub rather than to the dataset in it.
 
 
 README_PATH = "README.md"
-
-"""Where the part of a dataset card begins that a push writes."""
 
 
 def is_pushed_card(result: Path) -> bool:
@@ -178,7 +162,6 @@ def is_pushed_card(result: Path) -> bool:
 
 
 _EPISODE_FOLDERS = ("data/", "videos/")
-_BLOCK_BYTES = 1 << 20
 
 
 def compare_other_files(
@@ -278,7 +261,7 @@ def _compare_extension(
     else:
         groups = {*gone.get("state", ()), *gone.get("action", ())}
         expected = {name: value for name, value in expected.items() if name not in groups}
-    if json.dumps(expected, sort_keys=True) != json.dumps(found, sort_keys=True):
+    if not same_json(expected, found):
         yield Difference("entries", path, "the source's, without features left out", "others")
 
 
@@ -291,10 +274,8 @@ def _compare_contents(
             expected_bytes, found_bytes = theirs.stat().st_size, ours.stat().st_size
             if expected_bytes != found_bytes:
                 yield Difference("size in bytes", path, str(expected_bytes), str(found_bytes))
-            elif read_bytes:
-                expected, found = _sha256(theirs), _sha256(ours)
-                if expected != found:
-                    yield Difference("content (SHA-256)", path, expected, found)
+            elif read_bytes and not same_bytes(theirs, ours):
+                yield Difference("content (SHA-256)", path, _sha256(theirs), _sha256(ours))
         except OSError as error:
             raise_storage_trouble(error, ours)
             yield Difference("readable file", path, "the source's content", str(error))
@@ -308,8 +289,5 @@ def _leads_into(link: Path, folder: Path) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file, naming(path):
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,7 +9,7 @@ serves the result: the times of its frames, the columns and the numbers of its r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from fractions import Fraction
 from typing import Any, Self
@@ -23,13 +23,12 @@ from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, IntArray, Misfit
 from leconvert.run.layout import MISFIT_SAID, changes_rows
 from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.equality import OpenFile, first_difference, open_file
 from leconvert.run.proof.rows import (
     DataSchemas,
     RowRules,
     RowSpan,
     compare_computed_stats,
-    first_difference,
-    naming,
 )
 from leconvert.run.proof.videos import Span
 from leconvert.support.errors import UnreadableSourceError
@@ -82,8 +81,9 @@ class KeptTable:
         """Yield where the numbers in the file are not the result's, or its bytes not kept."""
         file, episode, stream = self._ours, span.episode, DATA_STREAM
         if read_bytes:
-            both = (self._theirs.descriptor, self._theirs.path), (file.table.descriptor, file.path)
-            yield from _same_bytes(both, path, episode, stream)
+            theirs = OpenFile(self._theirs.descriptor, self._theirs.path)
+            ours = OpenFile(file.table.descriptor, file.path)
+            yield from _differing_bytes(theirs, ours, path, episode, stream)
         if file.counts.rows != span.length:
             has = str(file.counts.rows)
             yield Difference("rows", path, str(span.length), has, episode, stream)
@@ -189,9 +189,8 @@ def compare_kept_clip(
 ) -> Iterator[Difference]:
     """Yield why LeRobot would miss frames in a kept video file, or where its bytes are others."""
     if read_bytes:
-        with ExitStack() as opened:
-            both = [(_opened(name, opened), name) for name in (span.source, index.path)]
-            yield from _same_bytes(both, path, span.episode, stream)
+        with open_file(span.source) as theirs, open_file(index.path) as ours:
+            yield from _differing_bytes(theirs, ours, path, span.episode, stream)
     misfit = index.misfit(fps)
     for reason in Misfit:
         if reason in misfit:
@@ -211,23 +210,10 @@ def compare_kept_clip(
             yield Difference(name, path, str(seconds), str(have), span.episode, stream)
 
 
-def _opened(path: str, files: ExitStack) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    files.callback(os.close, descriptor)
-    return descriptor
-
-
-def _same_bytes(
-    files: Sequence[tuple[int, str]], path: str, episode: int, stream: str
+def _differing_bytes(
+    source: OpenFile, result: OpenFile, path: str, episode: int, stream: str
 ) -> Iterator[Difference]:
-    """Compare all bytes of two files, each given open and by name, the source's first."""
-    (theirs, their_name), (ours, our_name) = files
-    with naming(our_name):
-        status = os.fstat(theirs), os.fstat(ours)
-    if os.path.samestat(*status):
-        return
-    runs = [[(0, each.st_size)] for each in status]
-    place = first_difference(theirs, runs[0], ours, runs[1], paths=(their_name, our_name))
+    place = first_difference(source, result)
     if place is not None:
         what, said = "bytes of the file", f"others from byte {place} on"
         yield Difference(what, path, "the source's", said, episode, stream)

@@ -59,6 +59,7 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version
 from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.equality import differing_keys, same_json, same_statistic
 from leconvert.support.errors import LeconvertError, SourceError, UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values
@@ -82,8 +83,6 @@ __all__ = [
     "flattened",
     "joinable",
     "read_routes",
-    "same_json",
-    "same_statistic",
     "unreadable_metadata",
     "unusable_columns",
 ]
@@ -714,19 +713,6 @@ def _kind(value: object) -> str:
     return "statistics" if isinstance(value, Mapping) else str(value)
 
 
-def same_statistic(expected: object, found: object) -> bool:
-    """Tell whether nested mappings and lists hold the same numbers; NaN equals NaN."""
-    if expected == found:  # mostly, and many times faster than looking into lists here
-        return True
-    if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        return expected.keys() == found.keys() and all(
-            same_statistic(value, found[key]) for key, value in expected.items()
-        )
-    if isinstance(expected, list) and isinstance(found, list):
-        return len(expected) == len(found) and all(map(same_statistic, expected, found))
-    return expected != expected and found != found  # noqa: PLR0124
-
-
 def _stats_of(row: Mapping[str, Any], feature: str) -> dict[str, Any]:
     """Return one feature's statistics, from columns ``stats/<feature>/<name>``."""
     prefix = f"stats/{feature}/"
@@ -849,15 +835,9 @@ def _compare_features(expected: Mapping[str, Any], found: object) -> Iterator[Di
         if not isinstance(have, Mapping):
             yield Difference(f"feature {name!r}", INFO_PATH, str(feature), str(have))
             continue
-        for key in {**feature, **have}:
-            if not same_json(feature.get(key), have.get(key)) or (key in feature) != (key in have):
-                what = f"{key} of feature {name!r}"
-                yield Difference(what, INFO_PATH, _shown(feature, key), _shown(have, key))
-
-
-def same_json(expected: object, found: object) -> bool:
-    """Tell whether two JSON values are the same: 1 is neither 1.0 nor true."""
-    return json.dumps(expected, sort_keys=True) == json.dumps(found, sort_keys=True)
+        for key in differing_keys(feature, have):
+            what = f"{key} of feature {name!r}"
+            yield Difference(what, INFO_PATH, _shown(feature, key), _shown(have, key))
 
 
 def _shown(record: Mapping[str, Any], key: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -19,7 +18,14 @@ from leconvert import tables
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, IntArray
 from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.metadata import Expected, same_statistic
+from leconvert.run.proof.equality import (
+    OpenFile,
+    first_difference,
+    first_differing_row,
+    same_statistic,
+    same_values,
+)
+from leconvert.run.proof.metadata import Expected
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import array_of, is_list
@@ -36,9 +42,6 @@ __all__ = [
     "compare_footer",
     "compare_rows",
     "expected_rows",
-    "first_difference",
-    "naming",
-    "same_values",
     "shown_value",
 ]
 
@@ -286,84 +289,6 @@ def _other_metadata(schema: pa.Schema) -> dict[bytes, bytes]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Byte ranges of two files side by side, a block at a time: nothing hashed, little held.
-
-
-# Two of these fit into the cache of a core beside each other.
-_BLOCK_BYTES = 256 * 1024
-
-type Runs = Sequence[tuple[int, int]]
-"""Begin and length in bytes of ranges of a file, read one behind the other."""
-
-
-def first_difference(
-    expected: int,
-    expected_runs: Runs,
-    found: int,
-    found_runs: Runs,
-    *,
-    paths: tuple[str, str],
-) -> int | None:
-    """Compare ranges of two open files as if those of each were one.
-
-    Returns:
-        Place of the first byte that differs, counted from the first byte of the first range; None
-        where all are the same. Where a file or its ranges end early, that is the place.
-    """
-    left, right = list(expected_runs)[::-1], list(found_runs)[::-1]
-    place = 0
-    while left and right:
-        (left_at, left_size), (right_at, right_size) = left.pop(), right.pop()
-        both = min(left_size, right_size)
-        for done in range(0, both, _BLOCK_BYTES):
-            size = min(_BLOCK_BYTES, both - done)
-            theirs = _read(expected, size, left_at + done, paths[0])
-            ours = _read(found, size, right_at + done, paths[1])
-            if theirs != ours or len(ours) != size:
-                return place + done + _equal_bytes(theirs, ours)
-        place += both
-        if left_size > both:
-            left.append((left_at + both, left_size - both))
-        if right_size > both:
-            right.append((right_at + both, right_size - both))
-    return place if left or right else None
-
-
-@contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an error of the block name a file: the system does not where that is open already."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or os.fspath(path)
-        raise
-
-
-def _read(descriptor: int, size: int, place: int, path: str) -> bytes:
-    """Read so many bytes, fewer only where the file ends."""
-    with naming(path):
-        data = os.pread(descriptor, size, place)
-        while len(data) < size:
-            more = os.pread(descriptor, size - len(data), place + len(data))
-            if not more:
-                break
-            data += more
-    return data
-
-
-def _equal_bytes(one: bytes, other: bytes) -> int:
-    """Return the length of the longest equal beginning, by bisection."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-# ------------------------------------------------------------------------------------------------
 # Values of rows as a message shows them.
 
 
@@ -531,14 +456,8 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
         ranges = table.copied_from(span.row_group, source)
         if ranges is None:
             return False
-        theirs, ((begin, size),) = ranges
-        if source.whole is None:
-            paths = (source.path, table.path)
-            ours = [(begin, size)]
-            return first_difference(source.descriptor, theirs, stored, ours, paths=paths) is None
-        pages = b"".join([source.whole[first : first + length] for first, length in theirs])
-        with naming(table.path):
-            return pages == os.pread(stored, size, begin)
+        files = OpenFile(source.descriptor, source.path), OpenFile(stored, table.path)
+        return first_difference(*files, *ranges) is None
 
 
 def _compare_columns(
@@ -553,7 +472,7 @@ def _compare_columns(
         ours = found.column(name).combine_chunks()
         theirs = expected.column(name).combine_chunks()
         if not same_values(theirs, ours):
-            row = _first_difference(theirs, ours)
+            row = first_differing_row(theirs, ours)
             place = f"column {name!r}, row {row}"
             yield place, shown_value(theirs, row), shown_value(ours, row)
 
@@ -723,56 +642,3 @@ def compare_computed_stats(
             have = stats.get(column)
             if not same_statistic(value, have):
                 yield column, value, have
-
-
-def _first_difference(expected: pa.Array, found: pa.Array) -> int:
-    low, high = 0, max(len(expected), len(found))
-    while low < high:  # the longest equal head, by bisection
-        middle = (low + high + 1) // 2
-        if same_values(expected.slice(0, middle), found.slice(0, middle)):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def same_values(expected: pa.Array, found: pa.Array) -> bool:
-    """Tell whether two arrays hold the same values bit by bit.
-
-    Floats are compared by their bits, so NaN equals NaN and 0.0 does not equal -0.0. A list of
-    fixed size equals one of variable size with the same values.
-    """
-    if len(expected) != len(found) or expected.null_count != found.null_count:
-        return False
-    if expected.null_count:
-        if not expected.is_null().equals(found.is_null()):
-            return False
-        expected, found = expected.drop_null(), found.drop_null()
-    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
-        return expected.type == found.type and same_values(expected.storage, found.storage)
-    if is_list(expected.type):
-        import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
-
-        return bool(
-            is_list(found.type)
-            and pc.list_value_length(expected)
-            .cast(pa.int64())
-            .equals(pc.list_value_length(found).cast(pa.int64()))
-            and same_values(pc.list_flatten(expected), pc.list_flatten(found))
-        )
-    if pa.types.is_struct(expected.type):
-        names = [field.name for field in expected.type]
-        return bool(
-            pa.types.is_struct(found.type)
-            and names == [field.name for field in found.type]
-            and all(
-                same_values(left, right)
-                for left, right in zip(expected.flatten(), found.flatten(), strict=True)
-            )
-        )
-    if expected.type != found.type:
-        return False
-    if pa.types.is_floating(expected.type):
-        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[expected.type.bit_width]
-        expected, found = expected.view(bits), found.view(bits)
-    return bool(expected.equals(found))

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from leconvert import media
 from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.equality import OpenFile, first_difference, naming, open_file
 from leconvert.run.proof.metadata import joinable
-from leconvert.run.proof.rows import first_difference, naming
 from leconvert.support.errors import UnreadableSourceError
 
 __all__ = [
@@ -128,10 +128,8 @@ def compare_clips(
     sources = [source for source, _ in groupby(read, attrgetter("source"))]
     clips = clips_of.read(sources, read_ahead=read_bytes)
     with ExitStack() as files, ExitStack() as last:
-        result, source = -1, ""
-        if read_bytes:
-            result = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
-            files.callback(os.close, result)
+        source = ""
+        result = files.enter_context(open_file(index.path)) if read_bytes else None
         for span in spans:
             part = slice(span.first_sample, span.first_sample + span.num_samples)
             lead = index.reordering(part.start, part.stop)
@@ -143,7 +141,7 @@ def compare_clips(
                     clip = last.enter_context(joinable(next(clips), source, fps))
                 theirs = _part_of(clip, span)
                 found += _against_source(index, part, lead, clip, theirs)
-                if read_bytes and theirs.stop - theirs.start == span.num_samples:
+                if result is not None and theirs.stop - theirs.start == span.num_samples:
                     found += _same_packets(index, part, clip, theirs, result)
             for what, expected, have in found:
                 yield Difference(what, path, str(expected), str(have), span.episode, stream)
@@ -246,19 +244,11 @@ def _against_source(
 
 
 def _same_packets(
-    index: media.ClipIndex, part: slice, clip: media.ClipIndex, theirs: slice, result: int
+    index: media.ClipIndex, part: slice, clip: media.ClipIndex, theirs: slice, result: OpenFile
 ) -> _Found:
-    source = os.open(clip.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        place = first_difference(
-            source,
-            clip.byte_runs(theirs.start, theirs.stop),
-            result,
-            index.byte_runs(part.start, part.stop),
-            paths=(clip.path, index.path),
-        )
-    finally:
-        os.close(source)
+    runs = clip.byte_runs(theirs.start, theirs.stop), index.byte_runs(part.start, part.stop)
+    with open_file(clip.path) as source:
+        place = first_difference(source, result, *runs)
     if place is None:
         return
     ends = np.cumsum(clip.sizes[theirs])
