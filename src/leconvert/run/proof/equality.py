@@ -12,13 +12,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from leconvert.run.proof.difference import Difference
 from leconvert.tables.arrow import is_list
 
 __all__ = [
     "OpenFile",
+    "differing_bytes",
     "differing_keys",
     "first_difference",
     "first_differing_row",
+    "is_as_long",
     "naming",
     "open_file",
     "same_bytes",
@@ -127,6 +130,24 @@ def _equal_bytes(one: bytes, other: bytes) -> int:
         else:
             high = middle - 1
     return low
+
+
+def differing_bytes(
+    source: OpenFile, result: OpenFile, path: str, episode: int, stream: str
+) -> Iterator[Difference]:
+    """Yield where a file of a result is not byte for byte the source's."""
+    place = first_difference(source, result)
+    if place is not None:
+        what, said = "bytes of the file", f"others from byte {place} on"
+        yield Difference(what, path, "the source's", said, episode, stream)
+
+
+def is_as_long(path: str, size_bytes: int) -> bool:
+    """Tell whether a file has a size; False where it cannot be asked."""
+    try:
+        return os.stat(path).st_size == size_bytes  # noqa: PTH116 - for every file
+    except OSError:
+        return False
 
 
 def same_bytes(one: Path, other: Path) -> bool:

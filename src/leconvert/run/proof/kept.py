@@ -1,9 +1,8 @@
-"""Files of a result that are files of its source as they are.
+"""Data files of a result that are files of its source as they are.
 
-Whether a file is one is seen from both files alone: they have the same size and the same header or
-footer. Then nothing in it was joined or written anew, and what is left to compare is whether it
-serves the result: the times of its frames, the columns and the numbers of its rows; and with
-``--bytes`` every byte.
+Whether a file is one is seen from both files alone: they have the same size and the same footer.
+Then nothing in it was written anew, and what is left to compare is whether it serves the result:
+its columns and the numbers of its rows; and with ``--bytes`` every byte.
 """
 
 from __future__ import annotations
@@ -11,30 +10,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from leconvert import media, tables
+from leconvert import tables
 from leconvert.model.repairs import Repairs
-from leconvert.model.values import DATA_STREAM, IntArray, Misfit
-from leconvert.run.layout import MISFIT_SAID, changes_rows
+from leconvert.model.values import DATA_STREAM, IntArray
+from leconvert.run.layout import changes_rows
 from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.equality import OpenFile, first_difference, open_file
+from leconvert.run.proof.equality import OpenFile, differing_bytes, is_as_long
 from leconvert.run.proof.rows import (
     DataSchemas,
     RowRules,
     RowSpan,
     compare_computed_stats,
 )
-from leconvert.run.proof.videos import Span
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 
-__all__ = ["KeptTable", "compare_kept_clip", "is_kept_clip"]
+__all__ = ["KeptTable"]
 
 
 class KeptTable:
@@ -55,13 +52,15 @@ class KeptTable:
 
         What is wrong with a file that cannot be read is said by whoever reads it.
         """
-        if changes_rows(repairs) or not _are_as_long(path, source):
+        if changes_rows(repairs):
             return None
         with ExitStack() as opened:
             try:
+                if not is_as_long(source, os.stat(path).st_size):  # noqa: PTH116 - for every file
+                    return None
                 ours = opened.enter_context(tables.DataFile(path))
                 theirs = opened.enter_context(tables.OpenedTable(source))
-            except UnreadableSourceError:
+            except (UnreadableSourceError, OSError):
                 return None
             if not ours.has_footer_of(theirs):
                 return None
@@ -83,7 +82,7 @@ class KeptTable:
         if read_bytes:
             theirs = OpenFile(self._theirs.descriptor, self._theirs.path)
             ours = OpenFile(file.table.descriptor, file.path)
-            yield from _differing_bytes(theirs, ours, path, episode, stream)
+            yield from differing_bytes(theirs, ours, path, episode, stream)
         if file.counts.rows != span.length:
             has = str(file.counts.rows)
             yield Difference("rows", path, str(span.length), has, episode, stream)
@@ -152,68 +151,3 @@ def _same_numbers(
         row = int(wrong[0])
         what, demanded, has = f"column {column!r}, row {row}", str(wanted[row]), str(found[row])
         yield Difference(what, path, demanded, has, episode, DATA_STREAM)
-
-
-def _are_as_long(path: str, other: str) -> bool:
-    """Tell whether two files have the same size; False where they cannot be asked."""
-    try:
-        return os.stat(path).st_size == os.stat(other).st_size  # noqa: PTH116 - for every file
-    except OSError:
-        return False
-
-
-def is_kept_clip(index: media.ClipIndex, stored: media.StoredIndex | None, source: str) -> bool:
-    """Tell whether a video file is the source's as it is, given its index, parsed and as stored."""
-    try:
-        if os.stat(source).st_size != index.file_size_bytes:  # noqa: PTH116 - for every file
-            return False
-        theirs = None if stored is None else media.read_stored_index(source)
-        if stored is not None and theirs is not None and stored.equals(theirs):
-            return True
-        clip = media.read_clip_index(source) if theirs is None else theirs.parse()
-    except (OSError, UnreadableSourceError):
-        return False
-    return (
-        (index.file_size_bytes, index.timescale, index.duration, index.other_tracks)
-        == (clip.file_size_bytes, clip.timescale, clip.duration, clip.other_tracks)
-        and (index.sample_entry, index.geometry) == (clip.sample_entry, clip.geometry)
-        and all(
-            np.array_equal(getattr(index, name), getattr(clip, name))
-            for name in ("sizes", "offsets", "presentation_times", "keyframes")
-        )
-    )
-
-
-def compare_kept_clip(
-    path: str, stream: str, index: media.ClipIndex, span: Span, fps: Fraction, *, read_bytes: bool
-) -> Iterator[Difference]:
-    """Yield why LeRobot would miss frames in a kept video file, or where its bytes are others."""
-    if read_bytes:
-        with open_file(span.source) as theirs, open_file(index.path) as ours:
-            yield from _differing_bytes(theirs, ours, path, span.episode, stream)
-    misfit = index.misfit(fps)
-    for reason in Misfit:
-        if reason in misfit:
-            what, wanted = "a file that LeRobot reads as it is", "one of even frames from 0 on"
-            said = f"it {MISFIT_SAID[reason]}"
-            yield Difference(what, path, wanted, said, span.episode, stream)
-    if index.num_samples != span.length:
-        frames = str(index.num_samples)
-        yield Difference("number of frames", path, str(span.length), frames, span.episode, stream)
-    timescale, frame_ticks = media.frame_ticks(fps)
-    for name, have, frames_before in (
-        ("from_timestamp", span.from_timestamp, 0),
-        ("to_timestamp", span.to_timestamp, span.length),
-    ):
-        seconds = frames_before * frame_ticks / timescale
-        if have is not None and have != seconds:
-            yield Difference(name, path, str(seconds), str(have), span.episode, stream)
-
-
-def _differing_bytes(
-    source: OpenFile, result: OpenFile, path: str, episode: int, stream: str
-) -> Iterator[Difference]:
-    place = first_difference(source, result)
-    if place is not None:
-        what, said = "bytes of the file", f"others from byte {place} on"
-        yield Difference(what, path, "the source's", said, episode, stream)

@@ -28,8 +28,9 @@ from leconvert.dataset.formats import (
 from leconvert.dataset.scan.file_checks import ClipFacts
 from leconvert.model.values import DATA_STREAM, FloatArray, IntArray
 from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.equality import is_as_long
 from leconvert.run.proof.files import was_repaired
-from leconvert.run.proof.kept import KeptTable, compare_kept_clip, is_kept_clip
+from leconvert.run.proof.kept import KeptTable
 from leconvert.run.proof.metadata import (
     Expected,
     Routes,
@@ -45,12 +46,13 @@ from leconvert.run.proof.rows import (
     compare_rows,
 )
 from leconvert.run.proof.videos import (
-    SourceClips,
+    ClipReader,
     Span,
-    as_joined,
     check_video,
     compare_clips,
     compare_header,
+    compare_kept_clip,
+    is_kept_clip,
 )
 from leconvert.support.errors import (
     UnreadableSourceError,
@@ -161,32 +163,25 @@ def _starts_inside(first: int, stop: int, source_starts: Sequence[int]) -> Seque
     return source_starts[bisect_right(source_starts, first) : bisect_left(source_starts, stop)]
 
 
-type Clip = tuple[media.ClipIndex, media.StoredIndex | None]
+type _Index = media.ClipIndex | UnreadableSourceError
 
 
 class _Opened(threading.local):
-    """The output file that this thread read last: the next piece is mostly of the same one."""
+    """What this thread read last: the next piece is mostly of the same files."""
 
     def __init__(self) -> None:
-        self._path = ""
-        self._file: StoredGroups | Clip | None = None
+        self._table: StoredGroups | None = None
         self._tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = {}
         self.rows = SourceRows()
-        self.clips = SourceClips()
+        self.clips = ClipReader()
+        self.videos = ClipReader()
 
     def table(self, path: str) -> StoredGroups:
-        if self._path != path or not isinstance(self._file, StoredGroups):
-            self._file = None
-            self._path, self._file = path, StoredGroups(path)
-        return self._file
-
-    def clip(self, path: str) -> Clip:
-        if self._path != path or not isinstance(self._file, tuple):
-            self._file = None
-            stored = media.read_stored_index(path)
-            index = media.read_clip_index(path) if stored is None else stored.parse()
-            self._path, self._file = path, (index, stored)
-        return self._file
+        """Return the footer of a data file of the result."""
+        if self._table is None or self._table.path != path:
+            self._table = None  # before the next is read: two may be large
+            self._table = StoredGroups(path)
+        return self._table
 
     def tasks(self, source: Path, result: ResultTables) -> tuple[dict[int, str], dict[str, int]]:
         """Return the text that the source lists for an episode, and the result's index of one."""
@@ -304,13 +299,11 @@ class Comparer:
                 self._compare_table(piece, table, rules, compared)
         else:
             videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
-            kept = self._kept_clips(videos)
-            for number, video in enumerate(videos):
-                # The first file of a piece is always parsed: comparing headers with what the writer
-                # would write cannot find what it does wrong with all of them.
-                self._compare_video(
-                    piece, video, kept.get(video.path), compared, by_header=number > 0
-                )
+            indexes = self._opened.videos.read([f"{self.result}/{file.path}" for file in videos])
+            found = list(zip(videos, indexes, strict=True))
+            sources = self._alike_sources(piece.stream, found)
+            for video, index in found:
+                self._compare_video(piece, video, index, sources.get(video.path), compared)
         return compared
 
     def _files[Where](
@@ -389,80 +382,56 @@ class Comparer:
                 path, table, self._schemas, file.lengths, positions, indices
             )
 
-    def _kept_clips(self, files: Sequence[_File[Span]]) -> dict[str, media.ClipIndex]:
-        """Return the indices of files that are the source's as they are, read all at once.
+    def _alike_sources(
+        self, stream: str, files: Sequence[tuple[_File[Span], _Index]]
+    ) -> dict[str, media.ClipIndex]:
+        """Return the source's index of each file of one episode that is as long as its clip.
 
-        By their paths in the result. Not all such files need be among them.
+        By their paths in the result. Only such a file can be the clip as it is.
         """
-        ones = [
-            file
-            for file in files
-            if file.spans and file.spans[0].source_first is None and self._is_one(file)
-        ]
-        names = [f"{self.result}/{file.path}" for file in ones]
-        indexes = media.read_alike(names, [file.spans[0].source for file in ones])
-        found = zip(ones, indexes, strict=True)
-        return {file.path: index for file, index in found if index is not None}
+        sources: dict[str, str] = {}
+        for file, index in files:
+            if isinstance(index, media.ClipIndex) and self._is_one(file):
+                source = self._first_source(stream, file)
+                if is_as_long(source, index.file_size_bytes):
+                    sources[file.path] = source
+        found = zip(sources, media.read_clip_indexes(list(sources.values())), strict=True)
+        return {path: index for path, index in found if isinstance(index, media.ClipIndex)}
 
     def _compare_video(
         self,
         piece: Piece,
         file: _File[Span],
-        kept: media.ClipIndex | None,
+        index: _Index,
+        source: media.ClipIndex | None,
         compared: Compared,
-        *,
-        by_header: bool,
     ) -> None:
         path, stream, fps = file.path, piece.stream, self.expected.fps
-        if kept is not None:
-            (span,), read_bytes = file.spans, self.read_bytes
-            found = list(compare_kept_clip(path, stream, kept, span, fps, read_bytes=read_bytes))
-            compared.differences += found
-            compared.facts.append((ClipFacts.of(kept), 1))
+        begins, read_bytes = piece.first <= file.first, self.read_bytes
+        if isinstance(index, UnreadableSourceError):
+            self._say_unreadable(file, index, stream, compared, begins=begins)
             return
-        begins, is_one = piece.first <= file.first, self._is_one(file)
-        if by_header and is_one and file.spans and not self.read_bytes:
-            name = f"{self.result}/{path}"
-            clip = as_joined(name, file.spans[0], fps, self._opened.clips)
-            if clip is not None:
-                compared.facts.append((ClipFacts.of(clip), 1))
-                return
-        try:
-            index, stored = self._opened.clip(f"{self.result}/{path}")
-        except (UnreadableSourceError, OSError) as error:
-            self._say_unreadable(file, error, stream, compared, begins=begins)
-            return
-        frames = sum(file.lengths)
-        source = self._first_source(stream, file)
-        is_kept = is_one and is_kept_clip(index, stored, source)
-        found = list[Difference]()
-        if begins and not is_kept:
-            found += check_video(path, stream, index, frames, fps)
-        if is_kept:
-            for span in file.spans:
-                found += compare_kept_clip(
-                    path, stream, index, span, fps, read_bytes=self.read_bytes
-                )
-        elif index.num_samples == frames:
-            clips = self._opened.clips
-            found += compare_clips(
-                path, stream, index, file.spans, fps, clips, read_bytes=self.read_bytes
-            )
         if begins:
             compared.facts.append((ClipFacts.of(index), file.stop - file.first))
-        if begins and not is_kept and not found:
-            compared.of_files += compare_header(
-                path,
-                stream,
-                index,
-                file.lengths,
-                source,
-                fps,
-                self._opened.clips,
-                may_be_free=self._may_be_free,
-                head=b"" if stored is None else stored.head,
+        if source is not None and is_kept_clip(index, source):
+            for span in file.spans:
+                compared.differences += compare_kept_clip(
+                    path, stream, index, span, fps, read_bytes=read_bytes
+                )
+            return
+        found, frames, clips = list[Difference](), sum(file.lengths), self._opened.clips
+        if begins:
+            found += check_video(path, stream, index, frames, fps)
+        if index.num_samples == frames:
+            found += compare_clips(
+                path, stream, index, file.spans, fps, clips, read_bytes=read_bytes
             )
         compared.differences += found
+        if begins and not found:
+            first = self._first_source(stream, file)
+            compared.of_files += compare_header(
+                path, stream, index, file.lengths, first, fps, clips, may_be_free=self._may_be_free
+            )
 
     def _say_unreadable(
         self, file: _File[Any], error: Exception, stream: str, compared: Compared, *, begins: bool
