@@ -143,7 +143,7 @@ def test_a_clip_that_has_to_be_remuxed_is_held_whole(
     assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
     [(_, is_whole)] = made.listing().find([CLIP])
     assert is_whole
-    # Such a file begins with an empty moov, without an edit list: its first frame comes late.
+    # Without an edit list (this file begins with an empty moov) each frame is shown one frame late.
     codes = [finding.code for finding in scan_source(made.tree).findings]
     assert codes == ["frame-times", "remux"]
 
