@@ -20,7 +20,7 @@ from leconvert.media import (
     read_clip_index,
 )
 from leconvert.media.header import FileSamples, build_header
-from leconvert.media.parse import IDENTITY_MATRIX
+from leconvert.media.sample_entry import IDENTITY_MATRIX
 
 
 @dataclass

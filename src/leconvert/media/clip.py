@@ -135,14 +135,14 @@ class ClipIndex:
     def decode_times(self) -> IntArray:
         """Ticks; shifted by the edit list as the presentation times are."""
         if self._decode_times is None:
-            self._decode_times = _as_array(self.decoded)
+            self._decode_times = as_array(self.decoded)
         return self._decode_times
 
     @property
     def presentation_times(self) -> IntArray:
         """Ticks, the edit list applied: usually the first frame shown is at 0."""
         if self._presentation_times is None:
-            self._presentation_times = _as_array(self.shown)
+            self._presentation_times = as_array(self.shown)
         return self._presentation_times
 
     @property
@@ -364,7 +364,8 @@ def _pieces(descriptor: int, runs: list[tuple[int, int]], path: str) -> Iterator
             done += count
 
 
-def _as_array(times: IntArray | range) -> IntArray:
+def as_array(times: IntArray | range) -> IntArray:
+    """Return times as an array."""
     if isinstance(times, range):
         return np.arange(times.start, times.stop, times.step)
     return times

@@ -18,7 +18,7 @@ from leconvert.media.boxes import UnsupportedClipError, broken
 from leconvert.media.clip import ClipIndex, IntArray, presentation_ranks
 from leconvert.media.header import frame_ticks
 from leconvert.media.index import read_clip_index
-from leconvert.media.parse import CHANGES_MIDWAY
+from leconvert.media.sample_entry import CHANGES_MIDWAY
 from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN

@@ -8,7 +8,7 @@ import pytest
 from table_bytes import laid_out, stsd, visual_entry
 
 from leconvert.media import UnsupportedClipError
-from leconvert.media.parse import check_one_configuration, chosen_entry
+from leconvert.media.sample_entry import check_one_configuration, chosen_entry
 from leconvert.support.errors import UnreadableSourceError
 
 SELF_CONTAINED = 1
