@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leconvert.media import read_clip_index, samples_sha256
-from leconvert.media.encode import encode_clip
 from leconvert.support.errors import UnreadableSourceError
+from leconvert.testing.encode import encode_clip
 
 FUZZ = settings(
     max_examples=400,

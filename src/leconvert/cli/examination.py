@@ -384,8 +384,8 @@ def _video() -> dict[str, Any]:
 def _decode_a_frame() -> None:
     """Make a clip in memory and find a frame of it, as trimming and comparing do."""
     from leconvert.media import decode_shown
-    from leconvert.media.encode import encode_clip
     from leconvert.testing import FrameLabel, draw_frame, read_label
+    from leconvert.testing.encode import encode_clip
 
     labels = [FrameLabel(1, 2, frame) for frame in range(3)]
     with os.fdopen(os.memfd_create("leconvert-doctor"), "rb") as clip:
