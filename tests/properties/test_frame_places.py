@@ -25,7 +25,7 @@ def index_of(shown: npt.NDArray[np.int64] | range, timescale: int) -> ClipIndex:
         num_bytes=count,
         unindexed_bytes=0,
         places=0,
-        decoded=shown,
+        step=0,
         shown=shown,
         keyframes=np.ones(count, np.bool_),
         sample_entry=b"",

@@ -322,6 +322,7 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
     sizes, num_bytes = _sizes(buffer, boxes, size_bytes, path)
     places, descriptions = _places(buffer, boxes, path, sizes, num_bytes, moov.media)
     decoded, duration = _decode_times(buffer, boxes, len(sizes), path)
+    step = decoded.step if isinstance(decoded, range) else 0
     shown, first_shown, last_shown = _shown_times(buffer, boxes, decoded, path)
     keyframes = _keyframes(buffer, boxes, len(sizes), path)
     entry = chosen_entry(buffer, boxes, descriptions, path)
@@ -334,10 +335,10 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
         timescale=timescale,
         movie_timescale=movie_timescale,
     )
-    if shift:
-        is_in_order = shown is decoded
-        decoded = _shifted(decoded, shift)
-        shown = decoded if is_in_order else _shifted(shown, shift)
+    if isinstance(shown, range):
+        shown = range(shown.start + shift, shown.stop + shift, step)
+    else:
+        shown += shift
     geometry = _geometry(buffer, boxes, entry, path)
     # By place, in the order of the class: 18 names take a thirtieth of the time of all this.
     return ClipIndex(
@@ -351,7 +352,7 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
         num_bytes,
         0 if other_tracks else moov.media_bytes - num_bytes,
         places,
-        decoded,
+        step,
         shown,
         keyframes,
         entry,
@@ -565,12 +566,6 @@ def _rows(
         raise broken(path, f"its {kind.decode()} table is longer than the box that holds it")
     table: UnsignedArray = np.frombuffer(buffer, dtype, count, start + 8)
     return table if columns == 1 else table.reshape(-1, columns)
-
-
-def _shifted(times: IntArray | range, shift: int) -> IntArray | range:
-    if isinstance(times, range):
-        return range(times.start + shift, times.stop + shift, times.step)
-    return times + shift
 
 
 def _geometry(buffer: bytes, boxes: dict[bytes, Span], entry: bytes, path: str) -> bytes:

@@ -245,8 +245,8 @@ def test_samples_of_a_file_that_is_gone_have_no_digest(make_clip: MakeClip, tmp_
 
 def test_arrays_of_a_plain_clip_are_made_once(make_clip: MakeClip) -> None:
     index = read_clip_index(make_clip(RECIPES["x264"]))
-    assert isinstance(index.decoded, range)
-    for name in ("offsets", "decode_times", "presentation_times"):
+    assert isinstance(index.shown, range)
+    for name in ("offsets", "presentation_times"):
         assert getattr(index, name) is getattr(index, name)
 
 

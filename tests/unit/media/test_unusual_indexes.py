@@ -71,7 +71,7 @@ def a_size_for_all(top: Box) -> None:
 
 
 def facts(index: ClipIndex) -> tuple[object, ...]:
-    tables = (index.sizes, index.decode_times, index.presentation_times, index.keyframes)
+    tables = (index.sizes, index.presentation_times, index.keyframes)
     runs = index.byte_runs(0, index.num_samples)
     lengths = [length for _, length in runs]
     return index.config_key, index.duration, lengths, *(table.tolist() for table in tables)
