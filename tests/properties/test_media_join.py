@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.packets import coded_packets
 
 from leconvert.media import (
-    coded_packets,
     frame_ticks,
     read_clip_index,
 )

@@ -373,12 +373,12 @@ def _video() -> dict[str, Any]:
 
     fails = "PyAV does not load"
     try:
-        found = carried_ffmpeg()
+        version, decodes = carried_ffmpeg()
         fails = f"PyAV {package_version('av')} does not decode"
         _decode_a_frame()
     except Exception as error:  # noqa: BLE001 - whatever a broken or a newer package raises
         return {"trouble": f"{fails}: {_first_line(error)}"}
-    return {"ffmpeg": found.version, "decodes": list(found.decodes)}
+    return {"ffmpeg": version, "decodes": list(decodes)}
 
 
 def _decode_a_frame() -> None:

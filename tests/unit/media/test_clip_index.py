@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
+from tests.packets import coded_packets
 from tests.recordings import each
 
 from leconvert.media import (
     ClipIndex,
     UnsupportedClipError,
-    coded_packets,
     read_clip_index,
     samples_sha256,
 )
