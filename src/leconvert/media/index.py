@@ -51,9 +51,9 @@ from leconvert.support.text import GET_AGAIN
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
 
-# Reading some and then parsing these costs a quarter less than turn by turn: caches stay warm.
+# So many are fetched before the first is parsed, by several threads where files are slow to answer.
 _CLIPS_AT_ONCE = 64
-# What of them is held meanwhile; a larger index is read when its turn comes.
+# A larger index is not held meanwhile, but read when its turn comes.
 _HELD_INDEX_BYTES = 128 * 1024
 _PIECE_BYTES = 1024 * 1024
 _THREADS = 8
@@ -209,7 +209,7 @@ def read_alike(paths: Sequence[str], others: Sequence[str]) -> list[ClipIndex | 
 def read_clip_indexes(
     paths: Sequence[str], *, read_ahead: bool = False
 ) -> Iterator[ClipIndex | UnreadableSourceError]:
-    """Read the indices of many clips, several times cheaper than one by one; see `read_clips`."""
+    """Read the indices of many clips; see `read_clips`."""
     return (index for _, index in read_clips(paths, read_ahead=read_ahead))
 
 
@@ -226,6 +226,8 @@ def read_clips(
     Where files are slow to answer, several are asked at the same time. A few indices are held.
 
     Args:
+        paths: The files.
+        read_ahead: Whether small clips are asked for whole, since their frames are read next.
         waited_seconds: What grows while this process waits, and not while any thread of it works,
             as Python's lock may be what another waits for, or has no processor.
 
@@ -495,7 +497,7 @@ def _shown_times(
 ) -> tuple[IntArray | range, int, int]:
     """Return when each sample is shown before any edit, the first time and the last."""
     if b"ctts" in boxes:
-        times = composition_offsets(buffer, boxes, len(decoded), path)
+        times = _composition_offsets(buffer, boxes, len(decoded), path)
         times += as_array(decoded)
         in_order = np.sort(times)
     elif isinstance(decoded, range):
@@ -507,7 +509,7 @@ def _shown_times(
     return times, int(in_order[0]), int(in_order[-1])
 
 
-def composition_offsets(
+def _composition_offsets(
     buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
 ) -> IntArray:
     """Return what to add to each decode time."""
