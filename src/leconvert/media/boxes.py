@@ -137,7 +137,8 @@ def read_moov(
     window, window_start = head, 0
     position = 0
     found: tuple[bytes, Span, int] | None = None
-    media: list[Span] = []
+    media: Span | None = None
+    media_bytes = 0
     for _ in range(_TOP_LEVEL_LIMIT):
         if position + 8 > size_bytes:
             break
@@ -163,7 +164,9 @@ def read_moov(
             raise broken(path, f"the box at byte {position} has an impossible size")
         stop = position + box_bytes
         if kind == b"mdat":
-            media.append((position + header_bytes, min(stop, size_bytes)))
+            first, last = position + header_bytes, min(stop, size_bytes)
+            media = (first if media is None else media[0], last)
+            media_bytes += last - first
         if kind == b"moov" and found is None:
             if stop > size_bytes:
                 raise broken(path, "its index (moov) reaches beyond the end of the file")
@@ -181,8 +184,7 @@ def read_moov(
         position = stop
     if found is None:
         raise broken(path, "it has no index (moov); most likely it is truncated")
-    whole = (media[0][0], media[-1][1]) if media else (0, 0)
-    return Moov(*found, whole, sum(stop - first for first, stop in media))
+    return Moov(*found, media or (0, 0), media_bytes)
 
 
 VIDEO = b"vide"

@@ -42,8 +42,7 @@ from leconvert.media.clip import BoolArray, ClipIndex, IntArray, as_array
 from leconvert.media.sample_entry import (
     IDENTITY_MATRIX,
     check_one_configuration,
-    chosen_entry,
-    config_digest,
+    entry_and_digest,
 )
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.parallel import queued_seconds
@@ -327,7 +326,10 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
     step = decoded.step if isinstance(decoded, range) else 0
     shown, first_shown, last_shown = _shown_times(buffer, boxes, decoded, path)
     keyframes = _keyframes(buffer, boxes, len(sizes), path)
-    entry = chosen_entry(buffer, boxes, descriptions, path)
+    geometry = _geometry(buffer, boxes, path)
+    matrix = geometry[:_MATRIX_BYTES] or IDENTITY_MATRIX
+    entry, config_key = entry_and_digest(buffer, boxes, descriptions, matrix, path)
+    width, height = entry[32:34], entry[34:36]
     shift = _edit_shift(
         buffer,
         boxes,
@@ -341,14 +343,13 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
         shown = range(shown.start + shift, shown.stop + shift, step)
     else:
         shown += shift
-    geometry = _geometry(buffer, boxes, entry, path)
     # By place, in the order of the class: 18 names take a thirtieth of the time of all this.
     return ClipIndex(
         path,
         size_bytes,
         entry[4:8].decode("latin-1"),
-        int.from_bytes(entry[32:34]),
-        int.from_bytes(entry[34:36]),
+        int.from_bytes(width),
+        int.from_bytes(height),
         timescale,
         sizes,
         num_bytes,
@@ -358,9 +359,9 @@ def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:
         shown,
         keyframes,
         entry,
-        config_digest(entry, geometry[:_MATRIX_BYTES]),
+        config_key,
         other_tracks,
-        geometry,
+        geometry or matrix + width + b"\0\0" + height + b"\0\0",
         duration,
     )
 
@@ -570,11 +571,10 @@ def _rows(
     return table if columns == 1 else table.reshape(-1, columns)
 
 
-def _geometry(buffer: bytes, boxes: dict[bytes, Span], entry: bytes, path: str) -> bytes:
-    """Return display matrix, width and height of a track."""
+def _geometry(buffer: bytes, boxes: dict[bytes, Span], path: str) -> bytes:
+    """Return display matrix, width and height of a track; nothing where it has no header."""
     if b"tkhd" not in boxes:
-        width, height = entry[32:34], entry[34:36]
-        return IDENTITY_MATRIX + width + b"\0\0" + height + b"\0\0"
+        return b""
     start, stop = boxes[b"tkhd"]
     place = _MATRIX_PLACE.get(buffer[start]) if stop > start else None
     if place is None or start + place + _GEOMETRY_BYTES > stop:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from struct import Struct
 
 from leconvert.media.boxes import Span, UnsupportedClipError, box_of, broken
+from leconvert.support.errors import UnreadableSourceError
 
 CHANGES_MIDWAY = "its decoder configuration changes midway"
 
@@ -23,8 +24,6 @@ _U32 = Struct(">I")
 _U32_PAIR = Struct(">II")
 _ENTRY_LIMIT = 64
 _SELF_CONTAINED = 1
-# A data reference as every muxer writes it: one entry, which says that the media lies here.
-_THIS_FILE = bytes.fromhex("00000000 00000001 0000000c") + b"url " + bytes.fromhex("00000001")
 IDENTITY_MATRIX = b"".join(
     _U32.pack(value) for value in (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
 )
@@ -32,10 +31,49 @@ IDENTITY_MATRIX = b"".join(
 _ES_DESCRIPTOR = 3
 _DECODER_CONFIG_DESCRIPTOR = 4
 _ES_RATES_BYTES = 11  # bufferSizeDB (3), maxBitrate (4), avgBitrate (4)
-# An entry that ends in a btrt box: the header of that box, and the three numbers in it.
-_BTRT = slice(-20, -12)
-_BTRT_HEADER = b"\0\0\0\x14btrt"
-_BTRT_BYTES = 12
+_BTRT_BYTES = 12  # bufferSizeDB, maxBitrate, avgBitrate
+
+
+def entry_and_digest(
+    buffer: bytes, boxes: dict[bytes, Span], used: set[int], matrix: bytes, path: str
+) -> tuple[bytes, str]:
+    """Return the `chosen_entry` of a track and its `config_digest`."""
+    # The clips of a camera say the same but for their bit rates: it is looked at once.
+    if used == {1} and b"stsd" in boxes:
+        start, stop = boxes[b"stsd"]
+        first, last = boxes.get(b"dref", (0, 0))
+        digest = _digest_but_for_rates(
+            buffer[start : stop - _BTRT_BYTES], buffer[first:last], matrix
+        )
+        if digest is not None:
+            return buffer[start + 8 : stop], digest
+    entry = chosen_entry(buffer, boxes, used, path)
+    return entry, config_digest(entry, matrix)
+
+
+@lru_cache(maxsize=64)
+def _digest_but_for_rates(descriptions: bytes, references: bytes, matrix: bytes) -> str | None:
+    """Return the digest of the one entry of a table that ends with the rates of a ``btrt`` box.
+
+    Args:
+        descriptions: The payload of ``stsd`` without these rates.
+        references: The payload of ``dref``.
+        matrix: The display matrix.
+
+    Returns:
+        None for any other table, and for one that is refused.
+    """
+    whole = descriptions + bytes(_BTRT_BYTES)
+    buffer = whole + references
+    spans = {b"stsd": (0, len(whole)), b"dref": (len(whole), len(buffer))}
+    try:
+        entry = chosen_entry(buffer, spans, {1}, "")
+    except UnreadableSourceError:
+        return None
+    last = (b"btrt", len(entry) - 8 - _BTRT_BYTES, len(entry))
+    if len(entry) + 8 != len(whole) or _child_boxes(entry)[-1:] != [last]:
+        return None
+    return config_digest(entry, matrix)
 
 
 def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
@@ -104,8 +142,6 @@ def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path:
     if b"dref" not in boxes:
         return
     start, stop = boxes[b"dref"]
-    if buffer[start:stop] == _THIS_FILE and number == 1:
-        return
     if stop - start < 8:
         raise broken(path, "its data reference is cut off")
     count = _U32.unpack_from(buffer, start + 4)[0]
@@ -137,17 +173,7 @@ def config_digest(entry: bytes, matrix: bytes) -> str:
     Bit rates (``btrt``, and those inside ``esds``), buffer sizes and the name of the compressor do
     not count. A display matrix that turns or mirrors the picture does.
     """
-    # The clips of a camera differ in their bit rates alone: without these the digest is known.
-    if entry[_BTRT] == _BTRT_HEADER and _ends_with_btrt(entry[:-_BTRT_BYTES]):
-        entry = entry[:-_BTRT_BYTES] + bytes(_BTRT_BYTES)
     return _digest(entry, matrix)
-
-
-@lru_cache(maxsize=64)
-def _ends_with_btrt(entry: bytes) -> bool:
-    """Tell whether an entry, given up to the rates, ends in a box of its own with them."""
-    boxes = _child_boxes(entry + bytes(_BTRT_BYTES))
-    return bool(boxes) and boxes[-1][:2] == (b"btrt", len(entry) - len(_BTRT_HEADER))
 
 
 @lru_cache(maxsize=64)
