@@ -20,7 +20,6 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import rows_of, v3
 from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.dataset.scan import scan_source
-from leconvert.media.encode import encode_clip
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, parse_frames
 from leconvert.model.values import LayoutOptions, stream_of_camera
@@ -30,6 +29,7 @@ from leconvert.run.proof import verify_pair
 from leconvert.run.proof.files import reason_to_keep
 from leconvert.support.errors import FindingsError, PlanMismatchError, TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset
+from leconvert.testing.encode import encode_clip
 
 CAMERA = "observation.images.top"
 BYTES = ProofOptions(verify="bytes")

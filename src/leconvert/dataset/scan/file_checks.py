@@ -84,7 +84,7 @@ class ClipCheck:
 
     def __call__(self, clip: media.ClipIndex, notes: ObservationLog) -> None:
         """Say where a clip differs from the declaration."""
-        step = clip.decoded.step if isinstance(clip.decoded, range) and clip.num_samples > 1 else 0
+        step = clip.step if clip.num_samples > 1 else 0
         kind = (clip.config_key, clip.timescale, step)
         differences = self._known.get(kind)
         if differences is None:
