@@ -4,13 +4,11 @@ Everything here takes files and plain values. Rows are copied unless a repair sa
 images in rows are never decoded. Nothing is synced to disk unless that is asked for.
 """
 
+from leconvert.tables.data_file import DataFile
 from leconvert.tables.footers import (
-    DataFooter,
     OpenedTable,
     open_parquet,
-    read_data_footer,
     read_data_schema,
-    read_schema_and_rows,
     row_group_rows,
 )
 from leconvert.tables.join import (
@@ -33,7 +31,7 @@ from leconvert.tables.lerobot_reader import (
     list_sizes,
     read_by_lerobot,
 )
-from leconvert.tables.parquet_copy import DataFile, ExpectedCopies, StoredGroups, StoredRanges
+from leconvert.tables.parquet_copy import ExpectedCopies, StoredGroups, StoredRanges
 from leconvert.tables.schemas import (
     align_table,
     deserialize_schema,
@@ -46,7 +44,6 @@ from leconvert.tables.schemas import (
 __all__ = [
     "LANGUAGE_COLUMNS",
     "DataFile",
-    "DataFooter",
     "ExpectedCopies",
     "JoinedTable",
     "LastTable",
@@ -68,10 +65,8 @@ __all__ = [
     "output_schema",
     "read_by_lerobot",
     "read_columns",
-    "read_data_footer",
     "read_data_schema",
     "read_rows",
-    "read_schema_and_rows",
     "regrouped",
     "repaired_schema",
     "replace_columns",

@@ -33,15 +33,16 @@ from leconvert.tables.arrow import (
     list_values,
 )
 from leconvert.tables.footers import (
+    FOOTERS,
     MAGIC,
     TRAILER_BYTES,
+    FileFooter,
     OpenedTable,
     open_parquet,
     row_group_rows,
     unreadable,
 )
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
-from leconvert.tables.raw_footer import FileFooter
 from leconvert.tables.schemas import align_table
 
 __all__ = [
@@ -710,11 +711,11 @@ class _Join:
     def _end_encoding(self) -> None:
         if self._encoder is None:
             return
-        footer = self._copier.footers.read(self._encoder.finish())
+        footer = FOOTERS.read(self._encoder.finish())
         self._encoder = None
         for group in footer.row_groups:
             # Arrow put the row groups one behind the other, as they are here.
-            start = self._encoder_start + group.numbers.start[0] - RowGroupEncoder.OFFSET_BYTES
+            start = self._encoder_start + group.chunk(0).start - RowGroupEncoder.OFFSET_BYTES
             self._entries.append(self._copier.writer.row_group(group, start))
 
     def _close_source(self) -> None:
@@ -796,10 +797,8 @@ class _Source:
     def _row_group_starts(self) -> IntArray:
         """First row of each row group and, last, the number of rows; shape (G + 1,)."""
         if self._starts is None:
-            if isinstance(self.footer, str):
-                rows = row_group_rows(self.path)
-            else:
-                rows = [group.rows for group in self.footer.row_groups]
+            footer = self.footer
+            rows = row_group_rows(self.path) if isinstance(footer, str) else footer.rows
             self._starts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
         return self._starts
 

@@ -84,18 +84,18 @@ class KeptTable:
         if read_bytes:
             both = (self._theirs.descriptor, self._theirs.path), (file.table.descriptor, file.path)
             yield from _same_bytes(both, path, episode, stream)
-        if file.counts.rows != span.length:
-            has = str(file.counts.rows)
+        if file.rows != span.length:
+            has = str(file.rows)
             yield Difference("rows", path, str(span.length), has, episode, stream)
             return
         try:
-            if "index" in file.counts.columns:
-                wanted = np.arange(span.first_index, span.first_index + span.length)
-                yield from _same_numbers("index", wanted, self._numbers("index"), path, episode)
-            if "episode_index" in file.counts.columns and not self._is_of(span.position):
-                wanted = np.full(span.length, span.position)
-                found = file.decoded_numbers("episode_index")
-                yield from _same_numbers("episode_index", wanted, found, path, episode)
+            wanted = {
+                "index": np.arange(span.first_index, span.first_index + span.length),
+                "episode_index": np.full(span.length, span.position),
+            }
+            columns = [column for column in wanted if column in file.columns]
+            for column, found in zip(columns, file.numbers(*columns), strict=True):
+                yield from _same_numbers(column, wanted[column], found, path, episode)
             table = None
             if rules.computes(episode):
                 with closing(tables.open_parquet(file.path)) as rows:
@@ -123,21 +123,6 @@ class KeptTable:
         if not differences:
             schemas.note_right(found, wanted, is_kept=True)
         yield from differences
-
-    def _numbers(self, column: str) -> npt.NDArray[Any]:
-        """Return a column; from its dictionary alone only where its bytes are the source's."""
-        if self._ours.is_column_of(column, self._theirs):
-            return self._ours.numbers(column)
-        return self._ours.decoded_numbers(column)
-
-    def _is_of(self, episode: int) -> bool:
-        """Tell whether the bytes of ``episode_index`` are the source's, and say this alone."""
-        column, file = "episode_index", self._ours
-        return (
-            file.null_count(column) == 0
-            and file.is_column_of(column, self._theirs)
-            and file.distinct(column) == [episode]
-        )
 
 
 def _same_numbers(
