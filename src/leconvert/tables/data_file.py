@@ -155,6 +155,16 @@ class DataFile:
         except ThriftError:
             return False
 
+    def is_column_of(self, column: str, other: OpenedTable) -> bool:
+        """Tell whether a file with the same footer has the same bytes of a column."""
+        leaf = self.footer.schema.places.get(column)
+        if leaf is None or self._group is None:
+            return False
+        chunk = self._group.chunk(leaf)
+        start, size = chunk.start, chunk.compressed_bytes
+        (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
+        return ours[at : at + size] == theirs[there : there + size]
+
     def lengths(self, schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
         """Return the lengths of the lists in columns whose type does not say them.
 
@@ -193,7 +203,8 @@ class DataFile:
         """Return columns of one number a row, shape (rows,); a list of one counts as its number."""
         found: list[Numbers] = []
         for column, chunked in zip(columns, self._read(*columns), strict=True):
-            values = chunked.combine_chunks()
+            is_one = chunked.num_chunks == 1
+            values = chunked.chunk(0) if is_one else chunked.combine_chunks()
             if is_list(values.type) and _lengths_of(chunked) == (1,):
                 values = list_values(values)
             kind = values.type

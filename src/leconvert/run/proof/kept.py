@@ -2,8 +2,8 @@
 
 Whether a file is one is seen from both files alone: they have the same size and the same header or
 footer. Then nothing in it was joined or written anew, and what is left to compare is whether it
-serves the result: the times of its frames, the columns and the numbers of its rows; and with
-``--bytes`` every byte.
+serves the result: the times of its frames, its columns, the range of ``index``; and with
+``--bytes`` the number of each row and every byte.
 """
 
 from __future__ import annotations
@@ -93,9 +93,14 @@ class KeptTable:
                 "index": np.arange(span.first_index, span.first_index + span.length),
                 "episode_index": np.full(span.length, span.position),
             }
-            columns = [column for column in wanted if column in file.columns]
-            for column, found in zip(columns, file.numbers(*columns), strict=True):
-                yield from _same_numbers(column, wanted[column], found, path, episode)
+            columns = [
+                column
+                for column, numbers in wanted.items()
+                if column in file.columns and (read_bytes or not self._has_range(column, numbers))
+            ]
+            if columns:
+                for column, found in zip(columns, file.numbers(*columns), strict=True):
+                    yield from _same_numbers(column, wanted[column], found, path, episode)
             table = None
             if rules.computes(episode):
                 with closing(tables.open_parquet(file.path)) as rows:
@@ -107,6 +112,16 @@ class KeptTable:
         if table is not None:
             for what, expected, have in compare_computed_stats(span, table, rules):
                 yield Difference(what, path, str(expected), str(have), episode, stream)
+
+    def _has_range(self, column: str, wanted: IntArray) -> bool:
+        """Tell whether a column is the source's, and states the least and greatest that it must."""
+        file = self._ours
+        return (
+            len(wanted) > 0
+            and file.null_count(column) == 0
+            and file.extremes.get(column) == (wanted[0], wanted[-1])
+            and file.is_column_of(column, self._theirs)
+        )
 
     def compare_columns(
         self, path: str, schemas: DataSchemas, position: int

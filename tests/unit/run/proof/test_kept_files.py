@@ -130,6 +130,21 @@ def test_numbers_of_rows_are_read_not_taken_from_what_the_footer_or_a_dictionary
     assert found[0].startswith((f"{KEPT_TABLE}: column {column!r}", f"{KEPT_TABLE}: readable rows"))
 
 
+def test_kept_rows_whose_order_is_wrong_are_found_where_bytes_are_compared(
+    pair: tuple[Path, Path],
+) -> None:
+    source, result = pair
+    wrong = pa.array([8, 10, 9, 11, 12], pa.int64())
+    put_into_both(
+        source,
+        result,
+        lambda: edit_table(source, 1, lambda table: with_column(table, "index", wrong)),
+    )
+    # A footer states the least and the greatest alone.
+    assert differences(result, source, "structure") == []
+    assert f"{KEPT_TABLE}: column 'index', row 1" in differences(result, source, "bytes")
+
+
 @pytest.mark.usefixtures("reading")
 @pytest.mark.parametrize("values", [[2] * 5, [1, 1, 1, 1, 2], [1, 1, None, 1, 1]])
 def test_kept_rows_that_name_other_episodes_are_found(
