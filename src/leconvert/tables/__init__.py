@@ -12,7 +12,6 @@ from leconvert.tables.footers import (
     row_group_rows,
 )
 from leconvert.tables.join import (
-    JoinedTable,
     LastTable,
     RowRange,
     RowRepair,
@@ -31,7 +30,7 @@ from leconvert.tables.lerobot_reader import (
     list_sizes,
     read_by_lerobot,
 )
-from leconvert.tables.parquet_copy import ExpectedCopies, StoredGroups, StoredRanges
+from leconvert.tables.parquet_copy import CREATED_BY, StoredGroups, TableCopier
 from leconvert.tables.schemas import (
     align_table,
     deserialize_schema,
@@ -42,17 +41,16 @@ from leconvert.tables.schemas import (
 )
 
 __all__ = [
+    "CREATED_BY",
     "LANGUAGE_COLUMNS",
     "DataFile",
-    "ExpectedCopies",
-    "JoinedTable",
     "LastTable",
     "OpenedTable",
     "Reading",
     "RowRange",
     "RowRepair",
     "StoredGroups",
-    "StoredRanges",
+    "TableCopier",
     "align_table",
     "declaration_of",
     "deserialize_schema",

@@ -56,7 +56,6 @@ from leconvert.tables.thrift import (
 )
 
 __all__ = [
-    "ExpectedCopies",
     "SequentialOutput",
     "StoredGroups",
     "StoredRanges",
@@ -384,6 +383,14 @@ class TableCopier:
                 return f"column {b'.'.join(leaf.path).decode(errors='replace')}: {reason}"
         return CopyPlan(group, _ranges_of(chunks))
 
+    def would_copy(self, path: str, rows: int) -> bool:
+        """Tell whether an episode that needs no repair is copied from its file as it stands."""
+        with OpenedTable(path) as table:
+            footer = self.footer_of(table)
+            if isinstance(footer, str):
+                return False
+            return not isinstance(self.plan(table, footer, None, rows), str)
+
     def _compare(self, footer: FileFooter, path: str) -> str | None:
         """Say why the columns of a file are not those of the result; None where they are."""
         found = read_data_schema(path)
@@ -620,23 +627,3 @@ def _schema_and_writer(schema_raw: bytes, tail: bytes) -> tuple[pa.Schema, Foote
         return schema, FooterWriter(schema)
     except pa.ArrowException as error:
         raise ThriftError(str(error)) from error
-
-
-class ExpectedCopies:
-    """Says again what :func:`~leconvert.tables.join.join_tables` decided of a source."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._copier = TableCopier(schema)
-
-    @staticmethod
-    def can_say(created_by: str) -> bool:
-        """Tell whether a file is of this version; another may have decided otherwise."""
-        return created_by.encode() == CREATED_BY
-
-    def is_due(self, source: str, rows: int) -> bool:
-        """Tell whether an episode that needs no repair is copied from its file as it stands."""
-        with OpenedTable(source) as table:
-            footer = self._copier.footer_of(table)
-            if isinstance(footer, str):
-                return False
-            return not isinstance(self._copier.plan(table, footer, None, rows), str)
