@@ -11,17 +11,7 @@ from leconvert.tables.footers import (
     read_data_schema,
     row_group_rows,
 )
-from leconvert.tables.join import (
-    LastTable,
-    RowRange,
-    RowRepair,
-    join_tables,
-    read_columns,
-    read_rows,
-    regrouped,
-    repaired_schema,
-    replace_columns,
-)
+from leconvert.tables.join import LastTable, RowRange, join_tables, read_columns, read_rows
 from leconvert.tables.lerobot_reader import (
     LANGUAGE_COLUMNS,
     Reading,
@@ -31,6 +21,8 @@ from leconvert.tables.lerobot_reader import (
     read_by_lerobot,
 )
 from leconvert.tables.parquet_copy import CREATED_BY, StoredGroups, TableCopier
+from leconvert.tables.rewrite import regrouped, replace_columns
+from leconvert.tables.row_repair import RowRepair, repaired_schema
 from leconvert.tables.schemas import (
     align_table,
     deserialize_schema,

@@ -239,10 +239,6 @@ def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
     return {"shape": list(shape), "dtype": dtype, "_type": f"Array{depth}D"}
 
 
-# ------------------------------------------------------------------------------------------------
-# Bring the rows of one episode to the schema of the file that they are written to.
-
-
 def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:
     """Return ``table`` with the columns, order and types of ``schema``.
 
