@@ -229,7 +229,7 @@ def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
         reader.close()
 
 
-_REQUIRED_FIELD, _REPEATED_FIELD = 0, 2
+_REQUIRED_FIELD, _OPTIONAL_FIELD, _REPEATED_FIELD = range(3)
 # Fields of SchemaElement.
 _PHYSICAL, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _ID, _LOGICAL = 1, 3, 4, 5, 6, 9, 10
 
@@ -382,6 +382,9 @@ def _schema_element(reader: CompactReader) -> _Element:
         converted = ONLY_LOGICAL if converted is not None or _LOGICAL in facts else None
     if not isinstance(repetition, int) or not isinstance(children, int) or children < 0:
         raise ThriftError("an element of the schema has fields of other types")
+    # Arrow would take another for required, and end the process at the histograms of its levels.
+    if repetition not in (_REQUIRED_FIELD, _OPTIONAL_FIELD, _REPEATED_FIELD):
+        raise ThriftError("an element of the schema is neither required, optional nor repeated")
     if physical is not None and not isinstance(physical, int):
         raise ThriftError("an element of the schema has a type that is no number")
     return _Element(name, physical, converted, repetition, children, tuple(facts.items()))

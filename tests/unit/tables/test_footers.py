@@ -367,6 +367,10 @@ def schema(*elements: bytes) -> bytes:
             schema(element(b"root", children=1, kind=None), field(5, I64, zigzag(2)) + b"\0"),
             "fields of other types",
         ),
+        (
+            schema(element(b"root", children=1, kind=None), field(3, I32, zigzag(-1)) + b"\0"),
+            "neither required, optional nor repeated",
+        ),
     ],
 )
 def test_a_schema_that_is_none_is_refused_with_a_reason(raw: bytes, reason: str) -> None:
