@@ -24,7 +24,6 @@ from leconvert.tables.footers import (
     FOOTERS,
     MAGIC,
     TRAILER_BYTES,
-    FileFooter,
     OpenedTable,
     open_parquet,
     row_group_rows,
@@ -208,14 +207,12 @@ class JoinedTable(NamedTuple):
         rows: Rows of the file.
         row_groups: Row groups of the file, one an episode.
         copied_row_groups: How many of them are copies of the source's pages.
-        reencoded: Path and reason of each of the others.
     """
 
     size_bytes: int
     rows: int
     row_groups: int
     copied_row_groups: int = 0
-    reencoded: tuple[tuple[str, str], ...] = ()
 
 
 def join_tables(
@@ -336,7 +333,6 @@ class _Join:
         self._entries: list[bytes] = []
         self._rows = 0
         self._copied = 0
-        self._reencoded: list[tuple[str, str]] = []
         # The file that is open, and what it is called. It may serve many episodes in a row, and
         # its footer is long then.
         self._source_name, self._source = ("", None) if last is None else last.take()
@@ -362,16 +358,9 @@ class _Join:
             path = episode.path if where is None else where()
             source = self._source = _Source(path, self._copier, self._buffer_bytes)
             self._source_name = episode.path
-        if episode.repair is not None:
-            reason: str | None = "its rows are repaired"
-        elif isinstance(source.footer, str):
-            reason = source.footer
-        else:
-            reason = self._copy(source, source.footer, episode)
-        if reason is not None:
-            self._reencoded.append((episode.path, reason))
-        if reason is not None or self._on_table is not None:
-            self._decode(source, episode, encode=reason is not None)
+        is_copied = episode.repair is None and self._copy(source, episode)
+        if not is_copied or self._on_table is not None:
+            self._decode(source, episode, encode=not is_copied)
         self._rows += episode.rows
         if episode.first is None:
             self._close_source()
@@ -390,25 +379,26 @@ class _Join:
             self._rows,
             len(self._entries),
             self._copied,
-            tuple(self._reencoded),
         )
 
-    def _copy(self, source: _Source, footer: FileFooter, episode: RowRange) -> str | None:
-        """Copy an episode's row group, or say why that cannot be."""
-        group = None
+    def _copy(self, source: _Source, episode: RowRange) -> bool:
+        """Copy an episode's row group; False where that cannot be."""
+        footer, group = source.footer, None
+        if isinstance(footer, str):
+            return False
         if episode.first is not None:
             group = source.row_group_of(episode.first, episode.rows)
-            if group is None:
-                return "it shares a row group, or has several"
+            if group is None:  # it shares one, or has several
+                return False
         plan = self._copier.plan(source.opened, footer, group, episode.rows)
         if isinstance(plan, str):
-            return plan
+            return False
         self._end_encoding()
         self._entries.append(self._copier.writer.row_group(plan.row_group, self._output.position))
         for start, size in plan.ranges:
             self._output.copy(source.opened, start, size)
         self._copied += 1
-        return None
+        return True
 
     def _decode(self, source: _Source, episode: RowRange, *, encode: bool) -> None:
         """Read an episode's rows; show them to whoever asked, and encode them where wanted."""

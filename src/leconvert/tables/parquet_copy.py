@@ -383,13 +383,12 @@ class TableCopier:
                 return f"column {b'.'.join(leaf.path).decode(errors='replace')}: {reason}"
         return CopyPlan(group, _ranges_of(chunks))
 
-    def would_copy(self, path: str, rows: int) -> bool:
-        """Tell whether an episode that needs no repair is copied from its file as it stands."""
+    def reason_against(self, path: str, rows: int) -> str | None:
+        """Say why an episode that has a file for itself is not copied; None where it is."""
         with OpenedTable(path) as table:
             footer = self.footer_of(table)
-            if isinstance(footer, str):
-                return False
-            return not isinstance(self.plan(table, footer, None, rows), str)
+            plan = footer if isinstance(footer, str) else self.plan(table, footer, None, rows)
+        return plan if isinstance(plan, str) else None
 
     def _compare(self, footer: FileFooter, path: str) -> str | None:
         """Say why the columns of a file are not those of the result; None where they are."""

@@ -199,11 +199,7 @@ def _is_list_entry(entry: Any) -> bool:
 
 
 def _can_be_image(arrow_type: pa.DataType) -> bool:
-    if (
-        pa.types.is_binary(arrow_type)
-        or pa.types.is_large_binary(arrow_type)
-        or pa.types.is_binary_view(arrow_type)
-    ):
+    if is_binary(arrow_type):
         return True
     if not pa.types.is_struct(arrow_type):
         return False

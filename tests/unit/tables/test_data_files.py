@@ -15,6 +15,7 @@ from leconvert.support.errors import InterruptedRunError, TargetError, Unreadabl
 from leconvert.tables import (
     DataFile,
     RowRange,
+    TableCopier,
     deserialize_schema,
     join_tables,
     output_schema,
@@ -153,8 +154,8 @@ def test_how_a_source_was_stored_does_not_show_in_what_is_encoded_again(tmp_path
         ranges = write_episodes(folder, [50, 3000], **options)
         result = join_tables(ranges, folder / "joined", schema=schema)
         assert result.copied_row_groups == 0
-        assert [path for path, _ in result.reencoded] == [episode.path for episode in ranges]
-        assert all(reason in said for _, said in result.reencoded)
+        for episode in ranges:
+            assert reason in str(TableCopier(schema).reason_against(episode.path, episode.rows))
         digests.add(digest(folder / "joined"))
     assert len(digests) == 1
 

@@ -36,12 +36,11 @@ def test_a_copy_is_due_exactly_where_the_join_made_one(
     with pq.ParquetFile(target) as file:
         assert file.metadata.created_by.encode() == CREATED_BY
         copier = TableCopier(file.schema_arrow)
-    assert copier.would_copy(source, rows) is (result.copied_row_groups == 1)
-    assert result.reencoded == () or len(result.reencoded) == 1
+    assert (copier.reason_against(source, rows) is None) is (result.copied_row_groups == 1)
     # Of another number of rows nothing can have been copied.
-    assert not copier.would_copy(source, rows + 1)
+    assert copier.reason_against(source, rows + 1)
 
 
 def test_a_source_that_is_gone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match="does not exist"):
-        TableCopier(ROWS.schema).would_copy(str(tmp_path / "gone"), 3)
+        TableCopier(ROWS.schema).reason_against(str(tmp_path / "gone"), 3)

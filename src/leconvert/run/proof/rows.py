@@ -513,7 +513,7 @@ def compare_rows(
                 and file.metadata.created_by.encode() == tables.CREATED_BY
             ):
                 copier = copier or tables.TableCopier(file.schema_arrow)
-                if copier.would_copy(span.source, span.length):
+                if copier.reason_against(span.source, span.length) is None:
                     what = "stored form of the row group"
                     yield differs(what, "the source's bytes", "other bytes of equal values", span)
 
