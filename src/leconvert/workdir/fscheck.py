@@ -111,12 +111,12 @@ _NEEDS = {
 }
 _CANNOT = "cannot work here: put the work dir elsewhere"
 # Of these one is enough for one host: see `leconvert.workdir.exclusion`.
-_EXCLUSIVE = frozenset({Promise.LINK, Promise.NO_REPLACE, Promise.LOCK})
+_EXCLUSIVE = frozenset({Promise.LINK, Promise.LOCK})
 _ALONE = "one host only: start no worker on a second one"
 _OTHERWISE = {
     Promise.WRITE: _CANNOT,
     Promise.CREATE: _CANNOT,
-    Promise.LINK: "one host only; its renames decide, or a lock",
+    Promise.LINK: "one host only, whose processes take turns under a lock",
     Promise.FOLDER: _CANNOT,
     Promise.REPLACE: _CANNOT,
     Promise.MOVE: "cannot put a result in place here",

@@ -72,8 +72,8 @@ def test_without_hard_links_one_host_may_work_and_without_exchange_several(
     assert fitness_of(probe_folder(tmp_path, fs=no_flags)) is Fitness.SEVERAL_HOSTS
 
 
-def test_with_neither_links_nor_exclusive_renames_nor_locks_nothing_works() -> None:
-    exclusive = (Promise.LINK, Promise.NO_REPLACE, Promise.LOCK)
+def test_with_neither_links_nor_locks_nothing_works() -> None:
+    exclusive = (Promise.LINK, Promise.LOCK)
     lacking = [Finding(promise, False) for promise in exclusive]
     assert fitness_of(lacking) is Fitness.NONE
     for promise in exclusive:
