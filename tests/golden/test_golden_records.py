@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from leconvert.model.values import Batch, Shard
-from leconvert.run.leasing import WorkerIdentity, list_batches, read_done, read_failed, read_workers
+from leconvert.run.leasing import WorkerIdentity, list_batches, read_done, read_failed
 from leconvert.run.leasing.leases import LeaseLogFiles, LeaseStore
 from leconvert.run.leasing.state import BatchState, Generation, Outcome
 from leconvert.support.errors import WorkDirError
-from leconvert.workdir.activity import JobRecord, read_invocations, read_jobs, read_probe
+from leconvert.workdir.activity import (
+    JobRecord,
+    read_invocations,
+    read_jobs,
+    read_probe,
+    read_workers,
+)
 from leconvert.workdir.exclusion import read_one_host
 from leconvert.workdir.identity import HostIdentity
 from leconvert.workdir.journal import Journal, PackStep
