@@ -30,10 +30,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import import_module
-from types import TracebackType
-from typing import IO, NoReturn, Self
+from typing import NoReturn
 
 __all__ = [
     "ForkedProcess",
@@ -53,24 +52,20 @@ _UNKNOWN_CODE = 255
 
 
 def start_python(
-    module: str,
-    arguments: Sequence[str] = (),
-    *,
-    stdin: int,
-    stdout: int | IO[bytes],
-    stderr: int,
+    module: str, arguments: Sequence[str], files: tuple[int, int, int]
 ) -> PythonProcess:
     """Start ``python -P -m MODULE ARGUMENTS``, by a fork where there is a server.
 
     Args:
-        stdin, stdout, stderr: As for `subprocess.Popen`.
+        files: Descriptors of its standard input, output and error output; they stay open here.
 
     Raises:
         OSError: No process can be started.
     """
     if _server is not None:
         with suppress(ConnectionError, EOFError):  # the server was killed
-            return _server.start([module, *arguments], stdin, stdout, stderr)
+            return _server.start([module, *arguments], files)
+    stdin, stdout, stderr = files
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=stdin,
@@ -83,31 +78,11 @@ def start_python(
 class ForkedProcess:
     """A process that the server started; it has what is used of `subprocess.Popen`."""
 
-    def __init__(
-        self, server: _Server, pid: int, told: int, stdin: int | None, stdout: int | None
-    ) -> None:
+    def __init__(self, server: _Server, pid: int, told: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self.stdin = None if stdin is None else os.fdopen(stdin, "wb")
-        self.stdout = None if stdout is None else os.fdopen(stdout, "rb")
         self._server = server
         self._told = told
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close its pipes and wait for it."""
-        for pipe in (self.stdout, self.stdin):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        self.wait()
 
     def poll(self) -> int | None:
         """Return its code if it has ended; a signal that killed it as a negative number."""
@@ -157,51 +132,30 @@ class _Server:
         self._requests = requests
         self._is_used = False
 
-    def start(
-        self, words: Sequence[str], stdin: int, stdout: int | IO[bytes], stderr: int
-    ) -> ForkedProcess:
+    def start(self, words: Sequence[str], files: tuple[int, int, int]) -> ForkedProcess:
         """Have a process started.
 
         Each answer comes over the pipe of its process, so that threads may ask at the same time,
         and an interrupt leaves no answer that another would take for his.
         """
-        with ExitStack() as passed_on, ExitStack() as kept:
-            theirs: list[int] = []
-            ours: list[int | None] = []
-
-            def pipe(theirs_is_read: bool) -> tuple[int, int]:
-                ends = os.pipe()
-                their_end, our_end = ends if theirs_is_read else ends[::-1]
-                passed_on.callback(os.close, their_end)
-                kept.callback(os.close, our_end)
-                return their_end, our_end
-
-            for given, is_read in ((stdin, True), (stdout, False), (stderr, False)):
-                our_end = None
-                if given == subprocess.PIPE:
-                    their_end, our_end = pipe(is_read)
-                elif given == subprocess.DEVNULL:
-                    their_end = os.open(os.devnull, os.O_RDWR)
-                    passed_on.callback(os.close, their_end)
-                elif given == subprocess.STDOUT:
-                    their_end = theirs[1]
-                else:
-                    their_end = given if isinstance(given, int) else given.fileno()
-                theirs.append(their_end)
-                ours.append(our_end)
-            their_end, told = pipe(theirs_is_read=False)
-            self._is_used = True
-            request = json.dumps({"start": words}).encode()
-            socket.send_fds(self._requests, [request], [*theirs, their_end])
-            passed_on.close()
+        told, tells = os.pipe()
+        try:
+            try:
+                self._is_used = True
+                request = json.dumps({"start": words}).encode()
+                socket.send_fds(self._requests, [request], [*files, tells])
+            finally:
+                os.close(tells)
             said = os.read(told, _NUMBER.size)
             if not said:
                 raise EOFError("the server ended")
             (pid,) = _NUMBER.unpack(said)
             if pid < 0:
                 raise OSError(-pid, os.strerror(-pid))
-            kept.pop_all()
-            return ForkedProcess(self, pid, told, ours[0], ours[1])
+            return ForkedProcess(self, pid, told)
+        except BaseException:
+            os.close(told)
+            raise
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to a process that it started, which may have ended meanwhile.
