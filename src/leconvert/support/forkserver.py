@@ -122,11 +122,9 @@ class ForkedProcess:
         return self.returncode
 
 
-# ------------------------------------------------------------------------------------------------
-# The server, as the program sees it.
-
-
 class _Server:
+    """The server, as the program sees it; `_serve` is what it does itself."""
+
     def __init__(self, pid: int, requests: socket.socket) -> None:
         self._pid = pid
         self._requests = requests
@@ -231,10 +229,6 @@ def _has_one_thread() -> bool:
         return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
     except OSError:
         return False
-
-
-# ------------------------------------------------------------------------------------------------
-# The server itself.
 
 
 def _serve(requests: socket.socket) -> NoReturn:

@@ -32,10 +32,6 @@ from leconvert.support.forkserver import serves_forks, start_python
 __all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
 
 
-# ------------------------------------------------------------------------------------------------
-# Does storage make a thread wait, or does it compute? Many threads help only in the first case.
-
-
 THREADS_THAT_WAIT = 16
 """Requests to have under way at a time where each is answered late, as over a network."""
 
@@ -83,10 +79,6 @@ class Latency:
     def dominates(self) -> bool:
         """Whether it waited for half of the time or more."""
         return is_waiting(self.cpu_seconds, self.wall_seconds)
-
-
-# ------------------------------------------------------------------------------------------------
-# Who does which piece of a long job: this thread, threads that wait, or processes that compute.
 
 
 type Piece = tuple[Any, ...]

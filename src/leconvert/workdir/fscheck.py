@@ -1,9 +1,17 @@
 """What a file system promises: tried by one host, and by two that share a folder.
 
 What one host can see by itself is tried by the real operations in a folder of its own. What only a
-second host can see (links, locks, names, delays) is tried by two that follow one script and talk
-through files in the folder in question. What leconvert does where a promise does not hold is
+second host can see (links, locks, names, delays) is tried by two that follow one script: the leader
+says what to do, the peer does it and tells. What leconvert does where a promise does not hold is
 decided here too, from plain values.
+
+**How two hosts talk** that share nothing but the folder in question: a message is a file,
+``<role>-<number>.json``, made under another name and renamed. The receiver lists the folder, which
+no file system answers wrongly for long, and then opens the file; it never looks a name up before it
+was listed. Nothing here needs what is being probed: no link, no lock.
+
+**No two clocks are compared.** A delay is measured by the peer alone: from the moment that it read
+the leader's word that something was done until it sees it done.
 """
 
 from __future__ import annotations
@@ -46,10 +54,6 @@ __all__ = [
     "lead",
     "probe_folder",
 ]
-
-
-# ------------------------------------------------------------------------------------------------
-# What leconvert needs of a file system, and what it does where a promise does not hold; pure.
 
 
 class Need(StrEnum):
@@ -212,10 +216,6 @@ class CheckReport:
         }
 
 
-# ------------------------------------------------------------------------------------------------
-# One host: each probe tries the real operation.
-
-
 _PREFIX = ".leconvert-check-"
 
 
@@ -376,15 +376,6 @@ _PROBES: dict[Promise, Callable[[Path, FileSystem], str]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------
-# How two hosts talk when they share nothing but the folder in question.
-#
-# A message is a file, ``<role>-<number>.json``, made under another name and renamed. The receiver
-# lists the folder, which no file system answers wrongly for long, and then opens the file; it
-# never looks a name up before it was listed. Nothing here needs what is being probed: no link, no
-# lock.
-
-
 _POLL_SECONDS = 0.002
 _SESSION = re.compile(r"\.leconvert-check-peer-[A-Za-z0-9_-]+\Z")
 
@@ -469,10 +460,6 @@ class Channel:
         except (OSError, ValueError):
             return None  # not quite there yet: the next look will tell
         return found if isinstance(found, dict) else None
-
-
-# ------------------------------------------------------------------------------------------------
-# What a leader may ask of its peer, and what both do in a race.
 
 
 LATE_SECONDS = 45.0
@@ -612,13 +599,6 @@ def _read(channel: Channel, path: Path) -> bytes | None:
         return channel.fs.read_bytes(path)
     except OSError:
         return None
-
-
-# ------------------------------------------------------------------------------------------------
-# The script that two hosts play: the leader says what to do, the peer does it and tells.
-#
-# No two clocks are compared. A delay is measured by the peer alone: from the moment that it read
-# the leader's word that something was done until it sees it done.
 
 
 _PINGS = 10

@@ -17,6 +17,9 @@ the record beside its lock every few seconds (`BEAT_SECONDS`). Who finds the loc
 record by its own monotonic clock: if it changes, the holder lives, and that is an error at once; as
 long as it does not, the lock is tried again, for as long as the caller wants. No two hosts' clocks
 are compared, and nobody takes a lock away: only the kernel and the server give it.
+
+The two ways to wait that leases share with locks are here as well: `PeriodicTask`, of which
+heartbeats are made, and `Backoff`, the pauses of a worker whose disk fails.
 """
 
 from __future__ import annotations
@@ -62,10 +65,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# A thread that does something at intervals: what heartbeats of leases and of locks are made of.
-
-
 def wait_for(stop: threading.Event, seconds: float) -> bool:
     """Wait for an event or so many seconds, and say whether it is set."""
     return stop.wait(seconds)
@@ -104,10 +103,6 @@ class PeriodicTask:
         while not self._waiter(self._stop, self._interval_seconds):
             if not self._call():
                 return
-
-
-# ------------------------------------------------------------------------------------------------
-# One planner, one packer and one swap of a target at a time, held by `filelock`.
 
 
 BEAT_SECONDS = 3.0
@@ -381,10 +376,6 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
         path=str(path),
         next_step=f"Wait for it, or stop it; the {role} continues where it was.",
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# How long a worker bears a disk that fails, before it gives up; pure.
 
 
 _FIRST_PAUSE_SECONDS = 1.0

@@ -14,10 +14,6 @@ from leconvert.support.errors import EngineError, InterruptedRunError, UsageErro
 from leconvert.support.forkserver import PythonProcess, start_python
 from leconvert.workdir.records import RunPaths
 
-# ------------------------------------------------------------------------------------------------
-# What a worker said last, for whoever asks why it ended.
-
-
 _LAST_LINES = 3
 _LAST_BYTES = 4096
 
@@ -31,10 +27,6 @@ def last_words(log: Path) -> str:
     except OSError:
         return "no output"
     return " / ".join(said[-_LAST_LINES:]) or "no output"
-
-
-# ------------------------------------------------------------------------------------------------
-# Workers as processes of this machine, each with a log of its own.
 
 
 _GRACE_SECONDS = 30.0
