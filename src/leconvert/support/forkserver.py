@@ -78,10 +78,9 @@ def start_python(
 class ForkedProcess:
     """A process that the server started; it has what is used of `subprocess.Popen`."""
 
-    def __init__(self, server: _Server, pid: int, told: int) -> None:
+    def __init__(self, pid: int, told: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._server = server
         self._told = told
 
     def poll(self) -> int | None:
@@ -103,7 +102,8 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            self._server.signal(self.pid, number)
+            with suppress(ProcessLookupError):  # it ended at this moment
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -140,8 +140,7 @@ class _Server:
         try:
             try:
                 self._is_used = True
-                request = json.dumps({"start": words}).encode()
-                socket.send_fds(self._requests, [request], [*files, tells])
+                socket.send_fds(self._requests, [json.dumps(words).encode()], [*files, tells])
             finally:
                 os.close(tells)
             said = os.read(told, _NUMBER.size)
@@ -150,22 +149,10 @@ class _Server:
             (pid,) = _NUMBER.unpack(said)
             if pid < 0:
                 raise OSError(-pid, os.strerror(-pid))
-            return ForkedProcess(self, pid, told)
+            return ForkedProcess(pid, told)
         except BaseException:
             os.close(told)
             raise
-
-    def signal(self, pid: int, number: int) -> None:
-        """Send a signal to a process that it started, which may have ended meanwhile.
-
-        The server knows which of its processes it has not waited for. Where it was killed, a
-        process that has not told its end lives.
-        """
-        try:
-            self._requests.send(json.dumps({"signal": [pid, number]}).encode())
-        except ConnectionError:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     def end(self) -> None:
         """End the server; processes that it started go on.
@@ -232,7 +219,7 @@ def _has_one_thread() -> bool:
 
 
 def _serve(requests: socket.socket) -> NoReturn:
-    """Fork and signal on request, and tell the end of each process, until there is no program."""
+    """Fork on request, and tell the end of each process, until there is no program."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(len(_STANDARD)):
@@ -259,12 +246,6 @@ def _serve(requests: socket.socket) -> NoReturn:
         said, files, _, _ = socket.recv_fds(requests, _MOST_REQUEST_BYTES, len(_STANDARD) + 1)
         if not said:
             os._exit(0)
-        request = json.loads(said)
-        if "signal" in request:
-            pid, number = request["signal"]
-            if pid in told:
-                os.kill(pid, number)
-            continue
         *standard, tells = files
         try:
             pid = os.fork()
@@ -272,7 +253,7 @@ def _serve(requests: socket.socket) -> NoReturn:
             pid = -(error.errno or 1)
         if pid == 0:
             requests.detach()
-            _become(request["start"], standard, tells)
+            _become(json.loads(said), standard, tells)
         with suppress(BrokenPipeError):
             os.write(tells, _NUMBER.pack(pid))
         if pid > 0:

@@ -29,6 +29,7 @@ from leconvert.support.errors import OneHostOnlyError, StorageError, WorkDirErro
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import CANNOT_LINK, LOCAL, FileSystem, write_durably
 from leconvert.workdir.identity import HostIdentity
+from leconvert.workdir.locks import lock_excludes, new_lock
 from leconvert.workdir.records import RunPaths, encode_record, find_record
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "OneHostFileSystem",
     "admit_host",
     "check_still_alone",
-    "lock_excludes",
     "plan_one_host",
     "read_one_host",
     "why_no_links",
@@ -51,7 +51,6 @@ _WITH_LINKS = "link"
 _UNDER_A_LOCK = "lock"
 _EXCLUSIONS = frozenset({_WITH_LINKS, _UNDER_A_LOCK, "rename"})
 _WAIT_SECONDS = 20.0
-_POLL_SECONDS = 0.005
 _NO_LINKS = CANNOT_LINK - {errno.EMLINK} | {errno.EXDEV}
 
 
@@ -87,7 +86,7 @@ class OneHostFileSystem(FileSystem):
         self._wait_seconds = wait_seconds
         self._randomness = randomness
 
-    def give_name(self, source: Path, target: Path, *, sync: bool) -> None:  # noqa: ARG002
+    def give_name(self, source: Path, target: Path) -> None:
         """Give a copy of a record the name ``target``; ``source`` stays as it is."""
         fresh = target.with_name(f".{target.name}.{self._randomness(6).hex()}.new")
         try:
@@ -112,13 +111,9 @@ class OneHostFileSystem(FileSystem):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
-        # A lock object of its own each time: its descriptor excludes threads of this process too.
-        lock = FileLock(
-            self._lock, timeout=self._wait_seconds, poll_interval=_POLL_SECONDS,
-            fallback_to_soft=False, is_singleton=False,
-        )  # fmt: skip
+        lock = new_lock(self._lock, wait_seconds=self._wait_seconds)
         try:
             lock.acquire()
         except Timeout:
@@ -193,27 +188,6 @@ def _missing_links(first: Path, second: Path, given: Path, fs: FileSystem) -> st
     except FileExistsError:
         return ""
     return "a name was given twice"
-
-
-def lock_excludes(path: Path) -> bool:
-    """Tell whether a lock is refused to a second descriptor while the first one holds it.
-
-    Raises:
-        NotImplementedError: There are no locks.
-        OSError: The lock file cannot be made or locked.
-    """
-    from filelock import FileLock, Timeout
-
-    one, other = (
-        FileLock(path, timeout=0, fallback_to_soft=False, is_singleton=False) for _ in range(2)
-    )
-    with one:
-        try:
-            other.acquire()
-        except Timeout:
-            return True
-        other.release()
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class FileSystem:
         """Give a file a second name; exactly one of several callers succeeds for one name."""
         os.link(source, target)
 
-    def give_name(self, source: Path, target: Path, *, sync: bool) -> None:  # noqa: ARG002
+    def give_name(self, source: Path, target: Path) -> None:
         """Give a small finished record a name that nobody else gets; ``source`` keeps its own.
 
         Here by a hard link, which any number of hosts may try at once.
@@ -377,7 +377,7 @@ def publish_exclusively(
     promise that a call which raises `OutcomeUnknownError` had no effect.
     """
     try:
-        fs.give_name(source, target, sync=sync)
+        fs.give_name(source, target)
     except OSError as error:
         _settle(source, target, error, fs)
     if sync:

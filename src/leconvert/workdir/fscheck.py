@@ -31,7 +31,6 @@ from typing import Any
 
 from leconvert.support.errors import IncompleteError, StorageError
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.exclusion import lock_excludes
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
@@ -42,6 +41,7 @@ from leconvert.workdir.fs import (
     remove_tree,
 )
 from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.locks import lock_excludes, new_lock
 
 __all__ = [
     "CheckReport",
@@ -539,10 +539,7 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
 
 def host_lock(channel: Channel) -> str:
     """Hold a lock while the peer tries, then let go; for the leader."""
-    from filelock import FileLock
-
-    lock = FileLock(channel.place / "lock", timeout=0, fallback_to_soft=False, is_singleton=False)
-    with lock:
+    with new_lock(channel.place / "lock"):
         if channel.ask(do="lock")["got"]:
             raise BrokenPromiseError("both hosts held it at once")
     if not channel.ask(do="lock")["got"]:
@@ -551,15 +548,11 @@ def host_lock(channel: Channel) -> str:
 
 
 def _take_lock(path: Path) -> bool:
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
-    lock = FileLock(path, timeout=0, fallback_to_soft=False, is_singleton=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        return False
-    lock.release()
-    return True
+    with suppress(Timeout), new_lock(path):
+        return True
+    return False
 
 
 def _until(channel: Channel, holds: Callable[[], bool]) -> float | None:

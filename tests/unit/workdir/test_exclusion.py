@@ -188,7 +188,7 @@ class Stopping(OneHostFileSystem):
 
 folder = Path(sys.argv[1])
 fs = Stopping(folder / "naming.lock")
-fs.give_name(folder / "theirs", folder / "done" / "000000.json", sync=False)
+fs.give_name(folder / "theirs", folder / "done" / "000000.json")
 """
 
 

@@ -52,7 +52,7 @@ from leconvert.workdir.fs import (
     write_durably,
 )
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
-from leconvert.workdir.locks import PeriodicTask, wait_for
+from leconvert.workdir.locks import PeriodicTask
 from leconvert.workdir.records import (
     DamagedRecordError,
     RunPaths,
@@ -782,7 +782,7 @@ class HeartbeatKeeper:
         *,
         interval_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        waiter: Callable[[threading.Event, float], bool] = wait_for,
+        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
         self.lost = threading.Event()
         self.error: StorageError | OSError | None = None
