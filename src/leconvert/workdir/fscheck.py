@@ -164,11 +164,6 @@ class Finding:
             "instead": None if self.holds else self.promise.otherwise,
         }
 
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Finding:
-        """Return the finding that another host sent."""
-        return cls(Promise[str(record["promise"]).upper()], bool(record["holds"]), record["note"])
-
 
 class Fitness(StrEnum):
     """What a file system is good for."""
