@@ -26,7 +26,6 @@ from leconvert.remote.scratch import ScratchOptions
 from leconvert.run.appending import former_episodes
 from leconvert.run.engines import JobRequest, Submitter
 from leconvert.run.layout import layout_streams
-from leconvert.run.leasing import read_workers
 from leconvert.run.packer import (
     NoResultError,
     PackReport,
@@ -73,7 +72,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few
-from leconvert.workdir.activity import record_invocation, record_probe
+from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone

@@ -13,7 +13,7 @@ from leconvert.api import convert
 from leconvert.model.values import LayoutOptions
 from leconvert.report import gather, gather_run, page
 from leconvert.report.values import AttemptEnd, StoryState, moment
-from leconvert.run.leasing import LeaseStore, WorkerIdentity, WorkerReporter, void_done
+from leconvert.run.leasing import LeaseStore, WorkerIdentity, void_done
 from leconvert.run.packer import ProofOptions, pack_run
 from leconvert.run.upkeep import clean_work_dir
 from leconvert.run.worker_pool import WorkerOptions
@@ -24,7 +24,7 @@ from leconvert.support.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.workdir.activity import record_invocation
+from leconvert.workdir.activity import WorkerReporter, record_invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
 from leconvert.workdir.run import OpenedRun, open_run

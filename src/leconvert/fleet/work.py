@@ -82,9 +82,7 @@ from leconvert.run.leasing import (
     LeaseLostError,
     LeaseStore,
     WorkerIdentity,
-    WorkerReporter,
     list_batches,
-    read_workers,
 )
 from leconvert.run.packer import swap_has_begun
 from leconvert.run.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
@@ -108,6 +106,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
+from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.former import former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably

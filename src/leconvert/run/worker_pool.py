@@ -17,8 +17,7 @@ from leconvert.model.values import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, 
 from leconvert.remote.scratch import ScratchOptions, hold_slot
 from leconvert.run.engines import Engine, check_engine
 from leconvert.run.engines.local import LocalEngine
-from leconvert.run.leasing import Board, LeaseStore, read_workers
-from leconvert.run.leasing.registry import WorkerRecord, WorkerReporter
+from leconvert.run.leasing import Board, LeaseStore
 from leconvert.run.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
 from leconvert.run.worker import Notifier, Worker
 from leconvert.support.errors import StorageError, UsageError
@@ -26,6 +25,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
+from leconvert.workdir.activity import WorkerRecord, WorkerReporter, read_workers
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.records import RunPaths

@@ -24,12 +24,12 @@ from leconvert.run.leasing import (
     read_done,
     read_failed,
 )
-from leconvert.run.leasing.registry import WorkerReporter
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import PlanOptions, open_or_plan
 from leconvert.run.worker import Notifier, ShardWriter, Worker
 from leconvert.support.errors import InterruptedRunError, PlanMismatchError, StorageError
+from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import BatchFile, OpenedRun
 

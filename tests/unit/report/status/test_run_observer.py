@@ -16,17 +16,12 @@ from leconvert.api import run_worker
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.report.status import Liveness, RunObserver, run_status, watch_run
-from leconvert.run.leasing import (
-    LeaseStore,
-    WorkerIdentity,
-    WorkerReporter,
-    release_failed,
-    void_done,
-)
+from leconvert.run.leasing import LeaseStore, WorkerIdentity, release_failed, void_done
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import PlanOptions, open_or_plan
 from leconvert.run.worker_pool import batch_costs
 from leconvert.support.errors import StorageError, UnreadableSourceError, WorkDirError
+from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.run import OpenedRun
 
 WorkerOn = Callable[..., LeaseStore]
