@@ -13,9 +13,9 @@ import pytest
 from leconvert import convert
 from leconvert.bench.probe import probe_result
 from leconvert.cli.examination import library_loads, probe_diagnosis
+from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
 from leconvert.run.engines.slurm import Site, SlurmOptions, worker_job
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import IncompleteError, ProbeError
 from leconvert.support.forkserver import start_python
 from tests.program import Leconvert

@@ -41,9 +41,9 @@ from leconvert.remote.scratch import ScratchOptions
 from leconvert.remote.search import glance_at
 from leconvert.remote.source import Resolved
 from leconvert.report.status import Progressed, RateWindow
+from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
 from leconvert.run.planner import MovedBytes, PlanSummary, free_bytes_of
-from leconvert.run.worker_pool import LeaseOptions
 from leconvert.support.errors import (
     FindingsError,
     HubUnavailableError,

@@ -335,7 +335,7 @@ from pathlib import Path
 import leconvert
 from leconvert.run.proof import verify_pair
 from leconvert.model.selection import EpisodeSelection
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import WorkerOptions
 source, out = map(Path, sys.argv[1:])
 one = WorkerOptions(max_workers=1)
 leconvert.convert(source, output=out / "v30", workers=one)

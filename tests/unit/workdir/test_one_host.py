@@ -10,8 +10,8 @@ import pytest
 from one_host_fakes import ELSEWHERE, HERE, without_links
 from tests.faults.watched_disk import WatchedDisk
 
-from leconvert.model.values import LayoutOptions
-from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.workdir import exclusion as one_host_module
 from leconvert.workdir import identity as host_module
@@ -50,7 +50,7 @@ def planned_run(small_source: Path, tmp_path: Path, this_host: list[HostIdentity
     """A whole plan in a work dir without hard links."""
     assert this_host == [HERE]
     with WatchedDisk(tmp_path, has_links=False):
-        return open_or_plan(small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions())
+        return open_or_plan(small_source, tmp_path / "out", tmp_path / "shared")
 
 
 def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: OpenedRun) -> None:
@@ -144,11 +144,11 @@ def test_another_host_may_begin_anew(
     planned_run: OpenedRun, this_host: list[HostIdentity], small_source: Path, tmp_path: Path
 ) -> None:
     this_host[0] = ELSEWHERE
-    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
+    places = small_source, tmp_path / "out", tmp_path / "shared"
     with WatchedDisk(tmp_path, has_links=False):
         with pytest.raises(OneHostOnlyError):
             open_or_plan(*places)
-        again = open_or_plan(*places, plan=PlanOptions(restart=True))
+        again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.manifest.run_id != planned_run.manifest.run_id
     assert again.one_host is not None
     assert again.one_host.host == ELSEWHERE
@@ -157,8 +157,8 @@ def test_another_host_may_begin_anew(
 def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
 ) -> None:
-    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
-    planned = open_or_plan(*places, plan=PlanOptions(one_host=True))
+    places = small_source, tmp_path / "out", tmp_path / "shared"
+    planned = open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert planned.one_host is not None
     assert (planned.one_host.has_links, planned.one_host.reason) == (True, "asked for")
     assert planned.one_host.remark.startswith("As --one-host asks, only this host, here,")
@@ -170,17 +170,17 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     assert caught.value.exit_code == 13
     assert "which it planned with --one-host. This host is elsewhere." in caught.value.message
     assert str(caught.value.next_step).endswith("--restart, here or without --one-host.")
-    again = open_or_plan(*places, plan=PlanOptions(restart=True))
+    again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.one_host is None
 
 
 def test_a_run_of_many_hosts_does_not_become_one_hosts(
     small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
 ) -> None:
-    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
+    places = small_source, tmp_path / "out", tmp_path / "shared"
     planned = open_or_plan(*places)
     with pytest.raises(PlanMismatchError, match="any number of hosts may work on") as caught:
-        open_or_plan(*places, plan=PlanOptions(one_host=True))
+        open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert "--restart" in str(caught.value.next_step)
     assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
 

@@ -19,7 +19,7 @@ from leconvert.dataset.formats.v2 import SourcePaths, load_info
 from leconvert.dataset.scan import scan_source
 from leconvert.dataset.scan.changes import extra_files
 from leconvert.model.repairs import RepairOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.metadata import compare_own_values
 from leconvert.run.proof.rows import shown_value
