@@ -20,6 +20,7 @@ from typing import Any
 from bench_common import bench_parser, header, new_log, rows_kept
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import Conversion
 from leconvert.run.planner import open_or_plan
 from leconvert.run.worker_pool import worker_bytes
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -84,7 +85,12 @@ def measure(shape: Shape, folder: Path) -> dict[str, Any]:
     make_dataset(folder / "source", shape.dataset)
     layout = LayoutOptions(video_file_size_in_mb=shape.video_file_size_in_mb)
     repairs = shape.repairs or RepairOptions()
-    run = open_or_plan(folder / "source", folder / "result", folder / "work", layout, repairs)
+    run = open_or_plan(
+        folder / "source",
+        folder / "result",
+        folder / "work",
+        Conversion(layout=layout, repairs=repairs),
+    )
     command = [sys.executable, "-c", WORKER, str(folder / "work")]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return {

@@ -40,6 +40,7 @@ from leconvert.model.values import (
     camera_of,
 )
 from leconvert.run.appending import check_can_append, layout_appended
+from leconvert.run.conversion import Conversion
 from leconvert.run.layout import (
     MISFIT_SAID,
     check_layout_options,
@@ -88,7 +89,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MovedBytes",
-    "PlanOptions",
     "PlanSummary",
     "PlannedRepairs",
     "Room",
@@ -104,7 +104,6 @@ __all__ = [
     "kept_files",
     "moved_bytes",
     "open_or_plan",
-    "options_record",
     "plan_repairs",
     "planned_name",
     "preview_plan",
@@ -511,21 +510,6 @@ def decoded_cameras(streams: Sequence[StreamLayout], sources: Sequence[Source]) 
 # The planner: scan a source, lay it out, write the manifest; or join the run that is under way.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """Which run is planned or joined, and who may work on it.
-
-    Attributes:
-        restart: Give up a run under way and begin anew.
-        one_host: Let no host but this one work on the run.
-        allow_mixed_versions: Join a run that other library versions planned.
-    """
-
-    restart: bool = False
-    one_host: bool = False
-    allow_mixed_versions: bool = False
-
-
 class Draft(NamedTuple):
     """A plan before it is written.
 
@@ -548,31 +532,24 @@ class Draft(NamedTuple):
 
 
 def check_asked(
-    sources: Sequence[Path],
-    target: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions,
-    selection: EpisodeSelection = EpisodeSelection(),
+    sources: Sequence[Path], target: Path, conversion: Conversion = Conversion()
 ) -> None:
     """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
-    _check_can_append(sources, target, layout, selection)
-    changes = layout != LayoutOptions() or repairs.as_record() or selection
+    _check_can_append(sources, target, conversion.layout, conversion.selection)
     for source in sources:
-        asks_for_nothing = target == source and not changes
+        asks_for_nothing = target == source and not conversion.changes_anything
         if is_converted(source) and not asks_for_nothing:
             read_info(source)
         else:
-            load_info(source, repairs.reading, guess_version=True)
+            load_info(source, conversion.repairs.reading, guess_version=True)
 
 
 def draft_plan(
     sources: Path | Sequence[Path],
     target: Path,
     work_dir: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
+    conversion: Conversion = Conversion(),
     *,
-    selection: EpisodeSelection = EpisodeSelection(),
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
@@ -580,6 +557,7 @@ def draft_plan(
 
     See `open_or_plan` for the arguments.
     """
+    layout, repairs, selection = conversion.layout, conversion.repairs, conversion.selection
     check_layout_options(layout)
     sources = [sources] if isinstance(sources, Path) else sources
     _check_in_place(sources, target, layout.to, repairs, selection)
@@ -591,7 +569,7 @@ def draft_plan(
     if is_overlay:
         room = None if is_migration else work_dir
         _check_can_overlay(sources, target, room, selection, arrival)
-    scan = scan_sources(sources, layout.to, repairs, selection, arrival, progress=progress)
+    scan = scan_sources(sources, conversion, arrival, progress=progress)
     streams, kept = (
         layout_appended(scan, target, layout)
         if layout.append and is_there(target)
@@ -655,11 +633,8 @@ def preview_plan(
     sources: Sequence[Path],
     target: Path,
     work_dir: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
+    conversion: Conversion = Conversion(),
     *,
-    selection: EpisodeSelection = EpisodeSelection(),
-    plan: PlanOptions = PlanOptions(),
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PlanSummary:
@@ -667,23 +642,15 @@ def preview_plan(
 
     It writes nothing, and takes the same arguments.
     """
+    plan = conversion.plan
     if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
         run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions, only_look=True)
-        options = options_record(layout, repairs, selection)
-        check_same_plan(run, planned_name(sources, arrival), target, options)
+        check_same_plan(run, planned_name(sources, arrival), target, conversion)
         _check_alone(run, plan.one_host)
         check_source_unchanged(run)
         return summarize(run)
-    summary = draft_plan(
-        sources,
-        target,
-        work_dir,
-        layout,
-        repairs,
-        selection=selection,
-        arrival=arrival,
-        progress=progress,
-    ).summary
+    draft = draft_plan(sources, target, work_dir, conversion, arrival=arrival, progress=progress)
+    summary = draft.summary
     if summary.moves is None:  # of a migration the folder is gone again
         check_room(summary.space, target)
     return summary
@@ -691,16 +658,15 @@ def preview_plan(
 
 def scan_sources(
     sources: Sequence[Path],
-    to: str,
-    repairs: RepairOptions,
-    selection: EpisodeSelection,
+    conversion: Conversion,
     arrival: HubOrigin | None = None,
     *,
     progress: Progress = NO_PROGRESS,
 ) -> SourceScan:
     """Scan sources, of which nothing is wrong, and join the scans."""
+    to, repairs = conversion.layout.to, conversion.repairs
     scans = [
-        scan_source(source, own, selection=selection, to=to, progress=progress)
+        scan_source(source, own, selection=conversion.selection, to=to, progress=progress)
         for source, own in zip(sources, _repairs_of_each(sources, repairs), strict=True)
     ]
     wrong = [(source, scan) for source, scan in zip(sources, scans, strict=True) if _errors(scan)]
@@ -1102,11 +1068,8 @@ def open_or_plan(
     sources: Path | Sequence[Path],
     target: Path,
     work_dir: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
+    conversion: Conversion = Conversion(),
     *,
-    selection: EpisodeSelection = EpisodeSelection(),
-    plan: PlanOptions = PlanOptions(),
     arrival: HubOrigin | None = None,
     check_target: Callable[[], None] = lambda: None,
     progress: Progress = NO_PROGRESS,
@@ -1122,19 +1085,11 @@ def open_or_plan(
     """
     sources = [sources] if isinstance(sources, Path) else sources
     check_all_places(sources, target, work_dir, outlined=is_outline(arrival))
-    folder = WorkDir(work_dir)
-    options = options_record(layout, repairs, selection)
+    folder, plan = WorkDir(work_dir), conversion.plan
 
     def drafted() -> Draft:
         draft = draft_plan(
-            sources,
-            target,
-            work_dir,
-            layout,
-            repairs,
-            selection=selection,
-            arrival=arrival,
-            progress=progress,
+            sources, target, work_dir, conversion, arrival=arrival, progress=progress
         )
         check_room(draft.summary.space, target)
         return draft
@@ -1146,7 +1101,7 @@ def open_or_plan(
     with planner_lock(folder), _no_trace_of_a_refusal(folder):
         if not plan.restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
-            check_same_plan(run, planned_name(sources, arrival), target, options)
+            check_same_plan(run, planned_name(sources, arrival), target, conversion)
             _check_alone(run, plan.one_host)
             check_source_unchanged(run)
             if draft is None:
@@ -1156,11 +1111,11 @@ def open_or_plan(
         if draft is None:  # the run that was there a moment ago is gone
             draft = drafted()
         check_target()
-        try_renames(exchanged_place(sources[0], target, layout.layout))
-        _write(folder, draft, target, options, plan.one_host, arrival)
+        try_renames(exchanged_place(sources[0], target, conversion.layout.layout))
+        _write(folder, draft, target, conversion, arrival)
     run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    check_same_plan(run, planned_name(sources, arrival), target, options)
+    check_same_plan(run, planned_name(sources, arrival), target, conversion)
     _check_alone(run, plan.one_host)
     _say_who_may_work(run, progress)
     return run
@@ -1251,8 +1206,7 @@ def _write(
     folder: WorkDir,
     draft: Draft,
     target: Path,
-    options: dict[str, Any],
-    one_host: bool,
+    conversion: Conversion,
     arrival: HubOrigin | None,
 ) -> None:
     scan = draft.scan
@@ -1261,7 +1215,7 @@ def _write(
         run_id=run_id,
         sources=scan.sources,
         target=str(target),
-        options=options,
+        options=conversion.result_record(),
         versions=tool_versions(),
         fps=scan.fps,
         block_align=draft.block_align,
@@ -1276,6 +1230,7 @@ def _write(
         kept_episodes=draft.summary.kept_episodes,
     )
     with storage_errors(folder.root):
+        one_host = conversion.plan.one_host
         write_plan(folder.run(run_id), manifest, scan, draft.batches, one_host=one_host)
         if arrival is not None:
             from leconvert.remote.provenance import write_origin
@@ -1284,27 +1239,16 @@ def _write(
         folder.set_current(run_id)
 
 
-def options_record(
-    layout: LayoutOptions, repairs: RepairOptions, selection: EpisodeSelection
-) -> dict[str, Any]:
-    """Return what a manifest keeps of the options, and compares on resume."""
-    return {**layout.as_record(), **repairs.as_record(), **selection.as_record()}
-
-
 def check_same_plan(
     run: OpenedRun,
     source: str,
     target: Path,
-    options: Mapping[str, Any],
+    conversion: Conversion,
     *,
     helps: str = "Use the same options to finish it, --restart to give it up, or another "
     "--work-dir.",
 ) -> None:
-    """Refuse a run that was planned with something else than is asked for now.
-
-    Args:
-        options: What `options_record` makes of those that are given now.
-    """
+    """Refuse a run that was planned with something else than is asked for now."""
     manifest = run.manifest
     planned: Mapping[str, Any] = {
         "source": manifest.source_name,
@@ -1314,7 +1258,7 @@ def check_same_plan(
     wanted = {
         "source": source,
         "target": str(target),
-        **options,
+        **conversion.result_record(),
     }
     differences = [
         f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"
