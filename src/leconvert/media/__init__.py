@@ -6,13 +6,10 @@ from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import (
-    StoredIndex,
     may_be_damaged,
-    read_alike,
     read_clip_index,
     read_clip_indexes,
     read_clips,
-    read_stored_index,
 )
 from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
 from leconvert.support.lazy import lazy_names
@@ -37,7 +34,6 @@ __all__ = [
     "JoinedFile",
     "LastIndex",
     "Patch",
-    "StoredIndex",
     "UnsupportedClipError",
     "build_header",
     "check_decodes",
@@ -51,11 +47,9 @@ __all__ = [
     "may_be_damaged",
     "order_digest",
     "packet_times",
-    "read_alike",
     "read_clip_index",
     "read_clip_indexes",
     "read_clips",
-    "read_stored_index",
     "remux_clip",
     "retiming",
     "samples_sha256",
