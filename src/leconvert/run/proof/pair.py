@@ -27,15 +27,12 @@ from leconvert.dataset.scan.file_checks import ClipFacts
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import DATA_STREAM
 from leconvert.run.proof.difference import Difference, VerificationReport
+from leconvert.run.proof.expected import Expected, Routes, file_runs
 from leconvert.run.proof.files import compare_other_files
 from leconvert.run.proof.metadata import (
-    Expected,
-    Routes,
-    compare_aggregate_form,
     compare_cameras,
     compare_provenance,
     compare_repairs,
-    file_runs,
     unreadable_metadata,
 )
 from leconvert.run.proof.pieces import Comparer, cut_pieces, expected_seconds
@@ -47,6 +44,7 @@ from leconvert.run.proof.samples import (
     compare_pictures,
     compare_samples,
 )
+from leconvert.run.proof.statistics import compare_aggregate_form
 from leconvert.support.errors import (
     InterruptedRunError,
     SourceError,

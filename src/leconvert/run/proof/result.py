@@ -35,20 +35,15 @@ from leconvert.dataset.formats.v3 import (
 from leconvert.model.values import DATA_STREAM, OVERLAY
 from leconvert.run.proof.difference import Difference
 from leconvert.run.proof.equality import differing_keys
+from leconvert.run.proof.expected import Expected, Routes, read_routes
 from leconvert.run.proof.metadata import (
-    Expected,
-    ResultStats,
-    Routes,
     compare_info,
     compare_location,
     compare_own_values,
-    compare_stats,
     compare_tasks,
-    flat_columns,
-    flattened,
-    read_routes,
     unusable_columns,
 )
+from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
 from leconvert.support.errors import UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers

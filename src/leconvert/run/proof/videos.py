@@ -32,7 +32,7 @@ from leconvert.run.proof.equality import (
     naming,
     open_file,
 )
-from leconvert.run.proof.metadata import joinable
+from leconvert.run.proof.expected import joinable
 from leconvert.support.errors import UnreadableSourceError
 
 __all__ = [
