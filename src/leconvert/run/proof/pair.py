@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -114,19 +115,48 @@ def verify_pair(
     """
     # An NFS client that looked for the result in vain goes on missing it for half a minute.
     is_folder(result)
-    with overlaid_pair(result, [source] if isinstance(source, Path) else source) as pair:
-        return _verified(
-            *pair,
+    told = [repairs] if isinstance(repairs, Repairs) else repairs
+    with overlaid_pair(result, [source] if isinstance(source, Path) else source) as (tree, given):
+        tables, roots = tables_of(tree), _in_order(tree, given)
+        sources = Sources(
+            SourceView(open_dataset(root, own), own)
+            for root, own in zip(roots, told or _declared(tree, len(roots)), strict=True)
+        )
+        for original in sources:
+            original.dataset.check()
+        if sampling.deep:
+            _check_deep(tables)
+        reads_bytes = depth == "bytes"
+        found = _compare_metadata(
+            tables, sources, told, read_bytes=reads_bytes, keeps_further=keeps_further
+        )
+        expected, routes, differences = found.expected, found.routes, found.differences
+        if expected is None or routes is None:
+            return VerificationReport(depth, differences, 0, 0, 0, 0)
+        files, of_routes = _files(tables, routes)
+        differences += [*of_routes, *_left_over(tree, files)]
+        chosen = sampling.episodes(len(expected))
+        compare = Comparer(tables, expected, routes, reads_bytes, clip_digests, chosen, read_rows)
+        frames, streams = int(compare.compared_lengths.sum()), len(expected.streams)
+        with progress.stage("verify", frames * streams, "rows and camera frames") as stage:
+            of_pieces, cameras = _compare_pieces(compare, stage, spread, max_workers, stop)
+        differences += of_pieces
+        differences[found.num_of_info : found.num_of_info] = compare_cameras(
+            expected.features, cameras, expected.fps
+        )
+        pictures = samples = 0
+        if not differences:
+            pictures, samples, differences = _look_closer(compare, sampling, progress, stop)
+        return VerificationReport(
             depth=depth,
-            progress=progress,
-            max_workers=max_workers,
-            spread=spread,
-            clip_digests=clip_digests,
-            read_rows=read_rows,
-            repairs=repairs,
-            sampling=sampling,
-            keeps_further=keeps_further,
-            stop=stop,
+            differences=tuple(differences),
+            files=len(files),
+            episodes=int(np.count_nonzero(compare.compared_lengths)),
+            video_frames=frames * len(expected.cameras),
+            rows=frames,
+            share=sampling.share,
+            pictures=pictures,
+            samples=samples,
         )
 
 
@@ -147,71 +177,75 @@ def compare_tables(result: Path, sources: Sources) -> list[Difference]:
     return [each for each in found if each.path not in {v3.REPAIRS_PATH, PROVENANCE_PATH}]
 
 
-def _verified(
-    result: Path,
-    roots: Sequence[Path],
-    *,
-    depth: str,
-    progress: Progress,
-    max_workers: int | None,
-    spread: Spread | None,
-    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None,
-    read_rows: int,
-    repairs: Repairs | Sequence[Repairs] | None,
-    sampling: Sampling,
-    keeps_further: bool,
-    stop: threading.Event | None,
-) -> VerificationReport:
-    roots = _in_order(result, roots)
-    told = [repairs] if isinstance(repairs, Repairs) else repairs
-    sources = Sources(
-        SourceView(open_dataset(root, own), own)
-        for root, own in zip(roots, told or _declared(result, len(roots)), strict=True)
-    )
-    for original in sources:
-        original.dataset.check()
-    differences: list[Difference] = []
-    reads_bytes = depth == "bytes"
-    tables = tables_of(result)
-    if sampling.deep:
-        if tables.target.version != "v3.0":
-            raise UsageError(
-                f"--deep loads samples through a LeRobot that reads v3.0; {result} is "
-                f"{tables.target.version}.",
-                next_step="Leave it out: --bytes compares every packet and row, --decode pictures.",
-            )
-        check_lerobot()  # it fails before the work, not after it
+def _check_deep(tables: ResultTables) -> None:
+    """Raise if no sample can be loaded through LeRobot: before the work, not after it."""
+    if tables.target.version != "v3.0":
+        raise UsageError(
+            f"--deep loads samples through a LeRobot that reads v3.0; {tables.root} is "
+            f"{tables.target.version}.",
+            next_step="Leave it out: --bytes compares every packet and row, --decode pictures.",
+        )
+    check_lerobot()
 
+
+@dataclass(slots=True)
+class _Metadata:
+    """What was found in the tables of a result.
+
+    Attributes:
+        differences: What differs.
+        num_of_info: How many of them are about ``info.json`` and what comes before.
+        expected: What the result must hold; None where files cannot be compared.
+        routes: Where it says that its episodes are; None likewise.
+    """
+
+    differences: list[Difference] = field(default_factory=list)
+    num_of_info: int = 0
+    expected: Expected | None = None
+    routes: Routes | None = None
+
+
+def _compare_metadata(
+    tables: ResultTables,
+    sources: Sources,
+    told: Sequence[Repairs] | None,
+    *,
+    read_bytes: bool,
+    keeps_further: bool,
+) -> _Metadata:
+    """Compare all but the files of episodes."""
+    result, found = tables.root, _Metadata()
+    differences = found.differences
     try:
         differences += [
             Difference("file", path, "a file", "a pipe, a socket or a device")
             for path in sorted(special_files(result))
         ]
         if differences:
-            return VerificationReport(depth, differences, 0, 0, 0, 0)
+            return found
         if len(sources) == 1:
             known = None if told is None else told[0]
             differences += compare_repairs(v3.read_repairs(result), known, sources[0].dataset)
         expected = Expected.of(sources)
         differences += compare_provenance(result, expected)
-        streams, frames = expected.streams, expected.num_frames
         differences += tables.compare_info(expected)
         differences += tables.compare_tasks(expected)
-        unusable = [*tables.unusable(streams)]
+        unusable = [*tables.unusable(expected.streams)]
+        differences += unusable
         if unusable:
-            return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
+            return found
         differences += tables.compare_form()
-        routes = tables.routes(streams)
+        routes = tables.routes(expected.streams)
         of_episodes = [*tables.compare_episodes(expected)]
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
         differences.append(_held_against(result, error))
-        return VerificationReport(depth, differences, 0, 0, 0, 0)
-    differences_of_info = len(differences)
+        return found
+    found.num_of_info = len(differences)
     differences += compare_other_files(
-        tables, expected, read_bytes=reads_bytes, keeps_further=keeps_further
+        tables, expected, read_bytes=read_bytes, keeps_further=keeps_further
     )
     differences += of_episodes
-    if reads_bytes:
+    if read_bytes:
         try:
             differences += tables.compare_stats(expected)
         except UnreadableSourceError as error:
@@ -221,39 +255,14 @@ def _verified(
     if not len(expected):
         differences.append(Difference("episodes", "meta/episodes", "one at least", "none"))
     if tables.num_episodes != len(expected) or not len(expected):
-        return VerificationReport(depth, differences, 0, 0, 0, 0)
-
+        return found
     if any(len(numbers) != len(expected) for numbers in routes.file_number.values()):
         # A folder that could not be listed looks like an empty one.
         what = "other episodes than when they were counted"
         differences.append(Difference("episodes", "meta/episodes", str(len(expected)), what))
-        return VerificationReport(depth, differences, 0, 0, 0, 0)
-    files, found = _files(tables, routes)
-    differences += found
-    differences += _left_over(result, files)
-    chosen = sampling.episodes(len(expected))
-    compare = Comparer(tables, expected, routes, reads_bytes, clip_digests, chosen, read_rows)
-    frames = int(compare.compared_lengths.sum())
-    with progress.stage("verify", frames * len(streams), "rows and camera frames") as stage:
-        found, cameras = _compare_pieces(compare, stage, spread, max_workers, stop)
-    differences += found
-    differences[differences_of_info:differences_of_info] = compare_cameras(
-        expected.features, cameras, expected.fps
-    )
-    pictures = samples = 0
-    if not differences:
-        pictures, samples, differences = _look_closer(compare, sampling, progress, stop)
-    return VerificationReport(
-        depth=depth,
-        differences=tuple(differences),
-        files=len(files),
-        episodes=int(np.count_nonzero(compare.compared_lengths)),
-        video_frames=frames * len(expected.cameras),
-        rows=frames,
-        share=sampling.share,
-        pictures=pictures,
-        samples=samples,
-    )
+        return found
+    found.expected, found.routes = expected, routes
+    return found
 
 
 def _in_order(result: Path, roots: Sequence[Path]) -> list[Path]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,54 +52,6 @@ from leconvert.workdir.swap import has_source_tables
 __all__ = ["ResultTables", "tables_of"]
 
 
-class ResultTables(Protocol):
-    """The tables of a result; what cannot be read of them raises.
-
-    Attributes:
-        root: The result.
-    """
-
-    root: Path
-
-    @property
-    def target(self) -> Target:
-        """The version that the result is of."""
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes that the result lists."""
-
-    def compare_info(self, expected: Expected) -> Iterator[Difference]:
-        """Compare ``info.json``."""
-
-    def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the tasks, and how the table presents them to its readers."""
-
-    def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:
-        """Yield what is wrong with the table of episodes so that nothing can be compared."""
-
-    def compare_form(self) -> Iterator[Difference]:
-        """Compare what the table of episodes says of itself."""
-
-    def routes(self, streams: Sequence[str]) -> Routes:
-        """Return which files hold the episodes."""
-
-    def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the table of episodes without statistics and files."""
-
-    def compare_stats(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the statistics of episodes, and those of the dataset with their aggregate."""
-
-    def own_files(self, there: Mapping[str, bool]) -> set[str]:
-        """Return the tables that there must be, given all files that there are."""
-
-    def computed_stats(self, position: int) -> Mapping[str, Any]:
-        """Return the statistics of an episode, by column ``stats/<feature>/<name>``."""
-
-    def task_indices(self) -> dict[str, int]:
-        """Return the index of each task's text, the first where a text has several."""
-
-
 # The conversion's own choice, which the source does not tell.
 _SIZE_LIMITS = {
     "data_file_size_in_mb": "data_files_size_in_mb",
@@ -110,7 +62,7 @@ _TASK_COLUMNS = ["task", "task_index"]
 
 
 class V3Tables:
-    """The tables of a v3.0 result, see `ResultTables`."""
+    """The tables of a v3.0 result; what cannot be read of them raises."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -235,7 +187,7 @@ class V3Tables:
 
 
 class V21Tables:
-    """The tables of a v2.1 result, see `ResultTables`."""
+    """The tables of a v2.1 result, with the methods of `V3Tables`."""
 
     target = TARGETS["v2.1"]
 
@@ -336,6 +288,10 @@ class V21Tables:
     def task_indices(self) -> dict[str, int]:
         """Return the index of each task's text, the first where a text has several."""
         return {text: index for index, text in reversed(v2.load_tasks(self.root))}
+
+
+type ResultTables = V3Tables | V21Tables
+"""The tables of a result, each read by its format."""
 
 
 def _data_files(result: ResultTables) -> list[str]:
