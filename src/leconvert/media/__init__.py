@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING
 
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
-from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
+from leconvert.media.header import (
+    FileHeader,
+    FileSamples,
+    build_header,
+    frame_ticks,
+    has_exact_times,
+)
 from leconvert.media.index import (
     StoredIndex,
     may_be_damaged,
@@ -14,20 +20,28 @@ from leconvert.media.index import (
     read_clips,
     read_stored_index,
 )
-from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
+from leconvert.media.join import (
+    ClipRange,
+    CopiedFile,
+    JoinedFile,
+    LastIndex,
+    copy_file,
+    join_clips,
+)
 from leconvert.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.media.pyav import (
         CodedPacket,
+        carried_tracks,
         check_decodes,
         coded_packets,
         count_tracks_and_frames,
         decode_image,
         decode_shown,
+        other_tracks_sha256,
         remux_clip,
     )
-    from leconvert.media.retime import CopiedFile, Patch, copy_file, retiming
 
 __all__ = [
     "ClipIndex",
@@ -38,10 +52,10 @@ __all__ = [
     "FileSamples",
     "JoinedFile",
     "LastIndex",
-    "Patch",
     "StoredIndex",
     "UnsupportedClipError",
     "build_header",
+    "carried_tracks",
     "check_decodes",
     "codec_of",
     "coded_packets",
@@ -50,16 +64,17 @@ __all__ = [
     "decode_image",
     "decode_shown",
     "frame_ticks",
+    "has_exact_times",
     "join_clips",
     "may_be_damaged",
     "order_digest",
+    "other_tracks_sha256",
     "read_alike",
     "read_clip_index",
     "read_clip_indexes",
     "read_clips",
     "read_stored_index",
     "remux_clip",
-    "retiming",
     "samples_sha256",
 ]
 
@@ -69,13 +84,14 @@ __getattr__ = lazy_names(
     {
         "pyav": (
             "CodedPacket",
+            "carried_tracks",
             "check_decodes",
             "coded_packets",
             "count_tracks_and_frames",
             "decode_image",
             "decode_shown",
+            "other_tracks_sha256",
             "remux_clip",
         ),
-        "retime": ("CopiedFile", "Patch", "copy_file", "retiming"),
     },
 )
