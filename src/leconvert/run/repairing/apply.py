@@ -65,19 +65,21 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.support.text import amount
-from leconvert.workdir.fs import can_clone, make_folders_below, sync_tree
+from leconvert.workdir.fs import LOCAL, can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.removal import remove_new_tree
 from leconvert.workdir.swap import (
     SwapPlan,
-    begin_tree,
     check_target,
+    exchange_trees,
+    has_mark_of,
+    mark_tree,
     old_dir,
     recover_marked,
+    remove_mark,
     source_as_output,
     staging_dir,
     staging_trees,
-    swap_marked,
     try_renames,
 )
 
@@ -193,7 +195,9 @@ def repair_dataset(
                     "to it.",
                 )
 
-        begin_tree(plan.staging, run_id)
+        with storage_errors(plan.staging):
+            LOCAL.make_dir(plan.staging)
+        mark_tree(plan.staging, run_id)
         writer = _TreeWriter(root, plan.staging, repair, stop, progress)
         try:
             writer.write(changes)
@@ -204,7 +208,8 @@ def repair_dataset(
             with suppress(Exception):
                 remove_new_tree(plan.staging, run_id)
             raise
-        swap_marked(plan, run_id, came_out=unchanged)
+        exchange_trees(plan, is_new=has_mark_of(run_id), came_out=unchanged, run_id=run_id)
+        remove_mark(target, run_id)
     return replace(
         report,
         written_bytes=writer.written_bytes,
