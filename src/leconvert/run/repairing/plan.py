@@ -486,7 +486,11 @@ class _Planner:
                     f"{routed.path} is left as it is: it does not begin with a keyframe."
                 )
                 return
-            self._videos.append(self._video_repair(routed.path, index, spans))
+            try:
+                self._videos.append(self._video_repair(routed.path, index, spans))
+            except UnreadableSourceError as error:  # FFmpeg cannot copy its tracks
+                self._remarks.append(f"{routed.path} is left as it is: {error.message}")
+                return
         for name, stored, exact_seconds in (
             ("from_timestamp", placed.begin_seconds, spans.from_seconds),
             ("to_timestamp", placed.end_seconds, spans.to_seconds),
