@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING
 
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
-from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
+from leconvert.media.header import (
+    FileHeader,
+    FileSamples,
+    build_header,
+    frame_ticks,
+    has_exact_times,
+)
 from leconvert.media.index import (
     StoredIndex,
     may_be_damaged,
@@ -14,19 +20,27 @@ from leconvert.media.index import (
     read_clips,
     read_stored_index,
 )
-from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
+from leconvert.media.join import (
+    ClipRange,
+    CopiedFile,
+    JoinedFile,
+    LastIndex,
+    copy_file,
+    join_clips,
+)
 from leconvert.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.media.pyav import (
+        carried_tracks,
         check_decodes,
         count_tracks_and_frames,
         decode_image,
         decode_shown,
+        other_tracks_sha256,
         packet_times,
         remux_clip,
     )
-    from leconvert.media.retime import CopiedFile, Patch, copy_file, retiming
 
 __all__ = [
     "ClipIndex",
@@ -36,10 +50,10 @@ __all__ = [
     "FileSamples",
     "JoinedFile",
     "LastIndex",
-    "Patch",
     "StoredIndex",
     "UnsupportedClipError",
     "build_header",
+    "carried_tracks",
     "check_decodes",
     "codec_of",
     "copy_file",
@@ -47,9 +61,11 @@ __all__ = [
     "decode_image",
     "decode_shown",
     "frame_ticks",
+    "has_exact_times",
     "join_clips",
     "may_be_damaged",
     "order_digest",
+    "other_tracks_sha256",
     "packet_times",
     "read_alike",
     "read_clip_index",
@@ -57,7 +73,6 @@ __all__ = [
     "read_clips",
     "read_stored_index",
     "remux_clip",
-    "retiming",
     "samples_sha256",
 ]
 
@@ -66,13 +81,14 @@ __getattr__ = lazy_names(
     __name__,
     {
         "pyav": (
+            "carried_tracks",
             "check_decodes",
             "packet_times",
             "count_tracks_and_frames",
             "decode_image",
             "decode_shown",
+            "other_tracks_sha256",
             "remux_clip",
         ),
-        "retime": ("CopiedFile", "Patch", "copy_file", "retiming"),
     },
 )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from leconvert.media.clip import ClipIndex
 from leconvert.media.sample_entry import entry_for_output
 from leconvert.model.float32_tolerance import placed_rate
 from leconvert.support.errors import SourceError, UsageError
@@ -174,6 +175,16 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
     while factor * fps.numerator > _INT32_MAX or factor * fps.denominator > _LONGEST_FRAME_TICKS:
         factor //= 2
     return fps.numerator * factor, fps.denominator * factor
+
+
+def has_exact_times(index: ClipIndex, fps: Fraction) -> bool:
+    """Tell whether frame *i* is shown at i / fps, as in a joined file, and all equally long."""
+    scale, ticks = frame_ticks(fps)
+    # time / timescale == rank * ticks / scale, in whole numbers of any size
+    shown = index.presentation_times.astype(object) * scale
+    exact = index.ranks.astype(object) * ticks * index.timescale
+    end = index.num_samples * ticks * index.timescale
+    return np.array_equal(shown, exact) and index.duration * scale == end
 
 
 def build_header(

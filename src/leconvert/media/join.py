@@ -42,6 +42,8 @@ _FICLONERANGE = 0x4020940D
 _CLONE_RANGE = Struct("@qQQQ")
 _STEP_BYTES = 64 * 1024**2
 _BUFFER_BYTES = 1024**2
+# Whole blocks of this size are cloned where a file system can; what is smaller is copied.
+_BLOCK_BYTES = 4096
 
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 
@@ -228,6 +230,75 @@ class RangeMover:
                 path=self._path,
                 next_step="Run the same command again to resume.",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """How the bytes of a copy came.
+
+    Attributes:
+        size_bytes: Size of the file.
+        copied_bytes: Bytes that were copied.
+        cloned_bytes: Bytes whose blocks are shared with the source.
+    """
+
+    size_bytes: int
+    copied_bytes: int
+    cloned_bytes: int
+
+
+def copy_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    on_bytes: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    sync: bool = False,
+) -> CopiedFile:
+    """Copy a file, sharing its blocks where the file system can.
+
+    The source is read only, and shares no inode with the copy. On any error the target is removed.
+
+    Args:
+        source: The file; a link to a file is followed.
+        target: Must not exist.
+        on_bytes: Called with the number of bytes as they arrive.
+        should_stop: Asked now and then; when it answers True the copy ends.
+        sync: Force the copy to the disk.
+
+    Raises:
+        UnreadableSourceError: The source cannot be read to its end.
+        TargetError: The target exists already.
+        StorageError: The target cannot be written.
+        InterruptedRunError: ``should_stop`` said so.
+    """
+    name, new_name = os.fspath(source), os.fspath(target)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise unreadable(name, error) from error
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        destination = create_file(new_name)
+        try:
+            mover = RangeMover(
+                destination,
+                new_name,
+                block_align=_BLOCK_BYTES,
+                on_bytes=on_bytes,
+                should_stop=should_stop,
+            )
+            mover.move(descriptor, name, 0, size_bytes, 0)
+            if sync:
+                os.fsync(destination)
+        except BaseException:
+            Path(new_name).unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(destination)
+    finally:
+        os.close(descriptor)
+    return CopiedFile(size_bytes, mover.copied_bytes, mover.cloned_bytes)
 
 
 # ------------------------------------------------------------------------------------------------
