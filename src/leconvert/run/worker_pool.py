@@ -20,7 +20,7 @@ from leconvert.run.engines.local import LocalEngine
 from leconvert.run.leasing import Board, LeaseStore, read_workers
 from leconvert.run.leasing.registry import WorkerRecord, WorkerReporter
 from leconvert.run.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
-from leconvert.run.worker import Notifier, Worker
+from leconvert.run.worker import Worker
 from leconvert.support.errors import StorageError, UsageError
 from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
@@ -215,7 +215,10 @@ class WorkerPool:
             yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)
 
     def make(
-        self, on_bytes: Any, inputs: HubInputs | None = None, bell: Notifier | None = None
+        self,
+        on_bytes: Any,
+        inputs: HubInputs | None = None,
+        batch_ended: threading.Condition | None = None,
     ) -> Worker:
         """Return a worker."""
         store, board, identity = self.board()
@@ -228,7 +231,7 @@ class WorkerPool:
             on_bytes=on_bytes,
             weights=self.weights,
             reporter=reporter,
-            bell=bell,
+            batch_ended=batch_ended,
             patience=Backoff(self._leases.trouble_seconds),
             inputs=inputs,
         )
@@ -246,12 +249,12 @@ def work_in_threads(
 
     None is left when this returns, or raises.
     """
-    crew, bell = WorkerPool(run, leases, stop, scratch), Notifier()
+    crew, batch_ended = WorkerPool(run, leases, stop, scratch), threading.Condition()
     with crew.stage(progress, crew.cost_left()) as stage:
 
         def work() -> None:
             with crew.inputs() as inputs:
-                crew.make(stage.advance, inputs, bell).run()
+                crew.make(stage.advance, inputs, batch_ended).run()
 
         run_threads(work, count, stop, name="worker")
     crew.check_all_done()
