@@ -140,10 +140,6 @@ class ProofOptions:
         return former_dir(target, run_id) if is_former else old_dir(target)
 
 
-# ------------------------------------------------------------------------------------------------
-# What a packer reports.
-
-
 @dataclass(frozen=True, slots=True)
 class PackReport:
     """What the packer did.
@@ -182,10 +178,6 @@ class PackReport:
         for name in ("kept", "removed"):
             record[name] = None if record[name] is None else str(record[name])
         return record
-
-
-# ------------------------------------------------------------------------------------------------
-# What a packer asks and tells whoever runs the workers that it waits for.
 
 
 class WorkerMonitor:
