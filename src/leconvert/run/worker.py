@@ -228,25 +228,26 @@ class ShardWriter:
         self, job: _ShardJob, files: Files, observe: Callable[[pa.Table], None] | None
     ) -> dict[str, Any]:
         slices = job.slices
-        ranges = [
+        ranges = (  # one at a time: a file of short episodes has tens of thousands
             tables.RowRange(
                 source,
                 rows,
                 None if is_whole else first,
-                self._repair(episode, position) if episode.source.repairs.change_rows else None,
+                self._repair(slices.episode(place), job.shard.first + place)
+                if view.repairs.change_rows
+                else None,
             )
-            for position, (source, rows, is_whole, first, episode) in enumerate(
+            for place, (source, rows, is_whole, first, view) in enumerate(
                 zip(
                     slices.sources,
                     slices.frames,
                     slices.is_whole,
                     slices.begins,
-                    slices.episodes,
+                    slices.views,
                     strict=True,
-                ),
-                job.shard.first,
+                )
             )
-        ]
+        )
         table = tables.join_tables(
             ranges,
             job.path,
@@ -312,11 +313,11 @@ class ShardWriter:
         # Only runs that compute statistics pay for these imports.
         from leconvert.dataset.statistics import table_stats
 
-        places = iter(range(len(job.slices.episodes)))
+        places = iter(range(len(job.slices.sources)))
 
         def observe(table: pa.Table) -> None:
             place = next(places)
-            episode = job.slices.episodes[place]
+            episode = job.slices.episode(place)
             levels: dict[str, Any] | None = {} if episode.source.repairs.quantiles else None
             found = table_stats(
                 table,
@@ -340,7 +341,7 @@ class ShardWriter:
         camera, shard = str(camera_of(job.shard.stream)), job.shard
         is_depth = is_depth_map(self._sources.features[camera])
         slices = job.slices
-        file, episodes = slices.file, slices.episodes
+        file, episodes = slices.sources, list(map(slices.episode, range(len(slices.sources))))
         first = [begin + lead for begin, lead in zip(slices.begins, slices.lead, strict=True)]
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
@@ -430,9 +431,9 @@ class _Slices(NamedTuple):
     Lists: to take one value of an array, or a piece of one, costs ten times as much.
 
     Attributes:
-        episodes: Which episodes they are.
-        sources: The path of each slice's file.
-        file: The number of that file.
+        views: The source of each slice's episode.
+        numbers: The number of the episode there.
+        sources: The path of each slice's file; slices of one file have the same object.
         begins: First row or sample of each in its file.
         frames: Rows or samples of each.
         is_whole: Whether it is all of its file.
@@ -441,9 +442,9 @@ class _Slices(NamedTuple):
     """
 
     position: int
-    episodes: list[_Episode]
+    views: list[SourceView]
+    numbers: list[int]
     sources: list[str]
-    file: list[int]
     begins: list[int]
     frames: list[int]
     is_whole: list[bool]
@@ -454,16 +455,12 @@ class _Slices(NamedTuple):
     def of(
         cls, scan: StreamScan, sources: Sources, position: int, episode_index: IntArray
     ) -> _Slices:
-        paths, views = list(sources.absolute(scan.stream, scan.files)), scan.files.source[scan.file]
-        file = scan.file.tolist()
+        paths = list(sources.absolute(scan.stream, scan.files))
         return cls(
             position,
-            [
-                _Episode(sources[source], number)
-                for source, number in zip(views.tolist(), episode_index.tolist(), strict=True)
-            ],
-            [paths[number] for number in file],
-            file,
+            [sources[source] for source in scan.files.source[scan.file].tolist()],
+            episode_index.tolist(),
+            [paths[number] for number in scan.file.tolist()],
             scan.first.tolist(),
             scan.frames.tolist(),
             scan.is_whole.tolist(),
@@ -471,8 +468,14 @@ class _Slices(NamedTuple):
             scan.lead.tolist(),
         )
 
+    def episode(self, place: int) -> _Episode:
+        """Return the episode of a slice, by its place here."""
+        return _Episode(self.views[place], self.numbers[place])
+
     def between(self, first: int, stop: int) -> _Slices:
         """Return those of the episodes at some positions."""
+        if stop - first == len(self.sources):
+            return self  # the only shard of the stream: lists of many episodes are not held twice
         rows = slice(first - self.position, stop - self.position)
         return _Slices._make((first, *[column[rows] for column in self[1:]]))
 
