@@ -36,9 +36,9 @@ from bench_common import (
 )
 from leconvert import convert
 from leconvert.model.values import DATA_STREAM, LayoutOptions
+from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
 from leconvert.run.leasing import read_done
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.workdir.run import open_run

@@ -13,7 +13,7 @@ __all__ = ["PUBLIC", "api_page"]
 PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert": None,
     "leconvert.model.repairs": ("RepairOptions",),
-    "leconvert.run.worker_pool": ("LeaseOptions",),
+    "leconvert.run.conversion": ("Control", "LeaseOptions"),
     "leconvert.model.values": ("Finding",),
     "leconvert.run.engines": None,
     "leconvert.api": ("Submission", "submit_run"),

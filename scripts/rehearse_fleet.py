@@ -34,8 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.unit.fleet.test_makespan import Cost, lower_bound, makespan
 
 from bench_scale import RUN_ID, simulated_manifest, simulated_scan
-from leconvert.fleet import DatasetOptions, Line, plan_fleet, read_list
+from leconvert.fleet import Line, plan_fleet, read_list
 from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import Conversion
 from leconvert.run.layout import cut_batches, layout_streams
 from leconvert.run.leasing import list_batches
 from leconvert.workdir.records import WorkDir
@@ -76,7 +77,7 @@ def begin(folder: Path, episodes: Sequence[int]) -> dict[str, Any]:
     began = time.perf_counter()
     datasets = read_list(
         folder / "list.txt", folder / "out",
-        lambda words: Line(words[0], options=DatasetOptions(layout=LAYOUT)), say=print,
+        lambda words: Line(words[0], options=Conversion(layout=LAYOUT)), say=print,
     )  # fmt: skip
     read = time.perf_counter()
     fleet = plan_fleet(datasets, folder / "work")

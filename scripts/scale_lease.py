@@ -24,10 +24,10 @@ from typing import Any
 from leconvert.model.values import DATA_STREAM, Batch
 from leconvert.report.status import run_status
 from leconvert.run.leasing import Board, Lease, LeaseLostError, LeaseStore
-from leconvert.run.leasing.registry import WorkerReporter
 from leconvert.run.packer import check_all_done
 from leconvert.run.packer.assembly import Collector
 from leconvert.run.worker import Worker
+from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.run import open_run

@@ -187,8 +187,12 @@ def leconvert_here(capsys: pytest.CaptureFixture[str]) -> Leconvert:
 def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
     """A run of one batch an episode that nobody has worked on, from ``work`` to ``out``."""
     from leconvert.model.values import LayoutOptions
+    from leconvert.run.conversion import Conversion
     from leconvert.run.planner import open_or_plan
 
     return open_or_plan(
-        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
+        small_source,
+        tmp_path / "out",
+        tmp_path / "work",
+        Conversion(layout=LayoutOptions(episodes_per_batch=1)),
     )

@@ -28,14 +28,19 @@ if TYPE_CHECKING:
     from leconvert.model.values import LayoutOptions
     from leconvert.remote.push import PushOptions, PushReport, push
     from leconvert.remote.scratch import ScratchOptions
-    from leconvert.run.packer import ProofOptions
-    from leconvert.run.planner import PlanOptions
+    from leconvert.run.conversion import (
+        Conversion,
+        LeaseOptions,
+        PlanOptions,
+        ProofOptions,
+        WorkerOptions,
+    )
     from leconvert.run.proof import VerificationReport, verify_pair
     from leconvert.run.repairing import RepairReport
-    from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
     from leconvert.support.errors import LeconvertError
 
 __all__ = [
+    "Conversion",
     "ConversionReport",
     "EpisodeSelection",
     "FrameInterval",
@@ -63,14 +68,15 @@ __all__ = [
 ]
 
 _HOME = {
+    "Conversion": "leconvert.run.conversion",
     "ConversionReport": "leconvert.api",
     "EpisodeSelection": "leconvert.model.selection",
     "FrameInterval": "leconvert.model.selection",
     "LayoutOptions": "leconvert.model.values",
-    "LeaseOptions": "leconvert.run.worker_pool",
+    "LeaseOptions": "leconvert.run.conversion",
     "LeconvertError": "leconvert.support.errors",
-    "PlanOptions": "leconvert.run.planner",
-    "ProofOptions": "leconvert.run.packer",
+    "PlanOptions": "leconvert.run.conversion",
+    "ProofOptions": "leconvert.run.conversion",
     "PushOptions": "leconvert.remote.push",
     "PushReport": "leconvert.remote.push",
     "RepairOptions": "leconvert.model.repairs",
@@ -78,7 +84,7 @@ _HOME = {
     "ScratchOptions": "leconvert.remote.scratch",
     "SplitPart": "leconvert.api",
     "VerificationReport": "leconvert.run.proof",
-    "WorkerOptions": "leconvert.run.worker_pool",
+    "WorkerOptions": "leconvert.run.conversion",
     "convert": "leconvert.api",
     "merge": "leconvert.api",
     "push": "leconvert.remote.push",

@@ -24,13 +24,19 @@ from leconvert.model.selection import EpisodeSelection, FrameInterval, split_epi
 from leconvert.model.values import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
 from leconvert.remote.scratch import ScratchOptions
 from leconvert.run.appending import former_episodes
+from leconvert.run.conversion import (
+    Control,
+    Conversion,
+    LeaseOptions,
+    PlanOptions,
+    ProofOptions,
+    WorkerOptions,
+)
 from leconvert.run.engines import JobRequest, Submitter
 from leconvert.run.layout import layout_streams
-from leconvert.run.leasing import read_workers
 from leconvert.run.packer import (
     NoResultError,
     PackReport,
-    ProofOptions,
     does_not_match,
     finish_run,
     swap_has_begun,
@@ -38,7 +44,6 @@ from leconvert.run.packer import (
 )
 from leconvert.run.planner import (
     MovedBytes,
-    PlanOptions,
     PlanSummary,
     check_all_places,
     check_asked,
@@ -48,14 +53,13 @@ from leconvert.run.planner import (
     kept_files,
     moved_bytes,
     open_or_plan,
-    options_record,
     planned_name,
     preview_plan,
     scan_sources,
 )
 from leconvert.run.proof import verify_pair
 from leconvert.run.worker import WorkerSummary
-from leconvert.run.worker_pool import LeaseOptions, WorkerOptions, WorkerPool, work_and_pack
+from leconvert.run.worker_pool import WorkerPool, work_and_pack
 from leconvert.support.errors import (
     BusyError,
     InterruptedRunError,
@@ -73,7 +77,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few
-from leconvert.workdir.activity import record_invocation, record_probe
+from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
@@ -106,8 +110,10 @@ __all__ = [
     "find_finished",
     "merge",
     "repair",
+    "run_conversion",
     "run_worker",
     "split",
+    "split_dataset",
     "submit_run",
     "trim",
 ]
@@ -264,11 +270,7 @@ def convert(
     Raises:
         LeconvertError: One of its subclasses; see `leconvert.support.errors` for which.
     """
-    return _convert(
-        [Path(root)],
-        arrival=arrival,
-        output=output,
-        work_dir=work_dir,
+    conversion = Conversion(
         layout=layout,
         repairs=repairs,
         selection=selection,
@@ -278,14 +280,25 @@ def convert(
         proof=proof,
         scratch=scratch,
         push=push,
+    )
+    return run_conversion(
+        [Path(root)],
+        conversion,
+        _control(stop, progress, command),
+        arrival=arrival,
+        output=output,
+        work_dir=work_dir,
         keep_work_dir=keep_work_dir,
         for_push=for_push,
         probe_seconds=probe_seconds,
         report=report,
-        command=command,
-        stop=stop,
-        progress=progress,
     )
+
+
+def _control(
+    stop: threading.Event | None, progress: Progress, command: Sequence[str] | None
+) -> Control:
+    return Control(stop=stop or threading.Event(), progress=progress, command=command)
 
 
 @any_storage_errors()
@@ -342,10 +355,7 @@ def merge(
         LeconvertError: One of its subclasses. A `SourceError` lists all that differs.
     """
     check_several(roots)
-    return _convert(
-        list(map(Path, roots)),
-        output=output,
-        work_dir=work_dir,
+    conversion = Conversion(
         layout=layout,
         repairs=repairs,
         plan=plan,
@@ -353,12 +363,16 @@ def merge(
         leases=leases,
         proof=proof,
         push=push,
+    )
+    return run_conversion(
+        list(map(Path, roots)),
+        conversion,
+        _control(stop, progress, command),
+        output=output,
+        work_dir=work_dir,
         keep_work_dir=keep_work_dir,
         for_push=for_push,
         report=report,
-        command=command,
-        stop=stop,
-        progress=progress,
     )
 
 
@@ -371,41 +385,26 @@ def check_several(roots: Sequence[object]) -> None:
         )
 
 
-def _convert(
+@any_storage_errors()
+def run_conversion(
     roots: Sequence[Path],
+    conversion: Conversion,
+    control: Control,
     *,
     arrival: HubOrigin | None = None,
-    output: str | os.PathLike[str] | None,
-    work_dir: str | os.PathLike[str] | None,
-    layout: LayoutOptions,
-    repairs: RepairOptions,
-    selection: EpisodeSelection = EpisodeSelection(),
-    plan: PlanOptions,
-    workers: WorkerOptions,
-    leases: LeaseOptions,
-    proof: ProofOptions,
-    scratch: ScratchOptions = ScratchOptions(),
-    push: PushOptions | None,
-    keep_work_dir: bool,
+    output: str | os.PathLike[str] | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+    keep_work_dir: bool = False,
     for_push: bool = False,
     probe_seconds: float | None = None,
-    report: str | os.PathLike[str] | None,
-    command: Sequence[str] | None,
-    stop: threading.Event | None,
-    progress: Progress,
+    report: str | os.PathLike[str] | None = None,
 ) -> ConversionReport:
-    for name, given, kind in (
-        ("layout", layout, LayoutOptions),
-        ("repairs", repairs, RepairOptions),
-        ("selection", selection, EpisodeSelection),
-        ("plan", plan, PlanOptions),
-        ("workers", workers, WorkerOptions),
-        ("leases", leases, LeaseOptions),
-        ("proof", proof, ProofOptions),
-        ("scratch", scratch, ScratchOptions),
-    ):
-        if not isinstance(given, kind):
-            raise TypeError(f"{name} must be {kind.__name__}(...), not {given!r}.")
+    """Convert one dataset, or merge several: what `convert`, `merge`, `split` and `trim` do.
+
+    See `convert` for the arguments and errors.
+    """
+    layout, plan, push = conversion.layout, conversion.plan, conversion.push
+    progress = control.progress
     if push is not None:
         _check_push(push, arrival, layout.to)
     if probe_seconds is not None:
@@ -444,39 +443,27 @@ def _convert(
 
     if work_dir is None:
         remove_leftovers(folder)
-    stop = stop or threading.Event()
     packed: PackReport | None = None
     begins_anew = plan.restart
     with _another_may_finish(folder, target, layout.to, own_place=work_dir is None) as joined:
         run = None if begins_anew else _run_in_swap(folder, sources, target)
         if run is not None:
             with _report_on_exit(run, page):
-                record_invocation(run.paths, run.manifest.run_id, "convert", command)
-                asked = options_record(layout, repairs, selection)
+                record_invocation(run.paths, run.manifest.run_id, "convert", control.command)
                 packed, begins_anew = _finish(
-                    run, planned_name(sources, arrival), asked, proof, stop, progress
+                    run, planned_name(sources, arrival), conversion, control
                 )
         if run is None or packed is None:
             # What the source is comes before what stands at the target.
-            check_asked(sources, target, layout, repairs, selection)
-            proof.check_source(is_outline=bool(arrival and arrival.outline))
-            check_target = partial(
-                proof.check_target,
-                source,
-                target,
-                layout.to,
-                layout.layout,
-                appends=layout.append,
-            )
+            check_asked(sources, target, conversion)
+            conversion.proof.check_source(is_outline=bool(arrival and arrival.outline))
+            check_target = partial(conversion.check_target, source, target)
             check_target()
             run = open_or_plan(
                 sources,
                 target,
                 folder,
-                layout,
-                repairs,
-                selection=selection,
-                plan=replace(plan, restart=begins_anew),
+                replace(conversion, plan=replace(plan, restart=begins_anew)),
                 arrival=arrival,
                 check_target=check_target,
                 progress=progress,
@@ -488,17 +475,8 @@ def _convert(
                 watch = f"leconvert status {shlex.quote(str(folder))}"
                 progress.say(f"Working in {folder}. Watch it with: {watch}")
                 _say_who_works(run, progress)
-                record_invocation(run.paths, run.manifest.run_id, "convert", command)
-                packed, spent = work_and_pack(
-                    run,
-                    workers,
-                    leases,
-                    proof,
-                    scratch,
-                    allow_mixed_versions=plan.allow_mixed_versions,
-                    stop=stop,
-                    progress=progress,
-                )
+                record_invocation(run.paths, run.manifest.run_id, "convert", control.command)
+                packed, spent = work_and_pack(run, conversion, control)
                 seconds |= spent
             from leconvert.remote.provenance import note_result
 
@@ -509,7 +487,7 @@ def _convert(
             if probe_seconds is not None:
                 done = replace(done, probe=_probe(run, target, probe_seconds))
             if migrates and push is not None:
-                done = replace(done, push=_push_migrated(target, push, on_hub, stop, progress))
+                done = replace(done, push=_push_migrated(target, push, on_hub, control))
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
@@ -614,15 +592,14 @@ def _push_migrated(
     result: Path,
     options: PushOptions,
     on_hub: Mapping[str, str],
-    stop: threading.Event,
-    progress: Progress,
+    control: Control,
 ) -> PushReport:
     from leconvert.remote.pace import wait_for_hub
     from leconvert.remote.push import push
 
-    pause = partial(wait_for_hub, stop)
+    pause = partial(wait_for_hub, control.stop)
     try:
-        return push(result, options, on_hub=on_hub, pause=pause, progress=progress)
+        return push(result, options, on_hub=on_hub, pause=pause, progress=control.progress)
     except LeconvertError as error:
         helps = "Nothing is done twice: afterwards the same command goes on."
         error.next_step = f"{error.next_step or ''} {helps}".strip()
@@ -741,17 +718,15 @@ def _run_in_swap(work_dir: Path, sources: Sequence[Path], target: Path) -> Opene
 def _finish(
     run: OpenedRun,
     source: str,
-    options: Mapping[str, Any],
-    proof: ProofOptions,
-    stop: threading.Event,
-    progress: Progress,
+    conversion: Conversion,
+    control: Control,
 ) -> tuple[PackReport | None, bool]:
     """End a run whose swap began; return its report, if there is one, and whether to begin anew.
 
     A run answers only for a result that is there, from this source and these options.
     """
     manifest, target = run.manifest, Path(run.manifest.target)
-    in_place = manifest.in_place
+    in_place, proof, progress = manifest.in_place, conversion.proof, control.progress
 
     def check() -> None:
         old = old_dir(manifest.exchanged)
@@ -767,17 +742,17 @@ def _finish(
             )
         else:
             helps = "Its source was removed; give the same options as before to end the run."
-        check_same_plan(run, source, target, options, helps=helps)
+        check_same_plan(run, source, target, conversion, helps=helps)
 
     try:
-        return finish_run(run, proof, check=check, stop=stop, progress=progress), False
+        return finish_run(run, proof, check=check, stop=control.stop, progress=progress), False
     except NoResultError as error:
         if in_place and not target.exists():
             raise
         progress.say(f"{error.message} Converting anew.")
     except (PlanMismatchError, SourceChangedError, VerificationError) as error:
         # Episodes are appended to a result that is right alone.
-        appends = options.get("append") and not isinstance(error, VerificationError)
+        appends = conversion.layout.append and not isinstance(error, VerificationError)
         if in_place or not (proof.force_conversion or appends):
             raise
         progress.say(f"{error.message} Converting anew.")
@@ -922,67 +897,82 @@ def split(
         VerificationError: A part that was finished before differs from the source; likewise.
         LeconvertError: One of its other subclasses, from the conversion of a part.
     """
-    source, folder = Path(root).resolve(), Path(output_dir).resolve()
+    conversion = Conversion(
+        layout=layout, repairs=repairs, plan=plan, workers=workers, leases=leases, proof=proof
+    )
+    control = _control(stop, progress, command)
+    return split_dataset(
+        Path(root),
+        conversion,
+        control,
+        output_dir=output_dir,
+        into=into,
+        seed=seed,
+        dry_run=dry_run,
+    )
+
+
+@any_storage_errors()
+def split_dataset(
+    root: Path,
+    conversion: Conversion,
+    control: Control,
+    *,
+    output_dir: str | os.PathLike[str],
+    into: Mapping[str, float | str],
+    seed: int = 0,
+    dry_run: bool = False,
+) -> list[SplitPart]:
+    """Convert each part of a dataset; see `split`."""
+    source, folder, progress = root.resolve(), Path(output_dir).resolve(), control.progress
     if folder.is_relative_to(source):
         raise UsageError(
             f"The parts in {folder} would lie inside the source {source}.",
             path=str(folder),
             next_step="Choose folders side by side.",
         )
-    episode_index = open_dataset(source, repairs.reading).episodes.episode_index
+    episode_index = open_dataset(source, conversion.repairs.reading).episodes.episode_index
     parts = [
         SplitPart(name, folder / name, str(episodes))
         for name, episodes in split_episodes(into, episode_index, seed=seed).items()
     ]
+    conversions = {
+        part.name: replace(conversion, selection=EpisodeSelection(episodes=part.episodes))
+        for part in parts
+    }
     finished: dict[str, str] = {}
     for part in parts:
-        work_dir, chosen = work_dir_beside(part.output), EpisodeSelection(episodes=part.episodes)
+        work_dir = work_dir_beside(part.output)
         if not dry_run:
             remove_leftovers(work_dir)
-        if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
+        if not conversion.plan.restart and WorkDir(work_dir).current_run_id() is not None:
             continue  # its run knows how far it is
-        verified = find_finished(
-            [source], part.output, layout, repairs, chosen, proof, stop=stop, progress=progress
-        )
+        verified = find_finished([source], part.output, conversions[part.name], control)
         if verified is not None:
             finished[part.name] = verified
         elif is_there(part.output):
-            proof.check_target(source, part.output, layout.to)
+            conversion.check_target(source, part.output)
     if not dry_run:
         folder.mkdir(parents=True, exist_ok=True)
     done, taken = [], Counter[str]()
     for part in parts:
-        chosen = EpisodeSelection(episodes=part.episodes)
         if part.name in finished:
             progress.say(f"{part.output} is finished: it has episodes {part.episodes}.")
             done.append(replace(part, verified=finished[part.name]))
         elif dry_run:
-            work_dir = work_dir_beside(part.output)
             summary = preview_plan(
-                [source], part.output, work_dir, layout, repairs,
-                selection=chosen,
-                plan=plan,
+                [source],
+                part.output,
+                work_dir_beside(part.output),
+                conversions[part.name],
                 progress=progress,
-            )  # fmt: skip
+            )
             check_room(summary.space, part.output, taken)
             for room in summary.space.rooms:
                 taken[room.folder] += room.bytes_needed - summary.space.twice_bytes
             done.append(replace(part, plan=summary))
         else:
-            report = convert(
-                source,
-                output=part.output,
-                layout=layout,
-                repairs=repairs,
-                selection=chosen,
-                plan=plan,
-                workers=workers,
-                leases=leases,
-                proof=proof,
-                command=command,
-                stop=stop,
-                progress=progress,
-            )
+            report = run_conversion([source], conversions[part.name], control, output=part.output)
             done.append(replace(part, report=report))
     return done
 
@@ -1036,9 +1026,7 @@ def trim(
     intervals = [FrameInterval(episode, *interval) for episode, interval in frames.items()]
     if not intervals:
         raise UsageError("It is not said which frames stay.", next_step="Give some of an episode.")
-    return convert(
-        root,
-        output=output,
+    conversion = Conversion(
         layout=layout,
         repairs=repairs,
         selection=EpisodeSelection(frames=tuple(intervals)),
@@ -1046,10 +1034,9 @@ def trim(
         workers=workers,
         leases=leases,
         proof=proof,
-        command=command,
-        stop=stop,
-        progress=progress,
     )
+    control = _control(stop, progress, command)
+    return run_conversion([Path(root)], conversion, control, output=output)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1065,13 +1052,8 @@ _LAYOUT_KEYS = ("data_files_size_in_mb", "video_files_size_in_mb", "data_path", 
 def find_finished(
     sources: Sequence[Path],
     target: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
-    selection: EpisodeSelection = EpisodeSelection(),
-    proof: ProofOptions = ProofOptions(),
-    *,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
+    conversion: Conversion = Conversion(),
+    control: Control = Control(),
 ) -> str | None:
     """Compare what stands at a target with what a conversion would put there.
 
@@ -1082,12 +1064,9 @@ def find_finished(
         sources: As the conversion gets them. The source of a conversion in place is looked for
             where such a conversion keeps it.
         target: Where the result goes.
-        layout: As for the conversion, as all that follow.
-        repairs: What it may change.
-        selection: Which episodes it converts.
-        proof: Every byte is compared where it asks for that, else the structure.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
+        conversion: The conversion. Every byte is compared if its ``proof`` asks for that, else the
+            structure.
+        control: How to stop, and where to report.
 
     Returns:
         What was compared, ``structure`` or ``bytes``, where nothing differs. None where there is
@@ -1102,19 +1081,19 @@ def find_finished(
         StorageError: The disk fails, so that nobody knows.
         InterruptedRunError: ``stop`` was set.
     """
+    layout, proof = conversion.layout, conversion.proof
     in_place = list(sources) == [target]
     if proof.force_conversion or not is_converted(target, layout.to):
         return None
     if in_place:
         sources = [overlaid_meta(target) or old_dir(target)]
         if not sources[0].is_dir():
-            changes = layout != LayoutOptions() or repairs.as_record() or selection
-            if not changes:
+            if not conversion.changes_anything:
                 raise _nothing_to_compare(target, sources[0], layout.to)
             return None
     with overlaid_pair(target, sources) as (result, roots):
         try:
-            scan = scan_sources(roots, layout.to, repairs, selection, progress=progress)
+            scan = scan_sources(roots, conversion, progress=control.progress)
         except SourceError:
             if in_place:  # what is kept there may be something else
                 return None
@@ -1129,8 +1108,8 @@ def find_finished(
             roots,
             depth="bytes" if proof.depth == "bytes" else "structure",
             repairs=[source.repairs for source in scan.sources],
-            progress=progress,
-            stop=stop,
+            progress=control.progress,
+            stop=control.stop,
             keeps_further=layout.append,
         )
     if report.ok:

@@ -17,11 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from leconvert.fleet import DatasetOptions, FleetDataset, plan_fleet
+from leconvert.fleet import FleetDataset, plan_fleet
 from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import Conversion, LeaseOptions
 from leconvert.run.leasing import list_batches
 from leconvert.run.planner import open_or_plan
-from leconvert.run.worker_pool import LeaseOptions
 from leconvert.support.text import GET_AGAIN
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_table, make_dataset
 from leconvert.testing import with_column as column
@@ -263,14 +263,15 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
 ) -> None:
     source = make_dataset(lab.root / "large", DatasetSpec(episodes=40, frames=6))
     layout = LayoutOptions(episodes_per_batch=1)
-    options = DatasetOptions(layout=layout)
-    fleet = plan_fleet([FleetDataset("large", source, lab.out / "large", options)], lab.work)
+    fleet = plan_fleet(
+        [FleetDataset("large", source, lab.out / "large", Conversion(layout=layout))], lab.work
+    )
     # This process holds the dataset, and has planned it; it does nothing more.
     lease = fleet.board(LeaseOptions()).next_lease()
     assert lease is not None
     folder = WorkDir(lab.work).dataset("large")
     lab.out.mkdir()
-    run = open_or_plan(source, lab.out / "large", folder.root, layout)
+    run = open_or_plan(source, lab.out / "large", folder.root, Conversion(layout=layout))
     joined = leconvert("work", lab.work, "--max-idle-seconds", 0)
     assert joined.returncode == 0, joined.stderr
     assert "Converted 0 datasets" in joined.stdout

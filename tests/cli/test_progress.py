@@ -25,7 +25,7 @@ from leconvert.cli.output import table
 from leconvert.cli.progress import BarProgress, LineProgress, progress_for
 from leconvert.dataset import statistics
 from leconvert.model.repairs import RepairOptions
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import WorkerOptions
 from leconvert.support.text import amount
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 

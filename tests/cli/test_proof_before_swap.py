@@ -17,7 +17,8 @@ import leconvert
 from leconvert.cli.main import main
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions, proof
+from leconvert.run.conversion import ProofOptions
+from leconvert.run.packer import proof
 from leconvert.run.packer import proof as removal
 from leconvert.run.packer import run as packing
 from leconvert.run.proof import Difference, VerificationReport, verify_pair

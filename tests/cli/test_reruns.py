@@ -13,6 +13,7 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
+from leconvert.run.conversion import Control
 from leconvert.run.proof import VerificationReport, verify_pair
 from leconvert.support.progress import SilentProgress, Stage
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -202,5 +203,7 @@ def test_stopping_a_comparison_of_a_finished_result_ends_it(here: Path) -> None:
     stop = threading.Event()
     with pytest.raises(leconvert.support.errors.InterruptedRunError):
         leconvert.api.find_finished(
-            [here / "A"], here / "out", leconvert.LayoutOptions(), stop=stop, progress=StopsAtOnce()
+            [here / "A"],
+            here / "out",
+            control=Control(stop=stop, progress=StopsAtOnce()),
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.model.values import LayoutOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import UsageError, WorkDirError
 from leconvert.workdir.records import default_work_dir
@@ -17,7 +16,7 @@ from tests.program import Leconvert
 
 def plan(source: Path, target: Path) -> Path:
     work_dir = default_work_dir(target)
-    open_or_plan(source, target, work_dir, LayoutOptions())
+    open_or_plan(source, target, work_dir)
     return work_dir
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,11 @@ import pytest
 from leconvert import convert
 from leconvert.bench.probe import probe_result
 from leconvert.cli.examination import library_loads, probe_diagnosis
+from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
 from leconvert.run.engines.slurm import Site, SlurmOptions, worker_job
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import IncompleteError, ProbeError
-from leconvert.support.parallel import _other_process
+from leconvert.support.forkserver import start_python
 from tests.program import Leconvert
 
 # What Python imports before any module of a program, and what no program can do without it.
@@ -64,10 +65,14 @@ def test_processes_that_share_a_scan_do_not_see_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    with _other_process() as process:
-        answer, _ = process.communicate(pickle.dumps(len) + pickle.dumps(("three",)))
-    assert process.returncode == 0
-    assert pickle.loads(answer) == len("three")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        files = (theirs.fileno(), theirs.fileno(), sys.stderr.fileno())
+        process = start_python("leconvert.support.parallel", (), files)
+        ours.sendall(pickle.dumps(len) + pickle.dumps(("three",)))
+        ours.shutdown(socket.SHUT_WR)
+        assert process.wait(30) == 0
+        assert pickle.loads(ours.recv(100)) == len("three")
 
 
 def test_what_the_doctor_and_the_probe_start_does_not_see_it(

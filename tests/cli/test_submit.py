@@ -13,8 +13,7 @@ import pytest
 from leconvert.api import convert, submit_run
 from leconvert.cli.main import build_parser, main
 from leconvert.cli.options import proof_options
-from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import UsageError
 from leconvert.workdir.run import OpenedRun
@@ -68,7 +67,7 @@ def test_a_dry_run_prints_a_script_and_submits_nothing(
 
 def test_the_packer_is_told_all_of_the_proof(source_copy: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    open_or_plan(source_copy, source_copy, work, LayoutOptions())
+    open_or_plan(source_copy, source_copy, work)
     asked = ProofOptions(delete_source=True, max_wait_seconds=7, force_conversion=True)
     script = submit_run(work, proof=asked, dry_run=True).script
     (packs,) = (line for line in script.splitlines() if line.startswith("exec leconvert pack "))

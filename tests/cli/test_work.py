@@ -13,9 +13,10 @@ import pytest
 
 from leconvert.model.values import LayoutOptions
 from leconvert.report.status import run_status
+from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, list_batches
 from leconvert.run.leasing.state import BatchState
-from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.planner import open_or_plan
 from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert, started
 
@@ -198,8 +199,7 @@ def test_a_worker_of_a_run_that_is_restarted_ends_with_the_reason(
             small_source,
             tmp_path / "out",
             tmp_path / "work",
-            options,
-            plan=PlanOptions(restart=True),
+            Conversion(layout=options, plan=PlanOptions(restart=True)),
         )
         _, said = worker.communicate(timeout=GRACE_SECONDS)
     assert worker.returncode == 6, said

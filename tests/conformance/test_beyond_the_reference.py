@@ -13,8 +13,8 @@ from comparison import V21Source
 from reference import convert_with_reference
 
 import leconvert
-from leconvert.media.encode import encode_clip
 from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset
+from leconvert.testing.encode import encode_clip
 
 
 def _assert_sound(ours: Path, source: V21Source) -> None:

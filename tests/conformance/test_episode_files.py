@@ -25,7 +25,7 @@ import leconvert
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import FindingsError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset

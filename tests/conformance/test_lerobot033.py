@@ -26,7 +26,7 @@ from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import DATA_STREAM, LayoutOptions, camera_of
 from leconvert.remote.push import PushOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
 
 __all__ = ["hub", "lone_client", "pauses"]

@@ -15,9 +15,8 @@ import leconvert
 from leconvert import media
 from leconvert.dataset.check import check_dataset
 from leconvert.model.repairs import RepairOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions, WorkerOptions
 from leconvert.run.proof import verify_pair
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import FindingsError
 from leconvert.testing import (
     CameraSpec,

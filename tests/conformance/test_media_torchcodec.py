@@ -11,7 +11,7 @@ from tests.pictures import decoded_pictures
 from torchcodec.decoders import VideoDecoder
 
 from leconvert.media import ClipRange, join_clips
-from leconvert.media.encode import encode_clip
+from leconvert.testing.encode import encode_clip
 
 OPTIONS = {
     "libx264": {"x264-params": "bframes=2:b-adapt=0:scenecut=0:keyint=6"},

@@ -26,7 +26,7 @@ import leconvert
 from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
 from leconvert.model.repairs import DEFAULT_COLUMNS, RepairOptions
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import WorkerOptions
 from leconvert.support.errors import FindingsError, LeconvertError
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
 

@@ -22,7 +22,7 @@ from leconvert.cli.main import main
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import draft_plan
 from leconvert.run.proof import verify_pair
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
@@ -367,7 +367,7 @@ def test_v30_several_and_places_that_cannot_share_are_refused(
         ([template], tmp_path / "new", "cannot be shared with"),
     ):
         with pytest.raises(UsageError, match=said):
-            draft_plan(roots, output, tmp_path / "work", OVERLAY)
+            draft_plan(roots, output, tmp_path / "work", Conversion(layout=OVERLAY))
 
 
 def test_other_names_that_v30_can_say_are_taken(template: Path, tmp_path: Path) -> None:

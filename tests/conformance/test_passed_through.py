@@ -21,7 +21,7 @@ import pytest
 from comparison import V21Source
 
 import leconvert
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 _KEY = "observation.images.depth"

@@ -19,9 +19,8 @@ from tests.trees import digest_of
 import leconvert
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions, WorkerOptions
 from leconvert.run.proof import verify_pair
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import FindingsError
 from leconvert.testing import DatasetSpec, make_dataset
 

@@ -14,7 +14,7 @@ from tests.recordings import each
 import leconvert
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 
 

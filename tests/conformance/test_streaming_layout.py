@@ -15,7 +15,7 @@ from comparison import V21Source
 import leconvert
 from leconvert.model.float32_tolerance import is_out_of_reach
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 from leconvert.testing.dataset import RandomLengths
 

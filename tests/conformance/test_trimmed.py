@@ -13,7 +13,7 @@ from tests.recordings import each
 import leconvert
 from leconvert import media
 from leconvert.model.repairs import RepairOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 

@@ -22,7 +22,7 @@ from leconvert.dataset.check import check_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 
 LENGTHS = [12, 7, 30, 9, 15, 20, 8]

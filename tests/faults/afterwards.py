@@ -46,8 +46,8 @@ from tests.trees import digest_of
 
 from leconvert import api
 from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import WorkerOptions
 from leconvert.run.upkeep import clean_kept_source, clean_work_dir
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.testing import edit_info
 
 __all__ = [

@@ -10,7 +10,7 @@ from tests.trees import digest_of
 
 import leconvert
 from leconvert.model.values import LayoutOptions
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LIMITS = LayoutOptions(data_file_size_in_mb=0.008, video_file_size_in_mb=0.012)

@@ -21,7 +21,7 @@ from tests.trees import digest_of
 
 from leconvert import api
 from leconvert.model.values import LayoutOptions
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 Campaign = Callable[..., list[dict[str, Any]]]

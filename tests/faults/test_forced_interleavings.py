@@ -23,10 +23,11 @@ from leconvert import api
 from leconvert.api import run_worker
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner, worker_pool
+from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
-from leconvert.run.packer import ProofOptions, WorkerMonitor, pack_run
+from leconvert.run.packer import WorkerMonitor, pack_run
 from leconvert.run.packer import run as packing
-from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.planner import open_or_plan
 from leconvert.run.worker import ShardWriter, Worker
 from leconvert.support.errors import (
     BusyError,
@@ -56,8 +57,7 @@ def plan(source: Path, target: Path, work_dir: Path, *, restart: bool = False) -
         source,
         target,
         work_dir,
-        LayoutOptions(episodes_per_batch=1),
-        plan=PlanOptions(restart=restart),
+        Conversion(layout=LayoutOptions(episodes_per_batch=1), plan=PlanOptions(restart=restart)),
     )
 
 
@@ -336,7 +336,7 @@ def test_the_packer_collects_while_workers_work(
     small_source: Path, tmp_path: Path, quiet_digest: str
 ) -> None:
     out, work = tmp_path / "out", tmp_path / "work"
-    run = open_or_plan(small_source, out, work, LayoutOptions())
+    run = open_or_plan(small_source, out, work)
     seen: list[list[str]] = []
 
     class OneBatchAtATime(WorkerMonitor):

@@ -23,12 +23,11 @@ from tests.trees import digest_of, snapshot
 import leconvert
 from leconvert.api import run_worker
 from leconvert.cli.main import main
-from leconvert.model.values import LayoutOptions
 from leconvert.run import worker
+from leconvert.run.conversion import LeaseOptions, PlanOptions
 from leconvert.run.leasing import read_done
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import PlanOptions, open_or_plan
-from leconvert.run.worker_pool import LeaseOptions
+from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import (
     IncompleteError,
     InterruptedRunError,
@@ -183,7 +182,7 @@ def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> No
 def test_a_source_file_that_is_replaced_before_it_is_read_stops_the_run(
     source_copy: Path, tmp_path: Path
 ) -> None:
-    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work")
     table = source_copy / "data/chunk-000/episode_000002.parquet"
     replacement = table.with_suffix(".new")
     replacement.write_bytes(table.read_bytes())
@@ -197,7 +196,7 @@ def test_a_source_file_that_is_replaced_before_it_is_read_stops_the_run(
 def test_a_source_file_written_while_its_batch_is_read_stops_the_swap(
     source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work")
     path = next(source_copy.rglob(f"episode_000002{suffix}"))
     other = next(source_copy.rglob(f"episode_000003{suffix}"))
     write = worker.ShardWriter.write
@@ -250,7 +249,7 @@ def test_a_file_beside_the_episodes_that_goes_or_comes_after_the_plan_stops_the_
 def test_a_source_that_changes_after_the_work_stops_the_swap(
     source_copy: Path, tmp_path: Path, changed: str
 ) -> None:
-    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work")
     run_worker(run.work_dir.root)
     path = source_copy / changed
     if changed.endswith("parquet"):

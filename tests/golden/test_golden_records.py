@@ -11,12 +11,18 @@ from pathlib import Path
 import pytest
 
 from leconvert.model.values import Batch, Shard
-from leconvert.run.leasing import WorkerIdentity, list_batches, read_done, read_failed, read_workers
+from leconvert.run.leasing import WorkerIdentity, list_batches, read_done, read_failed
 from leconvert.run.leasing.leases import LeaseLogFiles, LeaseStore
 from leconvert.run.leasing.state import BatchState, Generation, Outcome
 from leconvert.support.errors import WorkDirError
-from leconvert.workdir.activity import JobRecord, read_invocations, read_jobs, read_probe
-from leconvert.workdir.exclusion import Exclusion, read_one_host
+from leconvert.workdir.activity import (
+    JobRecord,
+    read_invocations,
+    read_jobs,
+    read_probe,
+    read_workers,
+)
+from leconvert.workdir.exclusion import read_one_host
 from leconvert.workdir.identity import HostIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir, read_record
@@ -272,7 +278,7 @@ def test_the_only_host_that_may_work_is_read(run: RunPaths) -> None:
     alone = read_one_host(run, RUN_ID)
     assert alone is not None
     assert alone.host == HostIdentity("node1", "5d" * 16, BOOT.partition("/")[0])
-    assert (alone.device, alone.exclusion, alone.reason) == (2049, Exclusion.RENAME, "EPERM")
+    assert (alone.device, alone.has_links, alone.reason) == (2049, False, "EPERM")
 
 
 REFUSING: dict[str, Callable[[RunPaths], object]] = {

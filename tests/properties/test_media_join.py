@@ -13,14 +13,14 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.packets import coded_packets
 
 from leconvert.media import (
-    coded_packets,
     frame_ticks,
     read_clip_index,
 )
 from leconvert.media.header import FileSamples, build_header
-from leconvert.media.parse import IDENTITY_MATRIX
+from leconvert.media.sample_entry import IDENTITY_MATRIX
 
 
 @dataclass

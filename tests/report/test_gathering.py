@@ -13,10 +13,10 @@ from leconvert.api import convert
 from leconvert.model.values import LayoutOptions
 from leconvert.report import gather, gather_run, page
 from leconvert.report.values import AttemptEnd, StoryState, moment
-from leconvert.run.leasing import LeaseStore, WorkerIdentity, WorkerReporter, void_done
-from leconvert.run.packer import ProofOptions, pack_run
+from leconvert.run.conversion import ProofOptions, WorkerOptions
+from leconvert.run.leasing import LeaseStore, WorkerIdentity, void_done
+from leconvert.run.packer import pack_run
 from leconvert.run.upkeep import clean_work_dir
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import (
     BatchesFailedError,
     StorageError,
@@ -24,7 +24,7 @@ from leconvert.support.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.workdir.activity import record_invocation
+from leconvert.workdir.activity import WorkerReporter, record_invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
 from leconvert.workdir.run import OpenedRun, open_run
@@ -293,10 +293,9 @@ def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
 def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Path) -> None:
     clip = next(source_copy.rglob("*.mp4"))
     run_files = {"output": tmp_path / "out", "work_dir": tmp_path / "work"}
-    from leconvert.model.values import LayoutOptions
     from leconvert.run.planner import open_or_plan
 
-    run = open_or_plan(source_copy, run_files["output"], run_files["work_dir"], LayoutOptions())
+    run = open_or_plan(source_copy, run_files["output"], run_files["work_dir"])
     lease = store_of(run, "a", Clock(), max_attempts=1).claim(0)
     assert lease is not None
     lease.fail(UnreadableSourceError(f"{clip} is torn.", path=str(clip)))

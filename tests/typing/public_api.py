@@ -16,9 +16,9 @@ from leconvert.api import ConversionReport, Submission, run_worker, submit_run
 from leconvert.bench.resampling import Resampled, resample
 from leconvert.loading import EpisodeStream, MixedStream, StreamLoader
 from leconvert.report.status import RunStatus, run_status
+from leconvert.run.conversion import LeaseOptions, WorkerOptions
 from leconvert.run.engines import Engine, LocalEngine, SlurmEngine, SlurmOptions
 from leconvert.run.worker import WorkerSummary
-from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
 from leconvert.support.errors import FindingsError, LeconvertError
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import (
-    UNWATCHED_SECONDS,
     add_engine_options,
     add_json,
     add_lease_options,
@@ -23,18 +21,12 @@ from leconvert.cli.options import (
     add_push_wish,
     add_quiet,
     add_report_option,
-    layout_options,
-    lease_options,
-    plan_options,
-    proof_options,
+    control_of,
+    conversion_options,
     push_options,
     push_target,
-    repair_options,
     report_place,
-    scratch_options,
-    selection_options,
     take_arguments,
-    worker_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import some_seconds
@@ -42,13 +34,12 @@ from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush, ResultPush
 from leconvert.cli.sources import Places, places
 from leconvert.support.errors import UsageError
-from leconvert.support.progress import Progress
 from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
+    from leconvert.run.conversion import Control, Conversion
     from leconvert.run.planner import MovedBytes
-    from leconvert.run.worker_pool import WorkerOptions
 
 __all__ = ["print_report", "show_finished", "show_outcome"]
 
@@ -60,38 +51,27 @@ __all__ = ["print_report", "show_finished", "show_outcome"]
 def convert_as_asked(
     options: argparse.Namespace,
     found: Places,
-    workers: WorkerOptions,
-    stop: threading.Event,
-    progress: Progress,
+    conversion: Conversion,
+    control: Control,
     *,
     for_push: bool,
 ) -> ConversionReport:
     """Convert, as the options say; a migration is pushed, too."""
-    from leconvert.api import convert
+    from leconvert.api import run_conversion
 
-    return convert(
-        found.source,
+    if found.migrates:
+        conversion = replace(conversion, push=push_options(options, None))
+    return run_conversion(
+        [found.source],
+        conversion,
+        control,
         arrival=found.arrival,
         output=None if found.migrates or found.target == found.source else found.target,
         work_dir=found.work_dir if options.work_dir is not None else None,
-        layout=layout_options(options),
-        repairs=repair_options(options),
-        selection=selection_options(options),
-        plan=plan_options(options),
-        workers=workers,
-        leases=lease_options(
-            options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
-        ),
-        proof=proof_options(options),
-        scratch=scratch_options(options),
-        push=push_options(options, None) if found.migrates else None,
         keep_work_dir=options.keep_work_dir,
         for_push=for_push,
         probe_seconds=(options.probe_seconds or _PROBE_SECONDS) if options.probe else None,
         report=report_place(options.report, found.named),
-        command=options.command_line,
-        stop=stop,
-        progress=progress,
     )
 
 
@@ -103,7 +83,7 @@ _PROBE_SECONDS = 10.0
 
 
 def show_if_finished(
-    options: argparse.Namespace, found: Places, stop: threading.Event, progress: Progress
+    options: argparse.Namespace, found: Places, conversion: Conversion, control: Control
 ) -> int | None:
     """Say that the result of this command is in place already, and return the exit code.
 
@@ -115,12 +95,12 @@ def show_if_finished(
     """
     from leconvert.api import find_finished
 
-    layout, proof = layout_options(options), proof_options(options)
+    layout, proof = conversion.layout, conversion.proof
     asks_more = options.probe or options.report is not None or options.keep_work_dir
     # How blocks are aligned no result tells; and who wants a source removed has to convert.
     if asks_more or proof.delete_source or layout.block_align is not None or found.migrates:
         return None
-    if ConvertPush(options, found).repo_id is not None or plan_options(options).restart:
+    if ConvertPush(options, found).repo_id is not None or conversion.plan.restart:
         return None
     if _is_under_way(found.work_dir, to_look=options.dry_run):
         return None
@@ -128,16 +108,8 @@ def show_if_finished(
     if options.dry_run and is_outline:  # the run itself may fetch all of it
         proof = replace(proof, verify="structure")
     proof.check_source(is_outline=is_outline)
-    verified = find_finished(
-        [found.source],
-        found.target,
-        layout,
-        repair_options(options),
-        selection_options(options),
-        proof,
-        stop=stop,
-        progress=progress,
-    )
+    conversion = replace(conversion, proof=proof)
+    verified = find_finished([found.source], found.target, conversion, control)
     if verified is None:
         return None
     made = f"the {layout.to} dataset of {found.made_of}"
@@ -305,23 +277,26 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--probe-seconds goes with --probe.", next_step="Write --probe too.")
     # Contradictions of the options of a push are told before anything is read or fetched.
     push_target(options, None)
-    workers = worker_options(options)
+    conversion = conversion_options(options)
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
+        control = control_of(options, stop, progress)
         if options.dry_run:
             from leconvert.cli.plan import show_plan
 
             return show_plan(
                 options,
-                replaces=proof_options(options).force_conversion,
-                finished=lambda found: show_if_finished(options, found, stop, progress),
+                conversion,
+                replaces=conversion.proof.force_conversion,
+                finished=lambda found: show_if_finished(options, found, conversion, control),
             )
         with end_on_signals(stop):
-            found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
+            in_processes = bool(conversion.workers.orchestrate)
+            found = places(options, stream=in_processes, stop=stop, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
-        code = show_if_finished(options, found, stop, progress)
+        code = show_if_finished(options, found, conversion, control)
         if code is not None:
             found.release()
             return code
@@ -329,7 +304,7 @@ def run(options: argparse.Namespace) -> int:
         report = None
         if not push.is_alone_left():
             wanted = push.repo_id is not None
-            report = convert_as_asked(options, found, workers, stop, progress, for_push=wanted)
+            report = convert_as_asked(options, found, conversion, control, for_push=wanted)
             found.release()
             push.done = report.push
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)

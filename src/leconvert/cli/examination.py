@@ -373,19 +373,19 @@ def _video() -> dict[str, Any]:
 
     fails = "PyAV does not load"
     try:
-        found = carried_ffmpeg()
+        version, decodes = carried_ffmpeg()
         fails = f"PyAV {package_version('av')} does not decode"
         _decode_a_frame()
     except Exception as error:  # noqa: BLE001 - whatever a broken or a newer package raises
         return {"trouble": f"{fails}: {_first_line(error)}"}
-    return {"ffmpeg": found.version, "decodes": list(found.decodes)}
+    return {"ffmpeg": version, "decodes": list(decodes)}
 
 
 def _decode_a_frame() -> None:
     """Make a clip in memory and find a frame of it, as trimming and comparing do."""
     from leconvert.media import decode_shown
-    from leconvert.media.encode import encode_clip
     from leconvert.testing import FrameLabel, draw_frame, read_label
+    from leconvert.testing.encode import encode_clip
 
     labels = [FrameLabel(1, 2, frame) for frame in range(3)]
     with os.fdopen(os.memfd_create("leconvert-doctor"), "rb") as clip:

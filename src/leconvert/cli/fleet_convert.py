@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
-    UNWATCHED_SECONDS,
     add_conversion_options,
     add_json,
     add_layout_options,
@@ -23,16 +22,14 @@ from leconvert.cli.options import (
     add_repair_options,
     add_scratch_options,
     add_selection_options,
+    control_of,
+    conversion_options,
     layout_options,
-    lease_options,
     local_path,
-    plan_options,
     proof_options,
     push_of_each,
     repair_options,
-    scratch_options,
     selection_options,
-    worker_options,
 )
 from leconvert.cli.output import former_line, print_sentence, table
 from leconvert.cli.parser import Parser
@@ -43,12 +40,12 @@ from leconvert.support.text import amount, count, guessed_duration
 
 if TYPE_CHECKING:
     from leconvert.fleet import (
-        DatasetOptions,
         FleetPrice,
         FleetStatus,
         Line,
     )
     from leconvert.model.repairs import RepairOptions
+    from leconvert.run.conversion import Conversion
 
 __all__ = ["add_arguments", "run"]
 
@@ -107,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         read_policy,
     )
 
-    workers = worker_options(options)
+    conversion = conversion_options(options)
     progress = progress_for(quiet=options.json or options.quiet)
     policy = Policy()
     if options.policy is not None:
@@ -122,10 +119,10 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         check_fleet_places(datasets, work_dir)
         check_fleet_pushes(datasets)
-        price = price_fleet(datasets, work_dir, policy, scratch_options(options))
+        price = price_fleet(datasets, work_dir, policy, conversion.scratch)
         return _show_price(options, price)
     with stop_on_signals() as stop:
-        plan = plan_options(options)
+        plan = conversion.plan
         fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
         progress.say(
             f"{count(len(datasets), 'dataset')} in {work_dir}. Watch with: leconvert status "
@@ -136,17 +133,7 @@ def run(options: argparse.Namespace) -> int:
             if options.json:
                 print(json.dumps(FleetObserver(fleet).look().as_record(), indent=2))
             return 0
-        failures = convert_fleet(
-            fleet,
-            workers=workers,
-            leases=lease_options(
-                options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
-            ),
-            scratch=scratch_options(options),
-            allow_mixed_versions=plan.allow_mixed_versions,
-            stop=stop,
-            progress=progress,
-        )
+        failures = convert_fleet(fleet, conversion, control_of(options, stop, progress))
     status = FleetObserver(fleet).look()
     if options.json:
         print(json.dumps(status.as_record(), indent=2))
@@ -195,7 +182,7 @@ class _LineReader:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._usual = _dataset_options(options), push_of_each(options)
+        self._usual = _options_of_each(options)
         self._parser = Parser(prog="leconvert fleet convert")
         self._parser.add_argument("dataset")
         self._parser.add_argument("--name", default=None)
@@ -210,24 +197,26 @@ class _LineReader:
         from leconvert.fleet import Line
 
         if len(words) == 1 and not words[0].startswith("-"):
-            return Line(words[0], None, *self._usual)
+            return Line(words[0], None, self._usual)
         # What the line gives is added to a list of values, and else takes the place of the usual.
         given = argparse.Namespace(**vars(self._options))
         found = self._parser.parse_args(words, given)
-        return Line(found.dataset, found.name, _dataset_options(found), push_of_each(found))
+        return Line(found.dataset, found.name, _options_of_each(found))
 
 
-def _dataset_options(options: argparse.Namespace) -> DatasetOptions:
+def _options_of_each(options: argparse.Namespace) -> Conversion:
+    """Return what is made of a dataset, and where that is pushed."""
     from leconvert.dataset.findings import check_accepted
-    from leconvert.fleet import DatasetOptions
+    from leconvert.run.conversion import Conversion
 
     repairs = repair_options(options)
     check_accepted(repairs.accept)
-    return DatasetOptions(
+    return Conversion(
         layout=layout_options(options),
         selection=selection_options(options),
         repairs=repairs,
         proof=proof_options(options),
+        push=push_of_each(options),
     )
 
 

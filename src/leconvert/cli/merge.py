@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.cli.convert import show_finished, show_outcome
 from leconvert.cli.main import end_on_signals, stop_on_signals
@@ -14,13 +15,10 @@ from leconvert.cli.options import (
     add_push_options,
     add_quiet,
     add_report_option,
+    control_of,
     conversion_options,
-    layout_options,
     local_path,
     named_push_target,
-    plan_options,
-    proof_options,
-    repair_options,
     report_place,
 )
 from leconvert.cli.plan import show_preview
@@ -28,6 +26,9 @@ from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
 from leconvert.support.progress import Progress
+
+if TYPE_CHECKING:
+    from leconvert.run.conversion import Conversion
 
 __all__ = ["add_arguments", "run"]
 
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say what was done."""
-    from leconvert.api import check_several, find_finished, merge
+    from leconvert.api import check_several, find_finished, run_conversion
     from leconvert.run.planner import check_all_places
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import work_dir_beside
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     check_several(options.datasets)
     writes_nothing = "--dry-run writes nothing" if options.dry_run else None
     datasets = named_datasets(options.datasets, unfetched=writes_nothing)
-    how = conversion_options(options)
+    conversion = conversion_options(options)
     target = options.output.resolve()
     push = ResultPush(options, target, named_push_target(options))
     push.check()
@@ -80,46 +81,41 @@ def run(options: argparse.Namespace) -> int:
     check_all_places([dataset.folder for dataset in datasets], target, work_dir.resolve())
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
+        control = control_of(options, stop, progress)
         with end_on_signals(stop):
             sources = [dataset.bring(stop=stop, progress=progress) for dataset in datasets]
         report = verified = None
-        if not how["plan"].restart and WorkDir(work_dir).current_run_id() is None:
-            verified = find_finished(
-                sources, target, how["layout"], how["repairs"],
-                proof=how["proof"],
-                stop=stop,
-                progress=progress,
-            )  # fmt: skip
+        if not conversion.plan.restart and WorkDir(work_dir).current_run_id() is None:
+            verified = find_finished(sources, target, conversion, control)
         if verified is not None and push.repo_id is None:
             return show_finished(options, target, "these datasets, merged so,", verified)
         if options.dry_run:
-            return _show_plan(options, sources, progress)
+            return _show_plan(options, sources, conversion, progress)
         if verified is None:
-            report = merge(
+            report = run_conversion(
                 sources,
+                conversion,
+                control,
                 output=options.output,
                 work_dir=options.work_dir,
                 keep_work_dir=options.keep_work_dir,
                 for_push=push.repo_id is not None,
                 report=report_place(options.report, target),
-                **how,
-                stop=stop,
-                progress=progress,
             )
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
 
 
-def _show_plan(options: argparse.Namespace, sources: Sequence[Path], progress: Progress) -> int:
+def _show_plan(
+    options: argparse.Namespace, sources: Sequence[Path], conversion: Conversion, progress: Progress
+) -> int:
     from leconvert.run.planner import check_all_places, check_asked, preview_plan
     from leconvert.workdir.swap import work_dir_beside
 
     target = options.output.resolve()
-    layout, repairs = layout_options(options), repair_options(options)
     work_dir = options.work_dir.resolve() if options.work_dir else work_dir_beside(target)
     check_all_places(sources, target, work_dir)
-    check_asked(sources, target, layout, repairs)
-    proof_options(options).check_target(sources[0], target, layout.to)
-    how = plan_options(options)
-    plan = preview_plan(sources, target, work_dir, layout, repairs, plan=how, progress=progress)
+    check_asked(sources, target, conversion)
+    conversion.check_target(sources[0], target)
+    plan = preview_plan(sources, target, work_dir, conversion, progress=progress)
     told = {"sources": list(map(str, sources)), "target": str(target), "work_dir": None}
     return show_preview(options, plan, **told)

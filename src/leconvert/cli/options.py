@@ -46,11 +46,16 @@ if TYPE_CHECKING:
     from leconvert.remote.provenance import Origin
     from leconvert.remote.push import PushOptions
     from leconvert.remote.scratch import ScratchOptions
+    from leconvert.run.conversion import (
+        Control,
+        Conversion,
+        LeaseOptions,
+        PlanOptions,
+        ProofOptions,
+        WorkerOptions,
+    )
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
     from leconvert.run.engines.slurm import Site
-    from leconvert.run.packer import ProofOptions
-    from leconvert.run.planner import PlanOptions
-    from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
     "add_added_options",
@@ -69,6 +74,7 @@ __all__ = [
     "add_slurm_worker_options",
     "add_version_option",
     "check_whose_options",
+    "control_of",
     "conversion_options",
     "dataset_root",
     "filled",
@@ -449,7 +455,7 @@ def lease_options(
     options: argparse.Namespace, *, trouble_seconds: float = UNWATCHED_SECONDS
 ) -> LeaseOptions:
     """Return what governs leases."""
-    from leconvert.run.worker_pool import LeaseOptions
+    from leconvert.run.conversion import LeaseOptions
 
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
@@ -659,7 +665,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def plan_options(options: argparse.Namespace) -> PlanOptions:
     """Return which run is planned or joined."""
-    from leconvert.run.planner import PlanOptions
+    from leconvert.run.conversion import PlanOptions
 
     return filled(PlanOptions, options)
 
@@ -694,7 +700,7 @@ def add_proof_options(parser: argparse.ArgumentParser, *, may_delete: bool = Tru
 
 def proof_options(options: argparse.Namespace) -> ProofOptions:
     """Return what is proven before the swap, and what it may replace and remove."""
-    from leconvert.run.packer import ProofOptions
+    from leconvert.run.conversion import ProofOptions
 
     return filled(ProofOptions, options)
 
@@ -958,7 +964,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 def worker_options(options: argparse.Namespace) -> WorkerOptions:
     """Return who works on a conversion."""
-    from leconvert.run.worker_pool import WorkerOptions
+    from leconvert.run.conversion import WorkerOptions
 
     check_whose_options(options)
     refuse_ray_options(options)
@@ -1244,17 +1250,29 @@ def add_conversion_options(parser: argparse.ArgumentParser, *, may_append: bool 
     add_proof_options(parser, may_delete=False)
 
 
-def conversion_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return how a conversion is done, by the parameters of `leconvert.convert`."""
-    workers = worker_options(options)
-    return {
-        "layout": layout_options(options),
-        "repairs": repair_options(options),
-        "plan": plan_options(options),
-        "workers": workers,
-        "leases": lease_options(
+def conversion_options(
+    options: argparse.Namespace, selection: EpisodeSelection | None = None
+) -> Conversion:
+    """Return all that is asked of a conversion; what a command does not declare is the default."""
+    from leconvert.run.conversion import Conversion, WorkerOptions
+
+    workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
+    return Conversion(
+        layout=layout_options(options),
+        repairs=repair_options(options),
+        selection=selection_options(options) if selection is None else selection,
+        plan=plan_options(options),
+        workers=workers,
+        leases=lease_options(
             options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
         ),
-        "proof": proof_options(options),
-        "command": options.command_line,
-    }
+        proof=proof_options(options),
+        scratch=scratch_options(options),
+    )
+
+
+def control_of(options: argparse.Namespace, stop: threading.Event, progress: Progress) -> Control:
+    """Return how the command is stopped and watched."""
+    from leconvert.run.conversion import Control
+
+    return Control(stop=stop, progress=progress, command=options.command_line)

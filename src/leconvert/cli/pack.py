@@ -49,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
     """Tell how many batches have no result yet: without workers none ever will."""
-    from leconvert.run.worker_pool import LeaseOptions, WorkerPool
+    from leconvert.run.conversion import LeaseOptions
+    from leconvert.run.worker_pool import WorkerPool
 
     board = WorkerPool(run, LeaseOptions(), threading.Event()).look()
     if board.all_settled():

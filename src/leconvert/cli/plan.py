@@ -16,11 +16,7 @@ from leconvert.cli.options import (
     add_json,
     add_plan_options,
     add_quiet,
-    layout_options,
-    plan_options,
-    proof_options,
-    repair_options,
-    selection_options,
+    conversion_options,
     take_arguments,
 )
 from leconvert.cli.output import former_line, print_findings, table
@@ -31,6 +27,7 @@ from leconvert.support.text import amount, count, guessed_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from leconvert.run.conversion import Conversion
     from leconvert.run.planner import MovedBytes, PlanSummary
 
 __all__ = ["plan_record", "print_plan", "show_preview"]
@@ -41,7 +38,7 @@ __all__ = ["plan_record", "print_plan", "show_preview"]
 
 
 def replaced_target(
-    options: argparse.Namespace, source: Path, target: Path, work_dir: Path, *, replaces: bool
+    conversion: Conversion, source: Path, target: Path, work_dir: Path, *, replaces: bool
 ) -> str | None:
     """Refuse a target that the packer would refuse, unless a run is under way here.
 
@@ -56,18 +53,12 @@ def replaced_target(
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import old_dir
 
-    if not plan_options(options).restart and WorkDir(work_dir).current_run_id() is not None:
+    if not conversion.plan.restart and WorkDir(work_dir).current_run_id() is not None:
         return None
-    check_asked(
-        [source],
-        target,
-        layout_options(options),
-        repair_options(options),
-        selection_options(options),
-    )
-    layout = layout_options(options)
-    proof = replace(proof_options(options), force_conversion=replaces and not layout.append)
-    proof.check_target(source, target, layout.to, layout.layout, appends=layout.append)
+    check_asked([source], target, conversion)
+    layout = conversion.layout
+    proof = replace(conversion.proof, force_conversion=replaces and not layout.append)
+    replace(conversion, proof=proof).check_target(source, target)
     if target == source or not target.exists():
         return None
     return f"{former_dir(target, 'RUN_ID')}" if layout.append else str(old_dir(target))
@@ -208,11 +199,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
     take_arguments(options)
-    return show_plan(options)
+    return show_plan(options, conversion_options(options))
 
 
 def show_plan(
     options: argparse.Namespace,
+    conversion: Conversion,
     *,
     replaces: bool = True,
     finished: Callable[[Places], int | None] = lambda _: None,
@@ -229,8 +221,6 @@ def show_plan(
     from leconvert.workdir.records import default_work_dir
     from leconvert.workdir.swap import check_places
 
-    layout, repairs = layout_options(options), repair_options(options)
-    selection = selection_options(options)
     progress = progress_for(quiet=options.json or options.quiet)
     with ExitStack() as cleanup:
         given = options.work_dir
@@ -251,23 +241,15 @@ def show_plan(
         source, target, work_dir = found.source, found.target, found.work_dir
         arrival = found.arrival
         check_places(source, target, work_dir, outlined=is_outline(arrival))
-        replaced = replaced_target(options, source, target, work_dir, replaces=replaces)
+        replaced = replaced_target(conversion, source, target, work_dir, replaces=replaces)
         if options.dry_run:
             plan = preview_plan(
-                [source], target, work_dir, layout, repairs,
-                selection=selection,
-                plan=plan_options(options),
-                arrival=arrival,
-                progress=progress,
-            )  # fmt: skip
+                [source], target, work_dir, conversion, arrival=arrival, progress=progress
+            )
         else:
             opened = open_or_plan(
-                [source], target, work_dir, layout, repairs,
-                selection=selection,
-                plan=plan_options(options),
-                arrival=arrival,
-                progress=progress,
-            )  # fmt: skip
+                [source], target, work_dir, conversion, arrival=arrival, progress=progress
+            )
             record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
             plan = summarize(opened)
     if options.json:
@@ -285,7 +267,7 @@ def show_plan(
     if options.dry_run:
         print("Nothing was written.")
     else:
-        forced = replaced is not None and not layout.append
+        forced = replaced is not None and not conversion.layout.append
         pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if forced else [])]
         if plan.meta_alone:
             print(f"Planned. There is nothing for workers; on one host: {shlex.join(pack)}")

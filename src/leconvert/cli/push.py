@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from leconvert.cli.options import (
     add_json,
     add_push_options,
+    conversion_options,
     layout_options,
     proof_options,
     push_options,
     push_target,
-    repair_options,
-    selection_options,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import LeconvertError, TargetError
@@ -263,12 +262,8 @@ def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
 def _other_options(options: argparse.Namespace, known: Provenance) -> list[str]:
     """Say how options that decide the result's bytes differ from those that it was made with."""
     from leconvert.remote.provenance import decisive_options
-    from leconvert.run.planner import options_record
 
-    planned = options_record(
-        layout_options(options), repair_options(options), selection_options(options)
-    )
-    now = decisive_options(planned)
+    now = decisive_options(conversion_options(options).result_record())
     return [
         f"{name}: {known.options.get(name, 'not given')} then, {now.get(name, 'not given')} now"
         for name in sorted(now.keys() | known.options.keys())

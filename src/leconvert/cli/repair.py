@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_json, add_repair_options, local_path, repair_options
+from leconvert.cli.options import (
+    add_json,
+    add_repair_options,
+    control_of,
+    local_path,
+    repair_options,
+)
 from leconvert.cli.output import print_findings, print_planned_repairs
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError
@@ -75,34 +81,27 @@ def _write_anew(
     stop: threading.Event,
 ) -> int:
     """Convert the dataset from v3.0 to v3.0, having said what it loses."""
-    from leconvert.api import convert
+    from leconvert.api import run_conversion
     from leconvert.cli.convert import print_report
-    from leconvert.model.values import LayoutOptions
-    from leconvert.run.packer import ProofOptions
+    from leconvert.run.conversion import Conversion
     from leconvert.run.planner import check_asked, preview_plan
     from leconvert.run.repairing import plan_anew
     from leconvert.workdir.swap import work_dir_beside
 
     progress = progress_for(quiet=options.json)
     plan = plan_anew(dataset, asked, progress=progress)
+    conversion = Conversion(repairs=plan.options)
     if options.dry_run:
         target = dataset if output is None else output
-        check_asked([dataset], target, LayoutOptions(), plan.options)
-        ProofOptions().check_target(dataset, target, LayoutOptions().to)
-        work_dir = work_dir_beside(target)
-        preview_plan([dataset], target, work_dir, LayoutOptions(), plan.options)
+        check_asked([dataset], target, conversion)
+        conversion.check_target(dataset, target)
+        preview_plan([dataset], target, work_dir_beside(target), conversion)
         print_planned_repairs(plan, as_json=options.json)
         return 0
     if not options.json:
         print_planned_repairs(plan, with_findings=False)
-    report = convert(
-        dataset,
-        output=output,
-        repairs=plan.options,
-        command=options.command_line,
-        stop=stop,
-        progress=progress,
-    )
+    control = control_of(options, stop, progress)
+    report = run_conversion([dataset], conversion, control, output=output)
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
     else:

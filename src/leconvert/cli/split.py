@@ -14,6 +14,7 @@ from leconvert.cli.options import (
     add_conversion_options,
     add_json,
     add_quiet,
+    control_of,
     conversion_options,
     local_path,
 )
@@ -60,22 +61,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Split, and say what was done."""
-    from leconvert.api import split
+    from leconvert.api import split_dataset
     from leconvert.model.selection import parse_parts
 
-    how = conversion_options(options)
+    conversion = conversion_options(options)
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
-        parts = split(
+        parts = split_dataset(
             dataset.bring(),
+            conversion,
+            control_of(options, stop, progress),
             output_dir=options.output_dir,
             into=parse_parts(options.into),
             seed=options.seed,
             dry_run=options.dry_run,
-            **how,
-            stop=stop,
-            progress=progress,
         )
     if options.json:
         print(json.dumps({"parts": [part.as_record() for part in parts]}, indent=2))

@@ -12,12 +12,9 @@ from leconvert.cli.options import (
     add_conversion_options,
     add_json,
     add_quiet,
+    control_of,
     conversion_options,
-    layout_options,
     local_path,
-    plan_options,
-    proof_options,
-    repair_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import whole
@@ -28,7 +25,7 @@ from leconvert.cli.sources import named_datasets
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leconvert.model.selection import EpisodeSelection
+    from leconvert.run.conversion import Conversion
     from leconvert.support.progress import Progress
 
 __all__ = ["add_arguments", "run"]
@@ -59,39 +56,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trim, and say what was done."""
-    from leconvert.api import find_finished, trim
+    from leconvert.api import find_finished, run_conversion
     from leconvert.model.selection import EpisodeSelection, parse_frames
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import work_dir_beside
 
-    intervals = parse_frames(options.episode, options.frames)
-    selection = EpisodeSelection(frames=intervals)
-    layout, repairs = layout_options(options), repair_options(options)
+    selection = EpisodeSelection(frames=parse_frames(options.episode, options.frames))
     [dataset] = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
-    how = conversion_options(options)
+    conversion = conversion_options(options, selection)
     progress = progress_for(quiet=options.json or options.quiet)
     source = dataset.bring()
     with stop_on_signals() as stop:
+        control = control_of(options, stop, progress)
         target = source if options.output is None else options.output.resolve()
         verified = None
         if WorkDir(work_dir_beside(target)).current_run_id() is None:
-            verified = find_finished(
-                [source], target, layout, repairs, selection, how["proof"],
-                stop=stop,
-                progress=progress,
-            )  # fmt: skip
+            verified = find_finished([source], target, conversion, control)
         if verified is not None:
             return show_finished(options, target, f"{options.dataset}, trimmed so,", verified)
         if options.dry_run:
-            return _show_plan(options, source, selection, progress)
-        report = trim(
-            source,
-            frames={each.episode: (each.first, each.stop) for each in intervals},
-            output=options.output,
-            **how,
-            stop=stop,
-            progress=progress,
-        )
+            return _show_plan(options, source, target, conversion, progress)
+        report = run_conversion([source], conversion, control, output=options.output)
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
     elif options.quiet:
@@ -102,19 +87,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show_plan(
-    options: argparse.Namespace, source: Path, selection: EpisodeSelection, progress: Progress
+    options: argparse.Namespace,
+    source: Path,
+    target: Path,
+    conversion: Conversion,
+    progress: Progress,
 ) -> int:
     from leconvert.run.planner import check_asked, preview_plan
     from leconvert.workdir.swap import work_dir_beside
 
-    target = source if options.output is None else options.output.resolve()
-    layout, repairs = layout_options(options), repair_options(options)
-    check_asked([source], target, layout, repairs, selection)
-    proof_options(options).check_target(source, target, layout.to)
-    plan = preview_plan(
-        [source], target, work_dir_beside(target), layout, repairs,
-        selection=selection,
-        plan=plan_options(options),
-        progress=progress,
-    )  # fmt: skip
+    check_asked([source], target, conversion)
+    conversion.check_target(source, target)
+    plan = preview_plan([source], target, work_dir_beside(target), conversion, progress=progress)
     return show_preview(options, plan)

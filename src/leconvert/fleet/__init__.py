@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from leconvert.fleet.lists import (
-    DatasetOptions,
     FleetDataset,
     FoundDataset,
     HubName,
@@ -54,14 +53,10 @@ from leconvert.fleet.work import (
     submit,
     work_on_fleet,
 )
-from leconvert.remote.push import PushOptions
-from leconvert.remote.scratch import ScratchOptions
-from leconvert.run.planner import PlanOptions
-from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
+from leconvert.run.conversion import Control, Conversion
 from leconvert.support.progress import NO_PROGRESS, Progress
 
 __all__ = [
-    "DatasetOptions",
     "DatasetState",
     "DatasetStatus",
     "Fleet",
@@ -104,13 +99,8 @@ def run(
     *,
     work_dir: str | os.PathLike[str],
     output_dir: str | os.PathLike[str] | None = None,
-    options: DatasetOptions = DatasetOptions(),
-    push: PushOptions | None = None,
+    conversion: Conversion = Conversion(),
     policy: Policy = Policy(),
-    plan: PlanOptions = PlanOptions(),
-    workers: WorkerOptions = WorkerOptions(),
-    leases: LeaseOptions = LeaseOptions(),
-    scratch: ScratchOptions = ScratchOptions(),
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> FleetStatus:
@@ -121,19 +111,15 @@ def run(
 
     Args:
         datasets: Folders, globs and names on the Hub (``ORG/NAME`` or ``ORG/NAME@REV``); a `Line`
-            where one has a name or options of its own, which stand for all of ``options`` and
-            ``push``. Paths that are not absolute start from the current folder.
+            where one has a name or options of its own, which stand for those of ``conversion``.
+            Paths that are not absolute start from the current folder.
         work_dir: The folder for the state of the fleet, which all workers share; it stays.
         output_dir: The folder in which each result gets a folder of its name; None where all go to
             the Hub alone.
-        options: How each dataset is converted.
-        push: Where each result is pushed, and how; in ``repo_id`` the text ``{name}`` stands for
-            the last part of the dataset's name, and None is where the dataset came from.
+        conversion: How each dataset is converted, and who works. In ``push.repo_id`` the text
+            ``{name}`` stands for the last part of the dataset's name, and None is where the dataset
+            came from.
         policy: What may be repaired or accepted where a scan finds errors.
-        plan: Whether runs under way are given up, and who may work.
-        workers: Who does the work.
-        leases: Lease time and attempts.
-        scratch: Where datasets of the Hub are fetched to, and what may lie there at a time.
         stop: Set it from another thread to stop.
         progress: Where to report.
 
@@ -146,22 +132,14 @@ def run(
             set aside.
     """
     given = [
-        one if isinstance(one, Line) else Line(os.fspath(one), options=options, push=push)
+        one if isinstance(one, Line) else Line(os.fspath(one), options=conversion)
         for one in datasets
     ]
     found = fleet_datasets(
         given, None if output_dir is None else Path(output_dir).resolve(), say=progress.say
     )
-    fleet = plan_fleet(found, work_dir, policy=policy, plan=plan, progress=progress)
-    convert_fleet(
-        fleet,
-        workers=workers,
-        leases=leases,
-        scratch=scratch,
-        allow_mixed_versions=plan.allow_mixed_versions,
-        stop=stop,
-        progress=progress,
-    )
+    fleet = plan_fleet(found, work_dir, policy=policy, plan=conversion.plan, progress=progress)
+    convert_fleet(fleet, conversion, Control(stop=stop or threading.Event(), progress=progress))
     return FleetObserver(fleet).look()
 
 

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -36,11 +36,10 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
 from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
-from leconvert.model.selection import EpisodeSelection
-from leconvert.model.values import OVERLAY, Finding, LayoutOptions
+from leconvert.model.values import OVERLAY, Finding
 from leconvert.remote.push import MAIN, PushOptions
 from leconvert.remote.search import HubGroup, datasets_of, glance_at
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, UsageError
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
@@ -49,7 +48,6 @@ from leconvert.workdir.former import is_former
 from leconvert.workdir.swap import codebase_version, info_path
 
 __all__ = [
-    "DatasetOptions",
     "FleetDataset",
     "FoundDataset",
     "HubName",
@@ -69,48 +67,39 @@ __all__ = [
 # What is done with one dataset, and where its result goes.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetOptions:
-    """The options of a conversion that can differ from dataset to dataset.
+# The parts of a conversion that can differ from dataset to dataset.
+_OWN_PARTS = ("layout", "selection", "repairs", "proof")
 
-    Attributes:
-        layout: How its episodes are cut into files.
-        selection: Which of them are converted.
-        repairs: What may be changed.
-        proof: What is proven, and what may be replaced.
+
+def conversion_record(conversion: Conversion) -> dict[str, Any]:
+    """Return a JSON-serialisable mapping of what a dataset's options say that is not the default.
+
+    The push is not in it, nor what is the same for all datasets of a fleet.
     """
+    record = {}
+    for part in _OWN_PARTS:
+        value = getattr(conversion, part)
+        usual = asdict(type(value)())
+        given = {name: said for name, said in asdict(value).items() if said != usual[name]}
+        if given:
+            record[part] = given
+    return record
 
-    layout: LayoutOptions = LayoutOptions()
-    selection: EpisodeSelection = EpisodeSelection()
-    repairs: RepairOptions = RepairOptions()
-    proof: ProofOptions = ProofOptions()
 
-    def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping of what is not the default."""
-        record = {}
-        for part in fields(self):
-            value = getattr(self, part.name)
-            usual = asdict(type(value)())
-            given = {name: said for name, said in asdict(value).items() if said != usual[name]}
-            if given:
-                record[part.name] = given
-        return record
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Mapping[str, Any]]) -> DatasetOptions:
-        """Return what `as_record` gave; a key that is not known raises."""
-        usual = cls()
-        return cls(
-            **{
-                name: type(getattr(usual, name))(
-                    **{
-                        key: tuple(value) if isinstance(value, list) else value
-                        for key, value in given.items()
-                    }
-                )
-                for name, given in record.items()
-            }
-        )
+def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversion:
+    """Return what `conversion_record` was given, with defaults; a key that is not known raises."""
+    usual = Conversion()
+    return Conversion(
+        **{
+            part: type(getattr(usual, part))(
+                **{
+                    key: tuple(value) if isinstance(value, list) else value
+                    for key, value in given.items()
+                }
+            )
+            for part, given in record.items()
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -161,19 +150,22 @@ class FleetDataset:
         name: Its name in the fleet: the result's path below the folder of all results.
         source: The dataset's folder, or its name on the Hub.
         target: Where its result goes; None where it goes to the Hub alone.
-        options: How it is converted.
+        options: How it is converted, and where on the Hub its result is pushed.
         cost_seconds: A guess at what that takes one worker, by which the longest come first.
         discard: A run of it that is given up; None for none.
-        push: Where on the Hub its result goes, and how; None for nowhere.
     """
 
     name: str
     source: Path | HubName
     target: Path | None
-    options: DatasetOptions = DatasetOptions()
+    options: Conversion = Conversion()
     cost_seconds: float = 0.0
     discard: str | None = None
-    push: PushOptions | None = None
+
+    @property
+    def push(self) -> PushOptions | None:
+        """Where on the Hub its result goes, and how; None for nowhere."""
+        return self.options.push
 
     @property
     def needs_scratch(self) -> bool:
@@ -213,16 +205,14 @@ class Line:
     Attributes:
         place: A folder, a glob, or a name on the Hub.
         name: The name that it gives the dataset; None for the usual one.
-        options: How the dataset is converted.
-        push: Where its result is pushed, and how; ``{name}`` in the repo stands for the last part
-            of the dataset's name, and no repo for the one that the dataset came from.
+        options: How the dataset is converted. ``{name}`` in the repo of ``options.push`` stands for
+            the last part of the dataset's name, and no repo for the one that the dataset came from.
         number: The line's number.
     """
 
     place: str
     name: str | None = None
-    options: DatasetOptions = DatasetOptions()
-    push: PushOptions | None = None
+    options: Conversion = Conversion()
     number: int = 0
 
 
@@ -277,7 +267,7 @@ def fleet_datasets(
 def _dataset(
     path: Path, line: Line, name: str, source: Path | HubName, output_dir: Path | None
 ) -> FleetDataset:
-    push = line.push
+    push = line.options.push
     if push is None and output_dir is None:
         raise _bad_line(
             path,
@@ -304,7 +294,7 @@ def _dataset(
             )
         push = replace(push, repo_id=repo_id)
     target = None if output_dir is None else output_dir / name
-    dataset = FleetDataset(name, source, target, line.options, push=push)
+    dataset = FleetDataset(name, source, target, replace(line.options, push=push))
     is_overlay = line.options.layout.layout == OVERLAY
     if isinstance(source, HubName) and is_overlay and not dataset.migrates:
         raise _bad_line(

@@ -41,9 +41,9 @@ from leconvert.remote.scratch import ScratchOptions
 from leconvert.remote.search import glance_at
 from leconvert.remote.source import Resolved
 from leconvert.report.status import Progressed, RateWindow
-from leconvert.run.leasing import list_batches, read_done, read_failed, read_workers
+from leconvert.run.conversion import LeaseOptions
+from leconvert.run.leasing import list_batches, read_done, read_failed
 from leconvert.run.planner import MovedBytes, PlanSummary, free_bytes_of
-from leconvert.run.worker_pool import LeaseOptions
 from leconvert.support.errors import (
     FindingsError,
     HubUnavailableError,
@@ -56,6 +56,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
+from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import is_there, make_durably, replace_record
 from leconvert.workdir.identity import process_is_gone

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.dataset.files import files_below
-from leconvert.fleet.lists import FleetDataset, HubName
+from leconvert.fleet.lists import FleetDataset, HubName, conversion_record
 from leconvert.remote.fetch import Fetcher, RemoteFile, download_dataset, files_of, read_all
 from leconvert.remote.pace import Pace, wait_for_hub
 from leconvert.remote.provenance import HubOrigin, facts_of
@@ -108,7 +108,7 @@ def asked_of(
     dataset: FleetDataset, flags: Sequence[str], policy: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return what decides a result, in a form that a record gives back unchanged."""
-    options = dataset.options.as_record()
+    options = conversion_record(dataset.options)
     proof = options.pop("proof", {})
     return {
         **options,

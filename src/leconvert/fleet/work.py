@@ -47,12 +47,18 @@ from leconvert.api import (
     ConversionReport,
     Submission,
     check_may_submit,
-    convert,
     find_finished,
     hand_over,
+    run_conversion,
     run_worker,
 )
-from leconvert.fleet.lists import DatasetOptions, FleetDataset, HubName, Policy
+from leconvert.fleet.lists import (
+    FleetDataset,
+    HubName,
+    Policy,
+    conversion_from_record,
+    conversion_record,
+)
 from leconvert.fleet.results import (
     AtHand,
     Host,
@@ -73,6 +79,13 @@ from leconvert.remote.provenance import facts_of
 from leconvert.remote.push import PushOptions, PushReport
 from leconvert.remote.scratch import ScratchOptions
 from leconvert.remote.search import read_info
+from leconvert.run.conversion import (
+    Control,
+    Conversion,
+    LeaseOptions,
+    PlanOptions,
+    WorkerOptions,
+)
 from leconvert.run.engines import Engine, JobRequest, Submitter
 from leconvert.run.engines.local import LocalEngine
 from leconvert.run.leasing import (
@@ -82,14 +95,11 @@ from leconvert.run.leasing import (
     LeaseLostError,
     LeaseStore,
     WorkerIdentity,
-    WorkerReporter,
     list_batches,
-    read_workers,
 )
 from leconvert.run.packer import swap_has_begun
-from leconvert.run.planner import MovedBytes, PlanOptions, PlanSummary, draft_plan, moved_bytes
+from leconvert.run.planner import MovedBytes, PlanSummary, draft_plan, moved_bytes
 from leconvert.run.upkeep import CleanReport, Leftover, clean_former_states
-from leconvert.run.worker_pool import LeaseOptions, WorkerOptions
 from leconvert.support.errors import (
     BusyError,
     FindingsError,
@@ -108,6 +118,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
+from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.former import former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
@@ -256,10 +267,12 @@ def _dataset(record: Mapping[str, Any]) -> FleetDataset:
         record["name"],
         HubName.parse(source, bare=False) or Path(source),
         None if target is None else Path(target),
-        DatasetOptions.from_record(record["options"]),
+        replace(
+            conversion_from_record(record["options"]),
+            push=None if push is None else PushOptions(**push),
+        ),
         record["cost_seconds"],
         record["discard"],
-        None if push is None else PushOptions(**push),
     )
 
 
@@ -271,7 +284,7 @@ def _lines(datasets: Sequence[FleetDataset]) -> bytes:
             "target": None if dataset.target is None else str(dataset.target),
             "cost_seconds": dataset.cost_seconds,
             "discard": dataset.discard,
-            "options": dataset.options.as_record(),
+            "options": conversion_record(dataset.options),
             "push": None if dataset.push is None else _given(dataset.push),
         }
         for dataset in datasets
@@ -621,16 +634,21 @@ def policy_repairs(
 def convert_dataset(
     fleet: Fleet,
     dataset: FleetDataset,
-    leases: LeaseOptions,
     host: Host,
+    conversion: Conversion = Conversion(),
     *,
     pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
-    allow_mixed_versions: bool = False,
 ) -> Converted:
     """Convert a dataset, and push it where that is wanted, or find that nothing changed since.
 
-    ``pause`` waits between two looks for room in the host's scratch folder.
+    Args:
+        fleet: The fleet.
+        dataset: The dataset; its options say what is made of it.
+        host: This host.
+        conversion: How this worker works: its leases, and whether versions may be mixed.
+        pause: Waits between two looks for room in the host's scratch folder.
+        progress: Where to report.
     """
     folder = fleet.work_dir.dataset(dataset.name)
     state = source_state(dataset)
@@ -658,11 +676,9 @@ def convert_dataset(
                     dataset,
                     hand,
                     host.folder(dataset),
-                    leases,
                     made,
-                    stop=host.stop,
-                    progress=progress,
-                    allow_mixed_versions=allow_mixed_versions,
+                    conversion,
+                    Control(stop=host.stop, progress=progress),
                 )
                 assert hand.dataset.target is not None
                 if dataset.push is not None and not hand.migrates:
@@ -745,12 +761,9 @@ def _convert_at_hand(
     dataset: FleetDataset,
     hand: AtHand,
     folder: WorkDir,
-    leases: LeaseOptions,
     made: Made | None,
-    *,
-    stop: threading.Event,
-    progress: Progress,
-    allow_mixed_versions: bool,
+    conversion: Conversion,
+    control: Control,
 ) -> Converted:
     """Convert a dataset whose source and result are folders, in a work dir of its own."""
     options, source, target = dataset.options, hand.dataset.source, hand.dataset.target
@@ -760,7 +773,7 @@ def _convert_at_hand(
     discards = False
 
     def in_place(repairs: RepairOptions) -> Converted | None:
-        verified = is_finished(hand.dataset, repairs, stop=stop, progress=progress)
+        verified = is_finished(hand.dataset, repairs, control)
         if verified is None:
             return None
         return Converted(True, None, repairs.flags(), verified=verified)
@@ -770,31 +783,31 @@ def _convert_at_hand(
         if under_way is None and (done := in_place(repairs)) is not None:
             return done
         try:
-            report = convert(
-                source,
+            report = run_conversion(
+                [source],
+                replace(
+                    options,
+                    # What is fetched needs room first, of which the plan says how much it is.
+                    repairs=replace(
+                        repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None
+                    ),
+                    plan=PlanOptions(
+                        restart=under_way is not None
+                        and (discards or under_way == hand.dataset.discard),
+                        allow_mixed_versions=conversion.plan.allow_mixed_versions,
+                    ),
+                    workers=WorkerOptions(max_workers=1),
+                    leases=conversion.leases,
+                    # Nobody watches each dataset: what is replaced gets a name of its own.
+                    proof=replace(options.proof, keep_as_former=True),
+                    scratch=hand.scratch or ScratchOptions(),
+                    push=push_options(dataset, made) if hand.migrates else None,
+                ),
+                control,
                 arrival=hand.origin,
                 output=None if hand.migrates else target,
                 work_dir=folder.root,
-                layout=options.layout,
-                # What is fetched needs room first, of which the plan says how much it is.
-                repairs=replace(
-                    repairs, fetch_unfit=repairs.fetch_unfit and hand.scratch is not None
-                ),
-                selection=options.selection,
-                plan=PlanOptions(
-                    restart=under_way is not None
-                    and (discards or under_way == hand.dataset.discard),
-                    allow_mixed_versions=allow_mixed_versions,
-                ),
-                workers=WorkerOptions(max_workers=1),
-                leases=leases,
-                # Nobody watches each dataset: what is replaced gets a name that nobody else has.
-                proof=replace(options.proof, keep_as_former=True),
-                scratch=hand.scratch or ScratchOptions(),
-                push=push_options(dataset, made) if hand.migrates else None,
                 for_push=dataset.push is not None,
-                stop=stop,
-                progress=progress,
             )
         except TargetError:
             # Another fleet with the same list may have converted it meanwhile.
@@ -852,37 +865,24 @@ def _convert_at_hand(
 
 
 def is_finished(
-    dataset: FleetDataset,
-    repairs: RepairOptions,
-    *,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
+    dataset: FleetDataset, repairs: RepairOptions, control: Control = Control()
 ) -> str | None:
     """Return how a result that no run knows of was compared; None where there is none.
 
     Raises what `leconvert.api.find_finished` raises, such as for a result that differs.
     """
-    options = dataset.options
     assert isinstance(dataset.source, Path)
     if dataset.target is None:
         return None
-    return find_finished(
-        [dataset.source],
-        dataset.target,
-        options.layout,
-        repairs,
-        options.selection,
-        options.proof,
-        stop=stop,
-        progress=progress,
-    )
+    conversion = replace(dataset.options, repairs=repairs)
+    return find_finished([dataset.source], dataset.target, conversion, control)
 
 
 def draft_dataset(
     dataset: FleetDataset, policy: Policy, folder: WorkDir, hand: AtHand | None = None
 ) -> tuple[RepairOptions, PlanSummary]:
     """Return the repairs that a dataset gets, with what the policy allows, and what it comes to."""
-    options, repairs = dataset.options, policy.always(dataset)
+    repairs = policy.always(dataset)
     here = hand.dataset if hand is not None else dataset
     assert isinstance(here.source, Path)
     while True:
@@ -891,9 +891,7 @@ def draft_dataset(
                 here.source,
                 here.target or folder.root / "result",
                 folder.root,
-                options.layout,
-                repairs,
-                selection=options.selection,
+                replace(dataset.options, repairs=repairs),
                 arrival=None if hand is None else hand.origin,
             )
         except (FindingsError, UnfitFilesError) as error:
@@ -1179,18 +1177,10 @@ def _told(error: LeconvertError | OSError) -> LeconvertError:
 class _Conversions:
     """The conversions of a fleet, in the work dirs of their datasets."""
 
-    def __init__(
-        self,
-        leases: LeaseOptions,
-        host: Host,
-        progress: Progress,
-        *,
-        allow_mixed_versions: bool,
-    ) -> None:
-        self._leases = leases
+    def __init__(self, conversion: Conversion, host: Host, progress: Progress) -> None:
+        self._conversion = conversion
         self._host = host
         self._progress = progress
-        self._allow_mixed_versions = allow_mixed_versions
         self._batches: dict[str, int] = {}
 
     def free(self, dataset: FleetDataset) -> Free | None:
@@ -1215,10 +1205,10 @@ class _Conversions:
     def join(self, dataset: FleetDataset, max_batches: int) -> bool:
         did = run_worker(
             self._host.folder(dataset).root,
-            leases=self._leases,
+            leases=self._conversion.leases,
             max_batches=max_batches,
             max_idle_seconds=0,
-            allow_mixed_versions=self._allow_mixed_versions,
+            allow_mixed_versions=self._conversion.plan.allow_mixed_versions,
             stop=self._host.stop,
             progress=self._progress,
         )
@@ -1264,16 +1254,18 @@ def work_on_fleet(
     stop: threading.Event | None = None,
 ) -> FleetSummary:
     """Run one worker on a fleet until nothing is left for it; on any host, beside any number."""
+    plan = PlanOptions(allow_mixed_versions=allow_mixed_versions)
     folder = WorkDir(Path(work_dir).resolve())
     host = Host.of(folder, scratch, stop or threading.Event())
     with host.pace.followed():
-        return _work(host, leases, max_idle_seconds, allow_mixed_versions)
+        return _work(host, Conversion(leases=leases, plan=plan), max_idle_seconds)
 
 
 def _work(
-    host: Host, leases: LeaseOptions, max_idle_seconds: float | None, allow_mixed_versions: bool
+    host: Host, conversion: Conversion, max_idle_seconds: float | None = None
 ) -> FleetSummary:
-    fleet = open_fleet(host.work_dir.root, allow_mixed_versions=allow_mixed_versions)
+    leases, mixed = conversion.leases, conversion.plan.allow_mixed_versions
+    fleet = open_fleet(host.work_dir.root, allow_mixed_versions=mixed)
     identity = WorkerIdentity.of_this_process()
     reporter = WorkerReporter(fleet.paths, fleet.run_id, identity, fs=fleet.fs)
     told = _ReportedBytes(reporter)
@@ -1286,11 +1278,10 @@ def _work(
         return convert_dataset(
             fleet,
             dataset,
-            leases,
             host,
+            conversion,
             pause=pause,
             progress=told,
-            allow_mixed_versions=allow_mixed_versions,
         ).as_fields()
 
     worker = FleetWorker(
@@ -1298,7 +1289,7 @@ def _work(
         leases,
         host.stop,
         take=take,
-        others=_Conversions(leases, host, told, allow_mixed_versions=allow_mixed_versions),
+        others=_Conversions(conversion, host, told),
         pace=host.pace,
         store=fleet.store(leases, identity),
         reporter=reporter,
@@ -1348,9 +1339,10 @@ def submit(
     board.refresh()
     if board.all_settled():
         return Submission(fleet.run_id, True, 0, None, None, str(fleet.paths.logs_dir), "")
-    mixed = ["--allow-mixed-versions"] * allow_mixed_versions
-    # Of a large dataset each takes batches: there can be more workers than datasets.
-    arguments = [str(root), *leases.as_arguments(), *scratch.arguments(), *mixed]
+    plan = PlanOptions(allow_mixed_versions=allow_mixed_versions)
+    conversion = Conversion(leases=leases, scratch=scratch, plan=plan)
+    # Each worker takes batches of a large dataset: there can be more workers than datasets.
+    arguments = [str(root), *conversion.work_arguments(fetches=True)]
     handover = JobRequest(engine.workers, work_arguments=arguments, pack_arguments=None)
     return hand_over(engine, handover, fleet.paths, fleet.run_id, dry_run=dry_run)
 
@@ -1367,22 +1359,20 @@ _BYTES_OF_A_WORKER = 512 * 1024**2
 
 @any_storage_errors()
 def convert_fleet(
-    fleet: Fleet,
-    *,
-    workers: WorkerOptions = WorkerOptions(),
-    leases: LeaseOptions = LeaseOptions(),
-    scratch: ScratchOptions = ScratchOptions(),
-    allow_mixed_versions: bool = False,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
+    fleet: Fleet, conversion: Conversion = Conversion(), control: Control = Control()
 ) -> Sequence[str]:
     """Do what is left of a fleet, with workers of this machine or an engine's.
+
+    Args:
+        fleet: The fleet; the options of its datasets say what is made of them.
+        conversion: Who works, and how: workers, leases, scratch, and whether versions may be mixed.
+        control: How to stop, and where to report.
 
     Returns:
         What became of workers that failed, a line each.
     """
-    stop = stop or threading.Event()
-    board = fleet.board(leases)
+    workers, stop = conversion.workers, control.stop
+    board = fleet.board(conversion.leases)
     board.refresh()
     settled = len(board.done_ids()) + len(board.failed())
     left = len(fleet.datasets) - settled
@@ -1396,20 +1386,14 @@ def convert_fleet(
         of_engine = workers.engine.workers if workers.engine is not None else None
         number = 1 if in_threads else of_engine or min(_workers_here(), left)
     assert isinstance(number, int)
-    with progress.stage("fleet", left, "datasets") as stage:
+    with control.progress.stage("fleet", left, "datasets") as stage:
         if in_threads or (workers.engine is None and number == 1 and not workers.orchestrate):
-            return _work_in_threads(
-                fleet, number, leases, scratch, stop, stage, settled, allow_mixed_versions
-            )
+            return _work_in_threads(fleet, number, conversion, stop, stage, settled)
         return _watch_engine(
             fleet,
             workers.engine or LocalEngine(),
             number,
-            [
-                *leases.as_arguments(),
-                *scratch.arguments(),
-                *(["--allow-mixed-versions"] * allow_mixed_versions),
-            ],
+            conversion.work_arguments(fetches=True),
             board,
             stop,
             stage,
@@ -1426,15 +1410,13 @@ def _workers_here() -> int:
 def _work_in_threads(
     fleet: Fleet,
     number: int,
-    leases: LeaseOptions,
-    scratch: ScratchOptions,
+    conversion: Conversion,
     stop: threading.Event,
     stage: Stage,
     settled: int,
-    allow_mixed_versions: bool,
 ) -> Sequence[str]:
-    host = Host.of(fleet.work_dir, scratch, stop)
-    board = fleet.board(leases)
+    host = Host.of(fleet.work_dir, conversion.scratch, stop)
+    board = fleet.board(conversion.leases)
 
     def watch() -> None:
         nonlocal settled
@@ -1442,7 +1424,7 @@ def _work_in_threads(
 
     with host.pace.followed():
         run_threads(
-            lambda: _work(host, leases, None, allow_mixed_versions),
+            lambda: _work(host, conversion),
             *(number, stop),
             name="fleet",
             watch=watch,

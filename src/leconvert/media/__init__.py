@@ -19,12 +19,11 @@ from leconvert.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.media.pyav import (
-        CodedPacket,
         check_decodes,
-        coded_packets,
         count_tracks_and_frames,
         decode_image,
         decode_shown,
+        packet_times,
         remux_clip,
     )
     from leconvert.media.retime import CopiedFile, Patch, copy_file, retiming
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ClipIndex",
     "ClipRange",
-    "CodedPacket",
     "CopiedFile",
     "FileHeader",
     "FileSamples",
@@ -44,7 +42,6 @@ __all__ = [
     "build_header",
     "check_decodes",
     "codec_of",
-    "coded_packets",
     "copy_file",
     "count_tracks_and_frames",
     "decode_image",
@@ -53,6 +50,7 @@ __all__ = [
     "join_clips",
     "may_be_damaged",
     "order_digest",
+    "packet_times",
     "read_alike",
     "read_clip_index",
     "read_clip_indexes",
@@ -68,9 +66,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "pyav": (
-            "CodedPacket",
             "check_decodes",
-            "coded_packets",
+            "packet_times",
             "count_tracks_and_frames",
             "decode_image",
             "decode_shown",

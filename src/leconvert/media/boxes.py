@@ -7,15 +7,12 @@ used, nothing recurses, every loop is bounded, and no more is read than the ``mo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
-
-# ------------------------------------------------------------------------------------------------
-# The one error of its own that reading clips needs.
 
 
 class UnsupportedClipError(UnreadableSourceError):
@@ -51,16 +48,12 @@ def _rebuild(
     return UnsupportedClipError(reason, path=path, next_step=next_step, details=details)
 
 
-# ------------------------------------------------------------------------------------------------
-# Find and walk the boxes of an ISO base media file (ISO/IEC 14496-12) without trusting it.
-
-
 # Payload of a box: first byte and the byte after the last, as places in a buffer.
 Span = tuple[int, int]
 
 MOOV_LIMIT_BYTES = 256 * 1024**2
 _TOP_LEVEL_LIMIT = 4096
-_CHILDREN_LIMIT = 256
+_BOX_LIMIT = 1024
 _HEAD_BYTES = 4096
 _TAIL_BYTES = 65536
 
@@ -144,7 +137,8 @@ def read_moov(
     window, window_start = head, 0
     position = 0
     found: tuple[bytes, Span, int] | None = None
-    media: list[Span] = []
+    media: Span | None = None
+    media_bytes = 0
     for _ in range(_TOP_LEVEL_LIMIT):
         if position + 8 > size_bytes:
             break
@@ -170,7 +164,9 @@ def read_moov(
             raise broken(path, f"the box at byte {position} has an impossible size")
         stop = position + box_bytes
         if kind == b"mdat":
-            media.append((position + header_bytes, min(stop, size_bytes)))
+            first, last = position + header_bytes, min(stop, size_bytes)
+            media = (first if media is None else media[0], last)
+            media_bytes += last - first
         if kind == b"moov" and found is None:
             if stop > size_bytes:
                 raise broken(path, "its index (moov) reaches beyond the end of the file")
@@ -188,43 +184,98 @@ def read_moov(
         position = stop
     if found is None:
         raise broken(path, "it has no index (moov); most likely it is truncated")
-    whole = (media[0][0], media[-1][1]) if media else (0, 0)
-    return Moov(*found, whole, sum(stop - first for first, stop in media))
+    return Moov(*found, media or (0, 0), media_bytes)
 
 
-def children(buffer: bytes, span: Span, path: str) -> list[tuple[bytes, int, int]]:
-    """List the boxes directly inside a box.
+VIDEO = b"vide"
+
+# What is wanted of an index: the boxes that say something of its video and, nested, where they lie.
+_NOTED: Mapping[bytes, Any] = {}
+_TABLES = b"stsd stts ctts stss stsc stsz stco co64 stz2 stps".split()
+_WANTED: Mapping[bytes, Any] = {
+    **dict.fromkeys((b"mvhd", b"mvex", b"cmov", b"rmra"), _NOTED),
+    b"trak": {
+        b"tkhd": _NOTED,
+        b"edts": {b"elst": _NOTED},
+        b"mdia": {
+            b"mdhd": _NOTED,
+            b"hdlr": _NOTED,
+            b"minf": {
+                b"dinf": {b"dref": _NOTED},
+                b"stbl": {**dict.fromkeys(_TABLES, _NOTED), b"sbgp": {b"rap ": _NOTED}},
+            },
+        },
+    },
+}
+
+
+def wanted_boxes(moov: Moov, path: str) -> tuple[dict[bytes, Span], list[dict[bytes, Span]]]:
+    """Find the boxes of an index that say something of its video, in one pass.
+
+    Of two boxes of one type in a track the first counts, and of edit lists the last, as in FFmpeg.
+    The tables of a track that is known to be no video are passed over. Fewer than 8 bytes that are
+    left over at the end of a box, and QuickTime's closing zero, are ignored.
 
     Returns:
-        One (type, first byte of the payload, byte after the box) a box, in file order. Fewer than
-        8 bytes that are left over, and QuickTime's closing zero, are ignored.
+        The payloads of the movie's own boxes by their type, and those of each track.
     """
-    found = []
-    position, end = span
+    movie: dict[bytes, Span] = {}
+    tracks: list[dict[bytes, Span]] = []
+    boxes, wanted = movie, _WANTED
+    around: list[tuple[int, Mapping[bytes, Any]]] = []
+    buffer, (position, end) = moov.buffer, moov.span
     unpack = _HEADER.unpack_from
-    while position + 8 <= end:
+    for _ in range(_BOX_LIMIT):
+        while position + 8 > end:
+            if not around:
+                return movie, tracks
+            position = end
+            end, wanted = around.pop()
+            if not around:
+                boxes = movie
         box_bytes, kind = unpack(buffer, position)
-        body = position + 8
-        if box_bytes == 1 and position + 16 <= end:
-            box_bytes, body = _LARGE_SIZE.unpack_from(buffer, body)[0], position + 16
-        elif box_bytes == 0:
-            if kind == b"\0\0\0\0":
-                break
-            box_bytes = end - position
-        stop = position + box_bytes
-        if stop < body or stop > end:
-            raise broken(path, "a box of its index reaches beyond the one around it")
-        found.append((kind, body, stop))
+        body, stop = position + 8, position + box_bytes
+        if stop > end or box_bytes < 8:
+            if box_bytes == 0:
+                stop = position if kind == b"\0\0\0\0" else end
+            elif box_bytes == 1 and position + 16 <= end:
+                body, stop = position + 16, position + _LARGE_SIZE.unpack_from(buffer, body)[0]
+            if stop == position:
+                position = end
+                continue
+            if not body <= stop <= end:
+                raise broken(path, "a box of its index reaches beyond the one around it")
+        inside = wanted.get(kind)
         position = stop
-        if len(found) > _CHILDREN_LIMIT:
-            raise broken(path, "its index has an implausible number of boxes")
-    return found
+        if inside is None:
+            continue
+        if not inside:
+            if kind not in boxes or kind == b"elst":
+                boxes[kind] = body, stop
+        elif kind == b"sbgp":
+            if buffer[body + 4 : min(body + 8, stop)] in inside:
+                raise UnsupportedClipError("random access groups", path=path)
+        elif kind != b"minf" or b"hdlr" not in boxes or handler_of(buffer, boxes, path) == VIDEO:
+            if kind == b"trak":
+                boxes = {}
+                tracks.append(boxes)
+            around.append((end, wanted))
+            position, end, wanted = body, stop, inside
+    raise broken(path, "its index has an implausible number of boxes")
 
 
-def table_span(boxes: dict[bytes, Span], kind: bytes, path: str) -> Span:
-    """Return the payload of a table that every video track has."""
+def handler_of(buffer: bytes, boxes: Mapping[bytes, Span], path: str) -> bytes:
+    """Return what a track is: `VIDEO`, or for example ``soun``."""
+    start, stop = boxes.get(b"hdlr", (0, 0))
+    if stop - start < 12:
+        raise broken(path, "a track of it has no handler")
+    return buffer[start + 8 : start + 12]
+
+
+def box_of(boxes: Mapping[bytes, Span], kind: bytes, path: str) -> Span:
+    """Return the payload of a box that every video track has."""
     if kind not in boxes:
-        raise broken(path, f"its video track has no {kind.decode()} table")
+        raise broken(path, f"its video track has no {kind.decode()} box")
     return boxes[kind]
 
 

@@ -74,7 +74,7 @@ class ClipIndex:
             damaged (`may_be_damaged`, `check_decodes`).
         places: Where each sample begins, from the start of the file; a plain number is the place
             of the first where all others follow it closely.
-        decoded: Decode times, ticks, shifted by the edit list as the presentation times are.
+        step: Ticks from each sample to the next in decode order; 0 where they differ.
         shown: Presentation times, ticks, the edit list applied: usually the first frame shown is
             at 0.
         keyframes: Whether decoding can start at the sample.
@@ -96,7 +96,7 @@ class ClipIndex:
     num_bytes: int
     unindexed_bytes: int
     places: IntArray | int
-    decoded: IntArray | range
+    step: int
     shown: IntArray | range
     keyframes: BoolArray
     sample_entry: bytes
@@ -105,7 +105,6 @@ class ClipIndex:
     geometry: bytes
     duration: int
     _offsets: IntArray | None = field(default=None, init=False, repr=False)
-    _decode_times: IntArray | None = field(default=None, init=False, repr=False)
     _presentation_times: IntArray | None = field(default=None, init=False, repr=False)
     _cuts: BoolArray | None = field(default=None, init=False, repr=False)
     _ranks: IntArray | None = field(default=None, init=False, repr=False)
@@ -132,17 +131,10 @@ class ClipIndex:
         return self._offsets
 
     @property
-    def decode_times(self) -> IntArray:
-        """Ticks; shifted by the edit list as the presentation times are."""
-        if self._decode_times is None:
-            self._decode_times = _as_array(self.decoded)
-        return self._decode_times
-
-    @property
     def presentation_times(self) -> IntArray:
         """Ticks, the edit list applied: usually the first frame shown is at 0."""
         if self._presentation_times is None:
-            self._presentation_times = _as_array(self.shown)
+            self._presentation_times = as_array(self.shown)
         return self._presentation_times
 
     @property
@@ -364,13 +356,13 @@ def _pieces(descriptor: int, runs: list[tuple[int, int]], path: str) -> Iterator
             done += count
 
 
-def _as_array(times: IntArray | range) -> IntArray:
+def as_array(times: IntArray | range) -> IntArray:
+    """Return times as an array."""
     if isinstance(times, range):
         return np.arange(times.start, times.stop, times.step)
     return times
 
 
-# ------------------------------------------------------------------------------------------------
 # Whether a decoder can start at a sample, by its first bits. A sample whose bits make no sense, or
 # begin in a way that is not known here, counts as a start.
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.media.parse import entry_for_output
+from leconvert.media.sample_entry import entry_for_output
 from leconvert.model.float32_tolerance import placed_rate
 from leconvert.support.errors import SourceError, UsageError
 

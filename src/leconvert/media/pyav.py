@@ -1,12 +1,15 @@
-"""PyAV's own view of a video: coded packets and decoded frames, to check ours against."""
+"""What needs FFmpeg: odd containers brought into a plain MP4, and frames decoded to pictures.
+
+Frames are known by their rank: the frame shown first is 0, whatever its time and wherever it lies
+in the file. RGB is computed with the colour matrix and the range that the stream declares, as
+torchcodec does; PyAV alone takes every stream for BT.601.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any, BinaryIO
@@ -15,50 +18,31 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.media.boxes import UnsupportedClipError, broken
-from leconvert.media.clip import ClipIndex, IntArray, presentation_ranks
+from leconvert.media.clip import BoolArray, ClipIndex, IntArray, presentation_ranks
 from leconvert.media.header import frame_ticks
 from leconvert.media.index import read_clip_index
-from leconvert.media.parse import CHANGES_MIDWAY
+from leconvert.media.sample_entry import CHANGES_MIDWAY
 from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
+Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
-@dataclass(frozen=True, slots=True)
-class CodedPacket:
-    """One coded packet of the first video stream, as FFmpeg's demuxer delivers it.
-
-    Attributes:
-        pts: Presentation time in ticks of ``time_base``; None where the file gives none.
-        dts: Decode time, likewise.
-        time_base: Seconds a tick.
-        size: Bytes.
-        keyframe: Whether decoding can start here.
-        sha256: Hex digest of the coded bytes.
-    """
-
-    pts: int | None
-    dts: int | None
-    time_base: Fraction
-    size: int
-    keyframe: bool
-    sha256: str
-
-
-def coded_packets(path: str | os.PathLike[str]) -> Iterator[CodedPacket]:
-    """Yield the packets of a video in decode order."""
-    with opened_video(path) as (container, stream):
-        time_base = Fraction(stream.time_base)
-        for packet in container.demux(stream):
-            if packet.size:
-                yield CodedPacket(
-                    pts=packet.pts,
-                    dts=packet.dts,
-                    time_base=time_base,
-                    size=packet.size,
-                    keyframe=bool(packet.is_keyframe),
-                    sha256=hashlib.sha256(packet).hexdigest(),
-                )
+# What LeRobot's datasets are coded with: AV1 by default, the others by choice or by age.
+_CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
+# FFmpeg's AVCOL_RANGE_JPEG: luma fills 0..255 and not only 16..235.
+_FULL_RANGE = 2
+# Where LeRobot decodes a depth camera it asks for this format, whatever the stream stores.
+_DEPTH_FORMAT = "gray12le"
+# How an image file begins, and FFmpeg's name of its decoder. FFmpeg is not left to guess: among
+# what it would recognise are playlists that name other files.
+_IMAGE_DECODERS = {
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"\xff\xd8\xff": "mjpeg",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+}
+_IMAGE_NEXT_STEP = f"{GET_AGAIN}. Otherwise leave the feature out (--drop-feature NAME)."
 
 
 def open_container(file: str | BinaryIO) -> Any:
@@ -99,6 +83,18 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
         ) from error
 
 
+def packet_times(path: str | os.PathLike[str]) -> Iterator[tuple[float | None, bool]]:
+    """Yield when each packet of a video is shown, in seconds, and whether decoding can start there.
+
+    Packets come in decode order; one without a time has None.
+    """
+    with opened_video(path) as (container, stream):
+        for packet in container.demux(stream):
+            if packet.size:
+                shown = None if packet.pts is None else float(packet.pts * stream.time_base)
+                yield shown, bool(packet.is_keyframe)
+
+
 def count_tracks_and_frames(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Return how many tracks a file has, of sound for example, and the frames of the first video.
 
@@ -125,10 +121,6 @@ def check_decodes(index: ClipIndex) -> None:
             f"{frames} of its {index.num_samples} frames decode, and its index does not fit its "
             "media data (mdat)",
         )
-
-
-# ------------------------------------------------------------------------------------------------
-# Bring a clip that cannot be joined as it lies into a plain MP4, without re-encoding.
 
 
 def remux_clip(
@@ -217,29 +209,8 @@ def _order(path: str) -> tuple[IntArray, FloatArray]:
     return ranks, np.sort(ticks) * np.float64(time_base)
 
 
-# ------------------------------------------------------------------------------------------------
-# What PyAV carries: the version of its FFmpeg, and which codecs it decodes.
-
-
-# What LeRobot's datasets are coded with: AV1 by default, the others by choice or by age.
-_CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
-
-
-@dataclass(frozen=True, slots=True)
-class CarriedFfmpeg:
-    """The FFmpeg that PyAV loads.
-
-    Attributes:
-        version: FFmpeg's version.
-        decodes: Which of the usual codecs it decodes.
-    """
-
-    version: str
-    decodes: tuple[str, ...]
-
-
-def carried_ffmpeg() -> CarriedFfmpeg:
-    """Load PyAV and look."""
+def carried_ffmpeg() -> tuple[str, tuple[str, ...]]:
+    """Load PyAV; return the version of the FFmpeg in it, and which usual codecs that decodes."""
     import av
     from av.codec import Codec
     from av.codec.codec import UnknownCodecError
@@ -251,33 +222,7 @@ def carried_ffmpeg() -> CarriedFfmpeg:
         except UnknownCodecError:
             continue
         decodes.append(name)
-    return CarriedFfmpeg(str(av.ffmpeg_version_info), tuple(decodes))
-
-
-# ------------------------------------------------------------------------------------------------
-# Chosen frames of a clip and images from a table, as the pictures that LeRobot's loader gives.
-#
-# Frames are known by their rank: the frame shown first is 0, whatever its time and wherever it
-# lies in the file. RGB is computed with the colour matrix and the range that the stream declares,
-# as torchcodec does; PyAV alone takes every stream for BT.601.
-
-
-Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
-BoolArray = npt.NDArray[np.bool_]
-
-# FFmpeg's AVCOL_RANGE_JPEG: luma fills 0..255 and not only 16..235.
-_FULL_RANGE = 2
-# Where LeRobot decodes a depth camera it asks for this format, whatever the stream stores.
-_DEPTH_FORMAT = "gray12le"
-# How an image file begins, and FFmpeg's name of its decoder. FFmpeg is not left to guess: among
-# what it would recognise are playlists that name other files.
-_IMAGE_DECODERS = {
-    b"\x89PNG\r\n\x1a\n": "png",
-    b"\xff\xd8\xff": "mjpeg",
-    b"II*\0": "tiff",
-    b"MM\0*": "tiff",
-}
-_IMAGE_NEXT_STEP = f"{GET_AGAIN}. Otherwise leave the feature out (--drop-feature NAME)."
+    return str(av.ffmpeg_version_info), tuple(decodes)
 
 
 def decode_shown(

@@ -24,15 +24,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.media.boxes import Span, children, read_moov, unreadable
+from leconvert.media.boxes import Span, broken, read_moov, unreadable
 from leconvert.media.clip import ClipIndex
+from leconvert.media.index import parse_moov
 from leconvert.media.join import RangeMover, create_file
-from leconvert.media.parse import parse_moov
 from leconvert.support.errors import SourceChangedError
 
 IntArray = npt.NDArray[np.int64]
 
 _U32 = Struct(">I")
+_LARGE_SIZE = Struct(">Q")
+_CHILDREN_LIMIT = 256
 _BOX = Struct(">I4s")
 _UINT32_MAX = 2**32 - 1
 # Whole blocks of this size are cloned where a file system can; what is smaller is copied.
@@ -335,3 +337,32 @@ def copy_file(
     finally:
         os.close(descriptor)
     return CopiedFile(size_bytes, mover.copied_bytes, mover.cloned_bytes)
+
+
+def children(buffer: bytes, span: Span, path: str) -> list[tuple[bytes, int, int]]:
+    """List the boxes directly inside a box.
+
+    Returns:
+        One (type, first byte of the payload, byte after the box) a box, in file order. Fewer than
+        8 bytes that are left over, and QuickTime's closing zero, are ignored.
+    """
+    found = []
+    position, end = span
+    unpack = _BOX.unpack_from
+    while position + 8 <= end:
+        box_bytes, kind = unpack(buffer, position)
+        body = position + 8
+        if box_bytes == 1 and position + 16 <= end:
+            box_bytes, body = _LARGE_SIZE.unpack_from(buffer, body)[0], position + 16
+        elif box_bytes == 0:
+            if kind == b"\0\0\0\0":
+                break
+            box_bytes = end - position
+        stop = position + box_bytes
+        if stop < body or stop > end:
+            raise broken(path, "a box of its index reaches beyond the one around it")
+        found.append((kind, body, stop))
+        position = stop
+        if len(found) > _CHILDREN_LIMIT:
+            raise broken(path, "its index has an implausible number of boxes")
+    return found

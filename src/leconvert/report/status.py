@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from leconvert.run.engines.slurm import ElementState, job_states
 from leconvert.run.leasing import BatchState, BatchStatus, Board, LeaseStore, read_done, read_failed
-from leconvert.run.leasing.registry import WorkerRecord, read_workers
 from leconvert.support.errors import StorageError, WorkDirError
-from leconvert.workdir.activity import JobRecord, read_jobs
+from leconvert.workdir.activity import JobRecord, WorkerRecord, read_jobs, read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running

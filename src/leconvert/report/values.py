@@ -21,12 +21,18 @@ from typing import Any
 from leconvert.dataset.formats import Dataset, open_dataset, v3
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import TARGET_VERSIONS, Batch, Finding
-from leconvert.run.leasing import WorkerRecord, list_batches, read_done, read_workers
+from leconvert.run.leasing import list_batches, read_done
 from leconvert.run.leasing.leases import DONE_VERSION, LeaseLogFiles
 from leconvert.run.leasing.state import Generation, LeaseLog, Outcome
 from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
-from leconvert.workdir.activity import Invocation, read_invocations, read_probe
+from leconvert.workdir.activity import (
+    Invocation,
+    WorkerRecord,
+    read_invocations,
+    read_probe,
+    read_workers,
+)
 from leconvert.workdir.journal import JOURNAL_VERSION, Journal, JournalState, PackStep
 from leconvert.workdir.records import WorkDir, decode_record, read_record
 from leconvert.workdir.run import Manifest, OpenedRun, find_work_dir, open_run, work_dirs_of

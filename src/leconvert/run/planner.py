@@ -40,6 +40,7 @@ from leconvert.model.values import (
     camera_of,
 )
 from leconvert.run.appending import check_can_append, layout_appended
+from leconvert.run.conversion import Conversion
 from leconvert.run.layout import (
     MISFIT_SAID,
     check_layout_options,
@@ -88,7 +89,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MovedBytes",
-    "PlanOptions",
     "PlanSummary",
     "PlannedRepairs",
     "Room",
@@ -104,7 +104,6 @@ __all__ = [
     "kept_files",
     "moved_bytes",
     "open_or_plan",
-    "options_record",
     "plan_repairs",
     "planned_name",
     "preview_plan",
@@ -507,21 +506,6 @@ def decoded_cameras(streams: Sequence[StreamLayout], sources: Sequence[Source]) 
     return tuple(key for key in cameras if key is not None and key in computed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """Which run is planned or joined, and who may work on it.
-
-    Attributes:
-        restart: Give up a run under way and begin anew.
-        one_host: Let no host but this one work on the run.
-        allow_mixed_versions: Join a run that other library versions planned.
-    """
-
-    restart: bool = False
-    one_host: bool = False
-    allow_mixed_versions: bool = False
-
-
 class Draft(NamedTuple):
     """A plan before it is written.
 
@@ -540,31 +524,24 @@ class Draft(NamedTuple):
 
 
 def check_asked(
-    sources: Sequence[Path],
-    target: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions,
-    selection: EpisodeSelection = EpisodeSelection(),
+    sources: Sequence[Path], target: Path, conversion: Conversion = Conversion()
 ) -> None:
     """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
-    _check_can_append(sources, target, layout, selection)
-    changes = layout != LayoutOptions() or repairs.as_record() or selection
+    _check_can_append(sources, target, conversion.layout, conversion.selection)
     for source in sources:
-        asks_for_nothing = target == source and not changes
+        asks_for_nothing = target == source and not conversion.changes_anything
         if is_converted(source) and not asks_for_nothing:
             read_info(source)
         else:
-            load_info(source, repairs.reading, guess_version=True)
+            load_info(source, conversion.repairs.reading, guess_version=True)
 
 
 def draft_plan(
     sources: Path | Sequence[Path],
     target: Path,
     work_dir: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
+    conversion: Conversion = Conversion(),
     *,
-    selection: EpisodeSelection = EpisodeSelection(),
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
@@ -572,6 +549,7 @@ def draft_plan(
 
     See `open_or_plan` for the arguments.
     """
+    layout, repairs, selection = conversion.layout, conversion.repairs, conversion.selection
     check_layout_options(layout)
     sources = [sources] if isinstance(sources, Path) else sources
     _check_in_place(sources, target, layout.to, repairs, selection)
@@ -583,7 +561,7 @@ def draft_plan(
     if is_overlay:
         room = None if is_migration else work_dir
         _check_can_overlay(sources, target, room, selection, arrival)
-    scan = scan_sources(sources, layout.to, repairs, selection, arrival, progress=progress)
+    scan = scan_sources(sources, conversion, arrival, progress=progress)
     streams, kept = (
         layout_appended(scan, target, layout)
         if layout.append and is_there(target)
@@ -603,7 +581,7 @@ def draft_plan(
         run_id=_NO_RUN,
         sources=scan.sources,
         target=str(target),
-        options=options_record(layout, repairs, selection),
+        options=conversion.result_record(),
         versions=tool_versions(),
         fps=scan.fps,
         block_align=choose_block_align(scan.streams, layout.block_align),
@@ -627,11 +605,8 @@ def preview_plan(
     sources: Sequence[Path],
     target: Path,
     work_dir: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
+    conversion: Conversion = Conversion(),
     *,
-    selection: EpisodeSelection = EpisodeSelection(),
-    plan: PlanOptions = PlanOptions(),
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PlanSummary:
@@ -639,22 +614,14 @@ def preview_plan(
 
     It writes nothing, and takes the same arguments.
     """
+    plan = conversion.plan
     if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
         run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions, only_look=True)
-        options = options_record(layout, repairs, selection)
-        _check_joined(run, planned_name(sources, arrival), target, options, plan)
+        _check_joined(run, planned_name(sources, arrival), target, conversion)
         check_source_unchanged(run)
         return summarize(run)
-    summary = draft_plan(
-        sources,
-        target,
-        work_dir,
-        layout,
-        repairs,
-        selection=selection,
-        arrival=arrival,
-        progress=progress,
-    ).summary
+    draft = draft_plan(sources, target, work_dir, conversion, arrival=arrival, progress=progress)
+    summary = draft.summary
     if summary.moves is None:  # of a migration the folder is gone again
         check_room(summary.space, target)
     return summary
@@ -662,16 +629,15 @@ def preview_plan(
 
 def scan_sources(
     sources: Sequence[Path],
-    to: str,
-    repairs: RepairOptions,
-    selection: EpisodeSelection,
+    conversion: Conversion,
     arrival: HubOrigin | None = None,
     *,
     progress: Progress = NO_PROGRESS,
 ) -> SourceScan:
     """Scan sources, of which nothing is wrong, and join the scans."""
+    to, repairs = conversion.layout.to, conversion.repairs
     scans = [
-        scan_source(source, own, selection=selection, to=to, progress=progress)
+        scan_source(source, own, selection=conversion.selection, to=to, progress=progress)
         for source, own in zip(sources, _repairs_of_each(sources, repairs), strict=True)
     ]
     wrong = [(source, scan) for source, scan in zip(sources, scans, strict=True) if _errors(scan)]
@@ -1073,11 +1039,8 @@ def open_or_plan(
     sources: Path | Sequence[Path],
     target: Path,
     work_dir: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions = RepairOptions(),
+    conversion: Conversion = Conversion(),
     *,
-    selection: EpisodeSelection = EpisodeSelection(),
-    plan: PlanOptions = PlanOptions(),
     arrival: HubOrigin | None = None,
     check_target: Callable[[], None] = lambda: None,
     progress: Progress = NO_PROGRESS,
@@ -1093,19 +1056,11 @@ def open_or_plan(
     """
     sources = [sources] if isinstance(sources, Path) else sources
     check_all_places(sources, target, work_dir, outlined=is_outline(arrival))
-    folder = WorkDir(work_dir)
-    options = options_record(layout, repairs, selection)
+    folder, plan = WorkDir(work_dir), conversion.plan
 
     def drafted() -> Draft:
         draft = draft_plan(
-            sources,
-            target,
-            work_dir,
-            layout,
-            repairs,
-            selection=selection,
-            arrival=arrival,
-            progress=progress,
+            sources, target, work_dir, conversion, arrival=arrival, progress=progress
         )
         check_room(draft.summary.space, target)
         return draft
@@ -1117,7 +1072,7 @@ def open_or_plan(
     with planner_lock(folder), _no_trace_of_a_refusal(folder):
         if not plan.restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
-            _check_joined(run, planned_name(sources, arrival), target, options, plan)
+            _check_joined(run, planned_name(sources, arrival), target, conversion)
             check_source_unchanged(run)
             if draft is None:
                 progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
@@ -1126,11 +1081,11 @@ def open_or_plan(
         if draft is None:  # the run that was there a moment ago is gone
             draft = drafted()
         check_target()
-        try_renames(exchanged_place(sources[0], target, layout.layout))
+        try_renames(exchanged_place(sources[0], target, conversion.layout.layout))
         _write(folder, draft, plan.one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    _check_joined(run, planned_name(sources, arrival), target, options, plan)
+    _check_joined(run, planned_name(sources, arrival), target, conversion)
     _say_who_may_work(run, progress)
     return run
 
@@ -1152,12 +1107,10 @@ def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:
         progress.say(run.one_host.remark)
 
 
-def _check_joined(
-    run: OpenedRun, source: str, target: Path, options: Mapping[str, Any], plan: PlanOptions
-) -> None:
+def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Conversion) -> None:
     """Refuse a run under way that is not the one asked for."""
-    check_same_plan(run, source, target, options)
-    if plan.one_host and run.one_host is None:
+    check_same_plan(run, source, target, conversion)
+    if conversion.plan.one_host and run.one_host is None:
         raise PlanMismatchError(
             f"{run.work_dir.root} holds run {run.manifest.run_id}, which any number of hosts may "
             "work on.",
@@ -1232,27 +1185,16 @@ def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: HubOrigin | N
         folder.set_current(run_id)
 
 
-def options_record(
-    layout: LayoutOptions, repairs: RepairOptions, selection: EpisodeSelection
-) -> dict[str, Any]:
-    """Return what a manifest keeps of the options, and compares on resume."""
-    return {**layout.as_record(), **repairs.as_record(), **selection.as_record()}
-
-
 def check_same_plan(
     run: OpenedRun,
     source: str,
     target: Path,
-    options: Mapping[str, Any],
+    conversion: Conversion,
     *,
     helps: str = "Use the same options to finish it, --restart to give it up, or another "
     "--work-dir.",
 ) -> None:
-    """Refuse a run that was planned with something else than is asked for now.
-
-    Args:
-        options: What `options_record` makes of those that are given now.
-    """
+    """Refuse a run that was planned with something else than is asked for now."""
     manifest = run.manifest
     planned: Mapping[str, Any] = {
         "source": manifest.source_name,
@@ -1262,7 +1204,7 @@ def check_same_plan(
     wanted = {
         "source": source,
         "target": str(target),
-        **options,
+        **conversion.result_record(),
     }
     differences = [
         f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"

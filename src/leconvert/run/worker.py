@@ -35,7 +35,6 @@ from leconvert.model.values import (
     camera_of,
 )
 from leconvert.run.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
-from leconvert.run.leasing.registry import WorkerReporter
 from leconvert.support.errors import (
     HubAccessError,
     HubError,
@@ -47,6 +46,7 @@ from leconvert.support.errors import (
     UnreadableSourceError,
 )
 from leconvert.support.storage_errors import lacks_permission, storage_errors
+from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.fs import link_into_tree, status_now, sync_file
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current

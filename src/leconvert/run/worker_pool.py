@@ -6,24 +6,24 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from leconvert.model.values import DATA_STREAM, MEBIBYTE, camera_of
 from leconvert.remote.scratch import ScratchOptions, hold_slot
-from leconvert.run.engines import Engine, check_engine
+from leconvert.run.conversion import Control, Conversion, LeaseOptions, WorkerOptions
+from leconvert.run.engines import Engine
 from leconvert.run.engines.local import LocalEngine
-from leconvert.run.leasing import Board, LeaseStore, read_workers
-from leconvert.run.leasing.registry import WorkerRecord, WorkerReporter
-from leconvert.run.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
+from leconvert.run.leasing import Board, LeaseStore
+from leconvert.run.packer import PackReport, WorkerMonitor, check_all_done, pack_run
 from leconvert.run.worker import Worker
-from leconvert.support.errors import StorageError, UsageError
+from leconvert.support.errors import StorageError
 from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
+from leconvert.workdir.activity import WorkerRecord, WorkerReporter, read_workers
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import Manifest, OpenedRun
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from leconvert.remote.scratch import HubInputs
 
 __all__ = [
-    "LeaseOptions",
-    "WorkerOptions",
     "WorkerPool",
     "auto_workers",
     "batch_costs",
@@ -49,77 +47,6 @@ __all__ = [
 _WATCH_SECONDS = 0.02
 # As often as a worker says how far it is.
 _SECONDS_BETWEEN_LOOKS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """Who works on a conversion: threads of this process, processes, or an engine's workers.
-
-    Attributes:
-        orchestrate: Work in processes that lease batches, instead of threads of this process. None
-            goes by which of the two numbers below is given; without either it takes processes
-            where the work is many small files, which Python's lock makes slow in threads.
-        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
-            as the engine says, or as cores and free memory of this machine feed.
-        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
-        engine: What starts the workers, such as ``leconvert.run.engines.SlurmEngine(...)``; the
-            process that converts packs meanwhile. None for this machine.
-
-    Raises:
-        UsageError: A number is below 1, or two of them contradict each other.
-    """
-
-    orchestrate: bool | None = None
-    num_workers: int | Literal["auto"] | None = None
-    max_workers: int | None = None
-    engine: Engine | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("num_workers", self.num_workers), ("max_workers", self.max_workers)):
-            if value not in (None, "auto") and (isinstance(value, str) or value < 1):
-                raise UsageError(f"{name} must be at least 1, not {value}.")
-        if self.num_workers is not None and self.max_workers is not None:
-            raise UsageError(
-                "num_workers starts processes and max_workers threads; give one of them."
-            )
-        if self.engine is not None:
-            check_engine(self.engine)
-            if self.max_workers is not None or self.orchestrate is False:
-                raise UsageError("An engine starts processes; it takes num_workers, not threads.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseOptions:
-    """What governs leases.
-
-    Attributes:
-        lease_seconds: A batch whose holder is silent for so long is taken over.
-        max_attempts: A batch fails after so many errors.
-        trouble_seconds: A worker whose disk or mount fails tries again for so long before it ends.
-
-    Raises:
-        UsageError: A time is negative, or nothing could ever be leased.
-    """
-
-    lease_seconds: float = 60.0
-    max_attempts: int = 3
-    trouble_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.trouble_seconds >= 0:
-            raise UsageError(f"trouble_seconds must be at least 0, not {self.trouble_seconds}.")
-        if not self.lease_seconds > 0:
-            raise UsageError(f"lease_seconds must be above 0, not {self.lease_seconds}.")
-        if self.max_attempts < 1:
-            raise UsageError(f"max_attempts must be at least 1, not {self.max_attempts}.")
-
-    def as_arguments(self) -> list[str]:
-        """Return the options of ``leconvert work`` that say the same."""
-        return [
-            f"--lease-seconds={self.lease_seconds}",
-            f"--max-attempts={self.max_attempts}",
-            f"--max-trouble-seconds={self.trouble_seconds}",
-        ]
 
 
 class WorkerPool:
@@ -469,31 +396,21 @@ _MOST_THREADS = 4  # more share Python's lock, or wait for the disk
 
 
 def work_and_pack(
-    run: OpenedRun,
-    workers: WorkerOptions,
-    leases: LeaseOptions,
-    proof: ProofOptions,
-    scratch: ScratchOptions,
-    *,
-    allow_mixed_versions: bool,
-    stop: threading.Event,
-    progress: Progress,
+    run: OpenedRun, conversion: Conversion, control: Control
 ) -> tuple[PackReport, dict[str, float]]:
     """Do what is left of a run.
 
     Returns:
         What the packer did, and the seconds that ``work`` and ``pack`` took.
     """
+    workers, leases, scratch = conversion.workers, conversion.leases, conversion.scratch
+    stop, progress = control.stop, control.progress
     seconds: dict[str, float] = {}
     mark = time.monotonic()
     if workers.engine is not None or _in_processes(run, workers):
         engine = workers.engine or LocalEngine()
         count = None if workers.num_workers == "auto" else workers.num_workers
-        arguments = [
-            *leases.as_arguments(),
-            *(["--allow-mixed-versions"] if allow_mixed_versions else []),
-            *(scratch.arguments() if run.manifest.outline else []),
-        ]
+        arguments = conversion.work_arguments(fetches=run.manifest.outline is not None)
         with EngineWatcher(
             WorkerPool(run, leases, stop, scratch),
             engine,
@@ -501,14 +418,14 @@ def work_and_pack(
             arguments,
             progress,
         ) as watcher:
-            packed = pack_run(run, proof, watcher=watcher, stop=stop, progress=progress)
+            packed = pack_run(run, conversion.proof, watcher=watcher, stop=stop, progress=progress)
         ended = watcher.ended_at or time.monotonic()
         seconds["work"], mark = ended - mark, ended
     else:
         threads = workers.max_workers or min(_MOST_THREADS, auto_workers(run))
         work_in_threads(run, threads, leases, stop, progress, scratch)
         seconds["work"], mark = time.monotonic() - mark, time.monotonic()
-        packed = pack_run(run, proof, stop=stop, progress=progress)
+        packed = pack_run(run, conversion.proof, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark
     return packed, seconds
 

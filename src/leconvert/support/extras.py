@@ -24,7 +24,7 @@ __all__ = ["command_for_extra", "install_command", "missing_package"]
 
 _OURSELVES = "leconvert"
 # Where this runs from a checkout; in an installed package it is no checkout.
-_CHECKOUT = Path(__file__).parents[2]
+_CHECKOUT = Path(__file__).parents[3]
 
 
 def missing_package(what: str, extra: str, otherwise: str = "") -> InstallationError:

@@ -30,10 +30,9 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import import_module
-from types import TracebackType
-from typing import IO, NoReturn, Self
+from typing import NoReturn
 
 __all__ = [
     "ForkedProcess",
@@ -53,24 +52,20 @@ _UNKNOWN_CODE = 255
 
 
 def start_python(
-    module: str,
-    arguments: Sequence[str] = (),
-    *,
-    stdin: int,
-    stdout: int | IO[bytes],
-    stderr: int,
+    module: str, arguments: Sequence[str], files: tuple[int, int, int]
 ) -> PythonProcess:
     """Start ``python -P -m MODULE ARGUMENTS``, by a fork where there is a server.
 
     Args:
-        stdin, stdout, stderr: As for `subprocess.Popen`.
+        files: Descriptors of its standard input, output and error output; they stay open here.
 
     Raises:
         OSError: No process can be started.
     """
     if _server is not None:
         with suppress(ConnectionError, EOFError):  # the server was killed
-            return _server.start([module, *arguments], stdin, stdout, stderr)
+            return _server.start([module, *arguments], files)
+    stdin, stdout, stderr = files
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=stdin,
@@ -83,31 +78,10 @@ def start_python(
 class ForkedProcess:
     """A process that the server started; it has what is used of `subprocess.Popen`."""
 
-    def __init__(
-        self, server: _Server, pid: int, told: int, stdin: int | None, stdout: int | None
-    ) -> None:
+    def __init__(self, pid: int, told: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self.stdin = None if stdin is None else os.fdopen(stdin, "wb")
-        self.stdout = None if stdout is None else os.fdopen(stdout, "rb")
-        self._server = server
         self._told = told
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close its pipes and wait for it."""
-        for pipe in (self.stdout, self.stdin):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        self.wait()
 
     def poll(self) -> int | None:
         """Return its code if it has ended; a signal that killed it as a negative number."""
@@ -128,7 +102,8 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            self._server.signal(self.pid, number)
+            with suppress(ProcessLookupError):  # it ended at this moment
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -147,73 +122,37 @@ class ForkedProcess:
         return self.returncode
 
 
-# ------------------------------------------------------------------------------------------------
-# The server, as the program sees it.
-
-
 class _Server:
+    """The server, as the program sees it; `_serve` is what it does itself."""
+
     def __init__(self, pid: int, requests: socket.socket) -> None:
         self._pid = pid
         self._requests = requests
         self._is_used = False
 
-    def start(
-        self, words: Sequence[str], stdin: int, stdout: int | IO[bytes], stderr: int
-    ) -> ForkedProcess:
+    def start(self, words: Sequence[str], files: tuple[int, int, int]) -> ForkedProcess:
         """Have a process started.
 
         Each answer comes over the pipe of its process, so that threads may ask at the same time,
         and an interrupt leaves no answer that another would take for his.
         """
-        with ExitStack() as passed_on, ExitStack() as kept:
-            theirs: list[int] = []
-            ours: list[int | None] = []
-
-            def pipe(theirs_is_read: bool) -> tuple[int, int]:
-                ends = os.pipe()
-                their_end, our_end = ends if theirs_is_read else ends[::-1]
-                passed_on.callback(os.close, their_end)
-                kept.callback(os.close, our_end)
-                return their_end, our_end
-
-            for given, is_read in ((stdin, True), (stdout, False), (stderr, False)):
-                our_end = None
-                if given == subprocess.PIPE:
-                    their_end, our_end = pipe(is_read)
-                elif given == subprocess.DEVNULL:
-                    their_end = os.open(os.devnull, os.O_RDWR)
-                    passed_on.callback(os.close, their_end)
-                elif given == subprocess.STDOUT:
-                    their_end = theirs[1]
-                else:
-                    their_end = given if isinstance(given, int) else given.fileno()
-                theirs.append(their_end)
-                ours.append(our_end)
-            their_end, told = pipe(theirs_is_read=False)
-            self._is_used = True
-            request = json.dumps({"start": words}).encode()
-            socket.send_fds(self._requests, [request], [*theirs, their_end])
-            passed_on.close()
+        told, tells = os.pipe()
+        try:
+            try:
+                self._is_used = True
+                socket.send_fds(self._requests, [json.dumps(words).encode()], [*files, tells])
+            finally:
+                os.close(tells)
             said = os.read(told, _NUMBER.size)
             if not said:
                 raise EOFError("the server ended")
             (pid,) = _NUMBER.unpack(said)
             if pid < 0:
                 raise OSError(-pid, os.strerror(-pid))
-            kept.pop_all()
-            return ForkedProcess(self, pid, told, ours[0], ours[1])
-
-    def signal(self, pid: int, number: int) -> None:
-        """Send a signal to a process that it started, which may have ended meanwhile.
-
-        The server knows which of its processes it has not waited for. Where it was killed, a
-        process that has not told its end lives.
-        """
-        try:
-            self._requests.send(json.dumps({"signal": [pid, number]}).encode())
-        except ConnectionError:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+            return ForkedProcess(pid, told)
+        except BaseException:
+            os.close(told)
+            raise
 
     def end(self) -> None:
         """End the server; processes that it started go on.
@@ -279,12 +218,8 @@ def _has_one_thread() -> bool:
         return False
 
 
-# ------------------------------------------------------------------------------------------------
-# The server itself.
-
-
 def _serve(requests: socket.socket) -> NoReturn:
-    """Fork and signal on request, and tell the end of each process, until there is no program."""
+    """Fork on request, and tell the end of each process, until there is no program."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(len(_STANDARD)):
@@ -311,12 +246,6 @@ def _serve(requests: socket.socket) -> NoReturn:
         said, files, _, _ = socket.recv_fds(requests, _MOST_REQUEST_BYTES, len(_STANDARD) + 1)
         if not said:
             os._exit(0)
-        request = json.loads(said)
-        if "signal" in request:
-            pid, number = request["signal"]
-            if pid in told:
-                os.kill(pid, number)
-            continue
         *standard, tells = files
         try:
             pid = os.fork()
@@ -324,7 +253,7 @@ def _serve(requests: socket.socket) -> NoReturn:
             pid = -(error.errno or 1)
         if pid == 0:
             requests.detach()
-            _become(request["start"], standard, tells)
+            _become(json.loads(said), standard, tells)
         with suppress(BrokenPipeError):
             os.write(tells, _NUMBER.pack(pid))
         if pid > 0:

@@ -149,10 +149,6 @@ def _idle_file_pages(path: Path) -> int:
     return 0
 
 
-# ------------------------------------------------------------------------------------------------
-# The user's own folders, which a container may not have.
-
-
 def home_folder() -> Path:
     """Return the user's home folder."""
     try:

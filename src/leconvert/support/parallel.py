@@ -3,10 +3,11 @@
 The scan, the verification and the check share it. A job is one callable and a list of pieces, each
 a tuple of its arguments; results come in the order of the pieces, whoever did them.
 
-``python -m leconvert.support.parallel`` is one of the processes. It reads a pickled callable and
-then tuples of arguments from standard input, answers each with the pickled result on standard
-output, and ends where its input ends. A call that fails ends it: the parent then does that piece
-itself, and meets the same error where somebody can be told.
+Threads take the pieces, and each hands its piece to a process that is free: one of this job's other
+processes, or this one. ``python -m leconvert.support.parallel`` is one of the others. It reads a
+pickled callable and then tuples of arguments from standard input, answers each with the pickled
+result on standard output, and ends where its input ends. A call that fails ends it: the thread then
+does that piece itself, and meets the same error where somebody can be told.
 """
 
 from __future__ import annotations
@@ -14,23 +15,21 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import subprocess
+import socket
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from leconvert.support.forkserver import PythonProcess, serves_forks, start_python
+from leconvert.support.forkserver import serves_forks, start_python
 
 __all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
-
-
-# ------------------------------------------------------------------------------------------------
-# Does storage make a thread wait, or does it compute? Many threads help only in the first case.
 
 
 THREADS_THAT_WAIT = 16
@@ -80,10 +79,6 @@ class Latency:
     def dominates(self) -> bool:
         """Whether it waited for half of the time or more."""
         return is_waiting(self.cpu_seconds, self.wall_seconds)
-
-
-# ------------------------------------------------------------------------------------------------
-# Who does which piece of a long job: this thread, threads that wait, or processes that compute.
 
 
 type Piece = tuple[Any, ...]
@@ -183,7 +178,7 @@ def parallel_map[Done](
         yield from _in_threads(work, pieces, spread.threads)
     elif spread.processes:
         groups = list(_groups(pieces, expected))
-        for results in _ProcessPool(_Group(work), groups).do(spread.processes):
+        for results in _in_processes(_Group(work), groups, spread.processes):
             yield from results
     else:
         for piece in pieces:
@@ -214,8 +209,82 @@ class _Group[Done]:
         return [self.work(*piece) for piece in pieces]
 
 
+def _in_processes[Done](
+    work: Callable[..., Done], pieces: Sequence[Piece], num_processes: int
+) -> Generator[Done]:
+    """Do pieces in other processes and in this one, as many at a time."""
+    # Before anything is done here: what the work remembers of its pieces changes with each.
+    pickled = pickle.dumps(work)
+    free: SimpleQueue[Callable[..., Done]] = SimpleQueue()
+
+    def do(*piece: Any) -> Done:
+        one = free.get()  # there are as many as threads
+        try:
+            return one(*piece)
+        finally:
+            free.put(one)
+
+    with ExitStack() as started:
+        for _ in range(num_processes):
+            free.put(started.enter_context(_OtherProcess(work, pickled)))
+        free.put(work)
+        yield from _in_threads(do, pieces, num_processes + 1, waits_for_servers=False)
+
+
+class _OtherProcess[Done]:
+    """Does pieces in a process that is started for the first one.
+
+    Pieces are done here where the process cannot be started, and once it has ended. Leaving the
+    context ends it.
+    """
+
+    def __init__(self, work: Callable[..., Done], pickled: bytes) -> None:
+        self._work = work
+        self._pickled = pickled
+        self._is_over = False
+        self._opened = ExitStack()
+        self._pipes: tuple[BinaryIO, BinaryIO] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        with suppress(OSError):
+            self._opened.close()
+
+    def __call__(self, *piece: Any) -> Done:
+        if not self._is_over:
+            with suppress(OSError, EOFError, pickle.UnpicklingError):
+                return self._answer(piece)
+            self._is_over = True
+        return self._work(*piece)
+
+    def _answer(self, piece: Piece) -> Done:
+        requests, answers = self._pipes = self._pipes or self._started()
+        pickle.dump(piece, requests)
+        requests.flush()
+        return pickle.load(answers)  # type: ignore[no-any-return] # noqa: S301 - our own child
+
+    def _started(self) -> tuple[BinaryIO, BinaryIO]:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            files = (theirs.fileno(), theirs.fileno(), nowhere.fileno())
+            process = start_python(__name__, (), files)
+            requests, answers = ours.makefile("wb"), ours.makefile("rb")
+        self._opened.callback(process.wait)
+        for pipe in (answers, requests):  # closed before: it ends where its input ends
+            self._opened.push(pipe)
+        requests.write(self._pickled)
+        return requests, answers
+
+
 def _in_threads[Done](
-    work: Callable[..., Done], pieces: Sequence[Piece], num_threads: int
+    work: Callable[..., Done],
+    pieces: Sequence[Piece],
+    num_threads: int,
+    *,
+    waits_for_servers: bool = True,
 ) -> Generator[Done]:
     waiting: deque[Future[Done]] = deque()
     pool, waits = ThreadPoolExecutor(num_threads, thread_name_prefix="piece"), True
@@ -227,7 +296,7 @@ def _in_threads[Done](
         while waiting:
             yield waiting.popleft().result()
     except KeyboardInterrupt:  # a thread may wait for a server, and whoever interrupts does not
-        waits = False
+        waits = not waits_for_servers
         raise
     finally:
         pool.shutdown(wait=waits, cancel_futures=True)
@@ -279,116 +348,6 @@ def run_threads(
             raise
     if errors:  # the first says why; the others were only asked to stop
         raise errors[0]
-
-
-class _ProcessPool[Done]:
-    """This thread and some processes, which take pieces from one list.
-
-    A process that ends early, or cannot be started, costs nothing but time: the piece that it had
-    is done here. Each process has a thread here that hands it pieces; all that they share is
-    changed under one lock.
-    """
-
-    def __init__(self, work: Callable[..., Done], pieces: Sequence[Piece]) -> None:
-        self._work = work
-        self._pieces = pieces
-        self._changed = threading.Condition()
-        self._next_to_do = 0
-        self._next_to_yield = 0
-        self._given_back: list[int] = []
-        self._done: dict[int, Done] = {}
-        self._ahead = 0
-        self._closed = False
-
-    def do(self, num_processes: int) -> Generator[Done]:
-        """Yield all results in order."""
-        self._ahead = _PIECES_AHEAD * (num_processes + 1)
-        # Before anything is done here: what the work remembers of its pieces changes with each.
-        work = pickle.dumps(self._work) if num_processes else b""
-        threads = [
-            threading.Thread(
-                target=self._hand_out, args=(work,), name=f"crew-{number}", daemon=True
-            )
-            for number in range(num_processes)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for number in range(len(self._pieces)):
-                yield self._result(number)
-        finally:
-            with self._changed:
-                self._closed = True
-                self._changed.notify_all()
-            for thread in threads:
-                thread.join()
-
-    def _result(self, wanted: int) -> Done:
-        """Return one piece's result; until it is there, do others."""
-        while True:
-            with self._changed:
-                if wanted in self._done:
-                    self._next_to_yield = wanted + 1
-                    self._changed.notify_all()
-                    return self._done.pop(wanted)
-                mine = self._take()
-                if mine is None:
-                    self._changed.wait()
-                    continue
-            self._put(mine, self._work(*self._pieces[mine]))
-
-    def _take(self) -> int | None:
-        """Return a piece that nobody does, None while there is none within reach."""
-        if self._given_back:
-            return self._given_back.pop()
-        number = self._next_to_do
-        if number >= len(self._pieces) or number >= self._next_to_yield + self._ahead:
-            return None
-        self._next_to_do = number + 1
-        return number
-
-    def _put(self, number: int, result: Done) -> None:
-        with self._changed:
-            self._done[number] = result
-            self._changed.notify_all()
-
-    def _hand_out(self, work: bytes) -> None:
-        """Give pieces to one process until none is left."""
-        number: int | None = None
-        try:
-            with _other_process() as process:
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write(work)
-                while (number := self._wait_for_one()) is not None:
-                    pickle.dump(self._pieces[number], process.stdin)
-                    process.stdin.flush()
-                    self._put(number, pickle.load(process.stdout))  # noqa: S301 - our own child
-                    number = None
-        except (OSError, EOFError, pickle.UnpicklingError):
-            pass  # it ended, or never began: what it had is done here
-        finally:
-            if number is not None:
-                with self._changed:
-                    self._given_back.append(number)
-                    self._changed.notify_all()
-
-    def _wait_for_one(self) -> int | None:
-        """Return a piece as soon as one is within reach; None if no piece will be."""
-        with self._changed:
-            while not self._closed:
-                number = self._take()
-                if number is not None:
-                    return number
-                if self._next_to_do >= len(self._pieces):
-                    break
-                self._changed.wait()
-            return None
-
-
-def _other_process() -> PythonProcess:
-    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    return start_python("leconvert.support.parallel", stdin=pipe, stdout=pipe, stderr=nowhere)
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:

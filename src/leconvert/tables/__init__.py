@@ -4,27 +4,14 @@ Everything here takes files and plain values. Rows are copied unless a repair sa
 images in rows are never decoded. Nothing is synced to disk unless that is asked for.
 """
 
+from leconvert.tables.data_file import DataFile
 from leconvert.tables.footers import (
-    DataFooter,
     OpenedTable,
     open_parquet,
-    read_data_footer,
     read_data_schema,
-    read_schema_and_rows,
     row_group_rows,
 )
-from leconvert.tables.join import (
-    JoinedTable,
-    LastTable,
-    RowRange,
-    RowRepair,
-    join_tables,
-    read_columns,
-    read_rows,
-    regrouped,
-    repaired_schema,
-    replace_columns,
-)
+from leconvert.tables.join import LastTable, RowRange, join_tables, read_columns, read_rows
 from leconvert.tables.lerobot_reader import (
     LANGUAGE_COLUMNS,
     Reading,
@@ -33,7 +20,9 @@ from leconvert.tables.lerobot_reader import (
     list_sizes,
     read_by_lerobot,
 )
-from leconvert.tables.parquet_copy import DataFile, ExpectedCopies, StoredGroups, StoredRanges
+from leconvert.tables.parquet_copy import CREATED_BY, StoredGroups, TableCopier
+from leconvert.tables.rewrite import regrouped, replace_columns
+from leconvert.tables.row_repair import RowRepair, repaired_schema
 from leconvert.tables.schemas import (
     align_table,
     deserialize_schema,
@@ -44,18 +33,16 @@ from leconvert.tables.schemas import (
 )
 
 __all__ = [
+    "CREATED_BY",
     "LANGUAGE_COLUMNS",
     "DataFile",
-    "DataFooter",
-    "ExpectedCopies",
-    "JoinedTable",
     "LastTable",
     "OpenedTable",
     "Reading",
     "RowRange",
     "RowRepair",
     "StoredGroups",
-    "StoredRanges",
+    "TableCopier",
     "align_table",
     "declaration_of",
     "deserialize_schema",
@@ -68,10 +55,8 @@ __all__ = [
     "output_schema",
     "read_by_lerobot",
     "read_columns",
-    "read_data_footer",
     "read_data_schema",
     "read_rows",
-    "read_schema_and_rows",
     "regrouped",
     "repaired_schema",
     "replace_columns",

@@ -1,7 +1,9 @@
 """NumPy to Arrow and back, without pandas; and what Arrow types are at heart.
 
 pyarrow imports pandas, where it is installed, as soon as it is handed a Python or NumPy object or
-asked for one, and that costs more than a small conversion. Arrays made from buffers do not.
+asked for one. That costs half a second and 50 MB, more than a small conversion. Arrays made from
+buffers do not: so columns of numbers, and JSON values, which are of few kinds, are put together
+here.
 """
 
 from __future__ import annotations
@@ -128,10 +130,6 @@ def innermost_type(kind: pa.DataType) -> pa.DataType:
             return kind
 
 
-# ------------------------------------------------------------------------------------------------
-# Arrow columns as NumPy arrays: numbers, and regular nested lists of numbers.
-
-
 def integers(column: pa.Array) -> IntArray | None:
     """Return a column of integers, shape (rows,); None where it is of another type or has nulls."""
     if not pa.types.is_integer(column.type) or column.null_count:
@@ -209,13 +207,6 @@ def fixed_width[Number: np.generic](
         return np.empty(0, dtype)
     size = np.dtype(dtype).itemsize
     return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * size)
-
-
-# ------------------------------------------------------------------------------------------------
-# Arrow arrays from JSON values, built from buffers.
-#
-# ``pyarrow.array`` imports pandas where it is installed, which costs half a second and 50 MB that
-# a converter has no use for. JSON has few kinds of values, so the arrays are put together here.
 
 
 _INT64 = np.iinfo(np.int64)

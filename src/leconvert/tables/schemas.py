@@ -199,11 +199,7 @@ def _is_list_entry(entry: Any) -> bool:
 
 
 def _can_be_image(arrow_type: pa.DataType) -> bool:
-    if (
-        pa.types.is_binary(arrow_type)
-        or pa.types.is_large_binary(arrow_type)
-        or pa.types.is_binary_view(arrow_type)
-    ):
+    if is_binary(arrow_type):
         return True
     if not pa.types.is_struct(arrow_type):
         return False
@@ -237,10 +233,6 @@ def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
     if depth == 1:
         return {"feature": value, "length": shape[0], "_type": "List"}
     return {"shape": list(shape), "dtype": dtype, "_type": f"Array{depth}D"}
-
-
-# ------------------------------------------------------------------------------------------------
-# Bring the rows of one episode to the schema of the file that they are written to.
 
 
 def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:

@@ -7,7 +7,8 @@ lists carry their length. A struct ends with a zero byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 __all__ = [
     "BINARY",
@@ -20,11 +21,8 @@ __all__ = [
     "I64",
     "INTEGERS",
     "LIST",
-    "MAP",
-    "SET",
     "STRUCT",
     "CompactReader",
-    "ContradictionError",
     "ThriftError",
     "binary",
     "list_header",
@@ -33,20 +31,16 @@ __all__ = [
     "zigzag",
 ]
 
-BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST = range(1, 10)
+STRUCT = 12  # parquet has neither the sets nor the maps between them
 INTEGERS = frozenset([I16, I32, I64])
 
 _MAX_VARINT_BYTES = 10
 _MAX_DEPTH = 32
-_KEPT_INTEGERS = 1 << 14
 
 
 class ThriftError(ValueError):
     """Bytes that are no such encoding; never leaves this package."""
-
-
-class ContradictionError(ThriftError):
-    """A footer that contradicts itself in a way that makes Arrow end the process."""
 
 
 class CompactReader:
@@ -140,12 +134,12 @@ class CompactReader:
         elif kind == STRUCT:
             for _, inner in self.fields():
                 self.skip(inner, depth + 1)
-        elif kind in (LIST, SET):
+        elif kind == LIST:
             inner, size = self.list_header()
+            # A truth value takes a byte of its own here; in a struct it is part of the header.
+            inner = BYTE if inner in (BOOL_TRUE, BOOL_FALSE) else inner
             for _ in range(size):
-                self._skip_element(inner, depth)
-        elif kind == MAP:
-            self._skip_map(depth)
+                self.skip(inner, depth + 1)
         elif kind == DOUBLE:
             self.take(8)
         elif kind == BYTE:
@@ -153,34 +147,9 @@ class CompactReader:
         elif kind not in (BOOL_TRUE, BOOL_FALSE):
             raise ThriftError(f"there is no type {kind}")
 
-    def _skip_map(self, depth: int) -> None:
-        size = self.unsigned()
-        if size > len(self._data) - self.position:
-            raise ThriftError("a map is longer than the bytes that are left")
-        kinds = self.byte() if size else 0
-        for _ in range(size):
-            self._skip_element(kinds >> 4, depth)
-            self._skip_element(kinds & 0xF, depth)
-
-    def _skip_element(self, kind: int, depth: int) -> None:
-        # A truth value takes a byte of its own here; in a struct it is part of the header.
-        if kind in (BOOL_TRUE, BOOL_FALSE):
-            self.byte()
-        else:
-            self.skip(kind, depth + 1)
-
 
 def varint(value: int) -> bytes:
     """Return an unsigned integer as a varint."""
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    if value < 0x10000000:
-        low, high = value & 0x7F | 0x80, value >> 14 & 0x7F | 0x80
-        return bytes((low, value >> 7 & 0x7F | 0x80, high, value >> 21))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -194,32 +163,13 @@ def zigzag(value: int) -> bytes:
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-class _Integers(dict[bytes, int]):
-    """The integers of complete zigzag varints.
-
-    Footers are full of the same ones, and a dictionary finds bytes faster than a cache of calls.
-    """
-
-    def __missing__(self, encoded: bytes) -> int:
-        size = len(encoded)
-        if size == 2:
-            value = encoded[0] & 0x7F | encoded[1] << 7
-        elif size == 1:
-            value = encoded[0]
-        elif size == 3:
-            value = encoded[0] & 0x7F | (encoded[1] & 0x7F) << 7 | encoded[2] << 14
-        else:
-            value = 0
-            for byte in reversed(encoded):
-                value = value << 7 | byte & 0x7F
-        if len(self) >= _KEPT_INTEGERS:
-            self.clear()
-        found = self[encoded] = -(value >> 1) - 1 if value & 1 else value >> 1
-        return found
-
-
-unzigzag: Callable[[bytes], int] = _Integers().__getitem__
-"""Return the integer of a complete zigzag varint."""
+@lru_cache(maxsize=1 << 14)  # footers are full of the same ones
+def unzigzag(encoded: bytes) -> int:
+    """Return the integer of a complete zigzag varint."""
+    value = 0
+    for byte in reversed(encoded):
+        value = value << 7 | byte & 0x7F
+    return (value >> 1) ^ -(value & 1)
 
 
 def binary(content: bytes) -> bytes:

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.media import codec_of
-from leconvert.media.encode import encode_clip
 from leconvert.support.errors import TargetError, UsageError
+from leconvert.testing.encode import encode_clip
 
 # ------------------------------------------------------------------------------------------------
 # Stats of generated episodes, in the shapes that LeRobot v2.1 stores.

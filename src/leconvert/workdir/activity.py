@@ -1,17 +1,19 @@
-"""What happened around a run, for people: calls, submitted jobs, how fast the result loads.
+"""What happened around a run, for people: workers, calls, submitted jobs, how fast it loads.
 
-Nothing decides by these records. How a process was called is one record a process:
+Nothing decides by these records:
 
-    invocations/<token>.json    written, then replaced once, by that process alone
+    workers/<token>.json        what a worker is doing, replaced at most once a second
+    invocations/<token>.json    how a process was called, written, then replaced once
+    jobs/<token>.json           what was submitted to a scheduler, written once
+    probe.json                  what ``convert --probe`` measured, replaced by whoever measured last
 
-Writing it cannot fail a run: every error of the disk is swallowed, nothing is forced to the disk,
-and readers pass over what is missing or torn. The name holds a random token, so no two processes
-write the same file, and nobody waits for one. It lies in the run's own folder: whoever removes the
-run removes it, and the result never holds any of it.
+A token ends in random digits, so no two processes write the same file, and nobody waits for one.
+Nothing is forced to the disk, and readers pass over what is missing or torn. The records lie in the
+run's own folder: whoever removes the run removes them, and the result never holds any of them.
 
-Hosts' clocks disagree. The file system's clock is the one that they all share, so the record says
-how far it is ahead of this host's: the record is written, its modification time compared with the
-clock, and the record written again with the difference. That is exact to the time that writing
+Hosts' clocks disagree. The file system's clock is the one that they all share, so an invocation
+says how far it is ahead of its host's: the record is written, its modification time compared with
+the clock, and the record written again with the difference. That is exact to the time that writing
 takes, and only ever shown.
 """
 
@@ -19,14 +21,17 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.support.machine import Machine
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
 from leconvert.workdir.identity import WorkerIdentity
@@ -37,16 +42,208 @@ from leconvert.workdir.secrets import without_secrets, without_secrets_in
 __all__ = [
     "Invocation",
     "JobRecord",
+    "WorkerRecord",
+    "WorkerReporter",
     "read_invocations",
     "read_jobs",
     "read_probe",
+    "read_workers",
     "record_invocation",
     "record_probe",
     "write_job",
+    "write_worker",
 ]
 
-
 _VERSION = 1
+_HERE = Machine()
+_SECONDS_BETWEEN_REPORTS = 1.0
+# A worker that waits reports too, so that who watches can tell it from a dead one.
+_SECONDS_BETWEEN_IDLE_REPORTS = 10.0
+
+
+def _read_all[Record: (WorkerRecord, Invocation, JobRecord)](
+    made_of: type[Record],
+    folder: Path,
+    kind: str,
+    run_id: str,
+    *,
+    skip: Collection[str] = (),
+    fs: FileSystem,
+) -> list[Record]:
+    """Return the records of a folder, sorted by token; those that cannot be read are left out."""
+    try:
+        with storage_errors(folder):
+            names = fs.list_names(folder)
+    except FileNotFoundError:
+        return []
+    found, types = list[Record](), get_type_hints(made_of)
+    for name in names:
+        token = name.removesuffix(".json")
+        if name.startswith(".") or token == name or token in skip:
+            continue
+        try:
+            record = read_record(folder / name, kind, version=_VERSION, run_id=run_id, fs=fs)
+            value = made_of(**_checked(record, types))
+        except (OSError, StorageError, WorkDirError, TypeError):
+            continue  # cut off by a power loss, gone, or edited: it was for show
+        if value.token == token:
+            found.append(value)
+    return found
+
+
+def _checked(record: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record says of some fields; it may have further keys.
+
+    Raises:
+        TypeError: A value is not of its field's type.
+    """
+    values = {name: value for name, value in record.items() if name in types}
+    for name, value in values.items():
+        if not _is_of(value, types[name]):
+            raise TypeError(f"{name} is {value!r}")
+    return values
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Tell whether a value of JSON is of a field's type, such as ``list[str] | None``."""
+    if isinstance(kind, UnionType):
+        return any(_is_of(value, each) for each in get_args(kind))
+    if kind is float:
+        return isinstance(value, int | float)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is_of(each, *get_args(kind)) for each in value)
+    if get_origin(kind) is dict:  # its keys are texts in any JSON
+        held = get_args(kind)[1]
+        return isinstance(value, dict) and all(_is_of(each, held) for each in value.values())
+    return isinstance(value, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker, by its own account."""
+
+    token: str  # the worker
+    host: str  # host name
+    pid: int  # process id there
+    state: str = "waiting"  # ``working``, ``waiting`` or ``ended``
+    batch_id: int | None = None  # the batch in hand, or None
+    batches: int = 0  # batches that it finished
+    written_bytes: int = 0  # bytes that it wrote, of batches that it finished
+    frames: int = 0  # frames and rows in them
+    bytes_per_second: float = 0.0  # mean rate since it began
+    frames_per_second: float = 0.0  # likewise
+    updated: str = ""  # time of the report by the worker's wall clock, ISO 8601 in UTC
+    # Source bytes that it went through, the batch in hand and tries that came to nothing included:
+    # what moves while a large batch is being written.
+    processed_bytes: int = 0
+    seconds: float = 0.0  # how long it has been running
+    boot: str = ""  # its boot and process namespace; see `WorkerIdentity`
+    started: int = 0  # start time of its process
+    batch_began: str = ""  # when it took the batch in hand, as ``updated``; empty without one
+    # The most that its process has had resident; 0 where that is not known.
+    peak_memory_bytes: int = 0
+
+
+def write_worker(
+    run: RunPaths, run_id: str, record: WorkerRecord, *, fs: FileSystem = LOCAL
+) -> None:
+    """Write or replace a worker's record; a power loss may lose it."""
+    raw = encode_record("worker", _VERSION, run_id, asdict(record))
+    replace_record(run.worker(record.token), raw, fs=fs)
+
+
+def read_workers(
+    run: RunPaths, run_id: str, *, skip: Collection[str] = (), fs: FileSystem = LOCAL
+) -> list[WorkerRecord]:
+    """Return the records of all workers, sorted by token; unreadable ones are left out."""
+    return _read_all(WorkerRecord, run.workers_dir, "worker", run_id, skip=skip, fs=fs)
+
+
+class WorkerReporter:
+    """Keeps a worker's record up to date, at most once a second.
+
+    Failing to write it never stops the worker.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        run_id: str,
+        worker: WorkerIdentity,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        peak_memory: Callable[[], int] = _HERE.peak_memory,
+        fs: FileSystem = LOCAL,
+    ) -> None:
+        self._run = run
+        self._run_id = run_id
+        self._clock = clock
+        self._now = now
+        self._peak_memory = peak_memory
+        self._fs = fs
+        self._began = clock()
+        self._written_at: float | None = None
+        self._processed_bytes = 0
+        self.record = WorkerRecord(
+            token=worker.token,
+            host=worker.host,
+            pid=worker.pid,
+            boot=worker.boot,
+            started=worker.started,
+        )
+
+    def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
+        """Report the batch in hand, and what was finished since the last report."""
+        self._write(
+            _SECONDS_BETWEEN_REPORTS,
+            state="waiting" if batch_id is None else "working",
+            batch_id=batch_id,
+            batch_began="" if batch_id is None else self._wall_clock(),
+            batches=self.record.batches + (add_frames > 0 or add_bytes > 0),
+            written_bytes=self.record.written_bytes + add_bytes,
+            frames=self.record.frames + add_frames,
+        )
+
+    def advance(self, source_bytes: int) -> None:
+        """Report source bytes that were just gone through; cheap enough for every block."""
+        self._processed_bytes += source_bytes
+        if self._is_due(_SECONDS_BETWEEN_REPORTS):
+            self._write(_SECONDS_BETWEEN_REPORTS)
+
+    def wait(self) -> None:
+        """Report that the worker still lives while it finds nothing to do."""
+        self._write(_SECONDS_BETWEEN_IDLE_REPORTS, state="waiting", batch_id=None, batch_began="")
+
+    def end(self) -> None:
+        """Report that the worker ended."""
+        self._write(0.0, state="ended", batch_id=None, batch_began="")
+
+    def _wall_clock(self) -> str:
+        return self._now().astimezone(UTC).isoformat(timespec="seconds")
+
+    def _is_due(self, least_seconds: float) -> bool:
+        return self._written_at is None or self._clock() - self._written_at >= least_seconds
+
+    def _write(self, least_seconds: float, **changes: Any) -> None:
+        self.record = replace(self.record, processed_bytes=self._processed_bytes, **changes)
+        if not self._is_due(least_seconds):
+            return
+        now = self._clock()
+        seconds = max(now - self._began, 1e-9)
+        self.record = replace(
+            self.record,
+            bytes_per_second=round(self.record.written_bytes / seconds, 1),
+            frames_per_second=round(self.record.frames / seconds, 1),
+            seconds=round(seconds, 1),
+            updated=self._wall_clock(),
+            peak_memory_bytes=self._peak_memory(),
+        )
+        self._written_at = now
+        try:
+            write_worker(self._run, self._run_id, self.record, fs=self._fs)
+        except (OSError, StorageError):
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +267,7 @@ class Invocation:
     """
 
     called: str
-    command: Sequence[str] | None
+    command: list[str] | None
     token: str
     host: str
     pid: int
@@ -124,49 +321,11 @@ def _folder() -> str:
 
 
 def read_invocations(run: RunPaths, run_id: str) -> list[Invocation]:
-    """Return how every process of a run was called, oldest first by their own clocks.
-
-    Records that cannot be read, or that are not what they should be, are left out.
-    """
-    try:
-        names = LOCAL.list_names(run.invocations_dir)
-    except OSError:
-        return []
-    found = []
-    for name in names:
-        if name.startswith(".") or not name.endswith(".json"):
-            continue
-        try:
-            record = read_record(
-                run.invocations_dir / name, "invocation", version=_VERSION, run_id=run_id
-            )
-            found.append(_invocation(record))
-        except (OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError):
-            continue  # it was for show
-    return sorted(found, key=lambda entry: (entry.at, entry.token))
-
-
-def _invocation(record: dict[str, Any]) -> Invocation:
-    command, ahead = record["command"], record.get("file_system_ahead_seconds")
-    if command is not None and not isinstance(command, list):
-        raise WorkDirError("a command is a list of words")
-    return Invocation(
-        called=str(record["called"]),
-        command=None if command is None else [str(word) for word in command],
-        token=str(record["token"]),
-        host=str(record["host"]),
-        pid=int(record["pid"]),
-        at=str(record["at"]),
-        versions={str(name): str(value) for name, value in record["versions"].items()},
-        folder=str(record.get("folder", "")),
-        system=str(record.get("system", "")),
-        cpus=int(record.get("cpus", 0)),
-        file_system_ahead_seconds=None if ahead is None else float(ahead),
-    )
-
-
-# ------------------------------------------------------------------------------------------------
-# What was submitted to a scheduler, for people to look at; nothing decides by it.
+    """Return how every process of a run was called, oldest first by their own clocks."""
+    with suppress(OSError, StorageError):
+        found = _read_all(Invocation, run.invocations_dir, "invocation", run_id, fs=LOCAL)
+        return sorted(found, key=lambda entry: (entry.at, entry.token))
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,32 +359,8 @@ def write_job(run: RunPaths, run_id: str, record: JobRecord, *, fs: FileSystem =
 
 def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[JobRecord]:
     """Return all submissions, oldest first; records that cannot be read are left out."""
-    known = {field.name for field in fields(JobRecord)}
-    try:
-        with storage_errors(run.jobs_dir):
-            names = fs.list_names(run.jobs_dir)
-    except FileNotFoundError:
-        return []
-    records = []
-    for name in names:
-        if name.startswith(".") or not name.endswith(".json"):
-            continue
-        path = run.job(name.removesuffix(".json"))
-        try:
-            record = read_record(path, "job", version=_VERSION, run_id=run_id, fs=fs)
-            records.append(JobRecord(**{key: record[key] for key in record if key in known}))
-        except (OSError, StorageError, WorkDirError, TypeError):
-            continue  # cut off by a power loss, or gone: it was for show
-    return sorted(records, key=lambda record: (record.submitted, record.job_id))
-
-
-# ------------------------------------------------------------------------------------------------
-# How fast a run's result loads, where ``convert --probe`` measured it; nothing decides by it.
-#
-#     probe.json    replaced by whoever measured last
-#
-# Like `leconvert.workdir.activity`, writing it cannot fail a run, and readers pass over what is
-# missing or torn.
+    found = _read_all(JobRecord, run.jobs_dir, "job", run_id, fs=fs)
+    return sorted(found, key=lambda record: (record.submitted, record.job_id))
 
 
 def record_probe(run: RunPaths, run_id: str, document: Mapping[str, Any]) -> None:

@@ -1,9 +1,19 @@
-"""Gives each name of a run to one record only, on file systems that have no hard links.
+"""Lets one host alone work on a run, and gives each name of the run to one record there.
 
-Where they have them, `link(2)` decides, for any number of hosts (`FileSystem.give_name`). Where
-they have none (FAT, exFAT, most mounts of object stores) the processes of one host still can tell
-who was first, since one kernel serves them all. Which of two ways it is was probed when the run
-was planned, and is the same for all of its processes (`leconvert.workdir.exclusion`).
+Where there are hard links, `link(2)` decides who was first, for any number of hosts
+(`FileSystem.give_name`). Where there are none (FAT, exFAT, most mounts of object stores), no
+operation decides between two hosts. The processes of one host can still take turns: each looks for
+the name and renames its record under one lock (`OneHostFileSystem`), and `one_host.json` says which
+host that is. The planner finds out which way it is, and no process of the run changes it.
+
+``one_host.json`` is also written where the user asks for one host (``--one-host``): then hard links
+decide among the processes of that host as they would among many. The host that planned the run may
+work on it, after a reboot too; every other one is refused.
+
+The record names the boot and the mount through which the run is used. Who comes back after a reboot
+or a new mount replaces it; a process that goes on working looks at it once a second. So if two
+machines pass for one (images copied with their machine id and name), or one host has mounted a file
+system twice, the one that was there before notices and stops.
 """
 
 from __future__ import annotations
@@ -13,90 +23,76 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from leconvert.support.errors import OneHostOnlyError, StorageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.fs import CANNOT_FLAG, CANNOT_LINK, LOCAL, FileSystem, write_durably
+from leconvert.workdir.fs import CANNOT_LINK, LOCAL, FileSystem, write_durably
 from leconvert.workdir.identity import HostIdentity
+from leconvert.workdir.locks import lock_excludes, new_lock
 from leconvert.workdir.records import RunPaths, encode_record, find_record
 
 __all__ = [
-    "Exclusion",
     "OneHost",
     "OneHostFileSystem",
     "admit_host",
     "check_still_alone",
-    "lock_excludes",
     "plan_one_host",
-    "probe_exclusion",
     "read_one_host",
+    "why_no_links",
 ]
 
+ONE_HOST_VERSION = 1
+ASKED_FOR = "asked for"
+"""The reason in the record of a run with hard links, which was planned with ``--one-host``."""
 
+_WITH_LINKS = "link"
+# Of the second, earlier programs wrote "rename" where the kernel refuses a rename to a taken name.
+_UNDER_A_LOCK = "lock"
+_EXCLUSIONS = frozenset({_WITH_LINKS, _UNDER_A_LOCK, "rename"})
 _WAIT_SECONDS = 20.0
-_POLL_SECONDS = 0.005
 _NO_LINKS = CANNOT_LINK - {errno.EMLINK} | {errno.EXDEV}
-
-
-class Exclusion(StrEnum):
-    """What makes a name exclusive among the processes of one host."""
-
-    RENAME = "rename"
-    """``renameat2(RENAME_NOREPLACE)``: the kernel looks and renames in one step."""
-    LINK = "link"
-    """``link(2)``, where there are hard links and the run is one host's by the user's wish."""
-    LOCK = "lock"
-    """A look and a plain rename under ``flock``, which the kernel takes from a dead process."""
 
 
 class OneHostFileSystem(FileSystem):
     """Names records without hard links; everything else as the operating system offers it.
 
-    Guaranteed, among the processes of one kernel that use the same exclusion and the same mount:
+    Guaranteed, among the processes and threads of one kernel that use the same mount:
 
     - *A torn record is never read.* The content is written whole under a name of its own, which
       nobody reads, and only then gets the name that counts, by one rename. A process that dies
       before the rename leaves a name with a dot; one that dies after it has published. The
       content is on the disk before the name, so a power loss tears nothing either
       where the file system keeps renames in order.
-    - *Two never win.* By ``rename``, the kernel refuses a name that exists while it holds the
-      folder, so the second of two renames finds the first one's. By ``lock``, the look and the
-      rename of one process lie between those of no other, since all names come into being here,
-      under one lock. What else happens to such a name is that it is moved away (a void), which
-      can only make it free.
+    - *Two never win.* The look and the rename of one process lie between those of no other, since
+      all names come into being here, under one lock. What else happens to such a name is that it
+      is moved away (a void), which can only make it free.
     - *A dead process blocks nobody*: the kernel drops its lock.
 
-    Not guaranteed: anything between hosts. By ``lock`` a process that is stopped (``SIGSTOP``)
-    between its look and its rename makes the others wait; they give up after ``wait_seconds`` with
-    an error that says so, and when it goes on it is still the only one.
+    Not guaranteed: anything between hosts. A process that is stopped (``SIGSTOP``) between its look
+    and its rename makes the others wait; they give up after ``wait_seconds`` with an error that
+    says so, and when it goes on it is still the only one.
     """
 
     def __init__(
         self,
-        exclusion: Exclusion,
         lock: Path,
         *,
         wait_seconds: float = _WAIT_SECONDS,
         randomness: Callable[[int], bytes] = os.urandom,
     ) -> None:
         super().__init__()
-        self.exclusion = exclusion
         self._lock = lock
         self._wait_seconds = wait_seconds
         self._randomness = randomness
 
-    def give_name(self, source: Path, target: Path, *, sync: bool) -> None:  # noqa: ARG002
+    def give_name(self, source: Path, target: Path) -> None:
         """Give a copy of a record the name ``target``; ``source`` stays as it is."""
         fresh = target.with_name(f".{target.name}.{self._randomness(6).hex()}.new")
         try:
             # Also where the name itself need not survive: a claim that a power failure left empty
             # names no holder, and would keep its batch for a whole lease.
             self.write_new(fresh, self.read_bytes(source), sync=True)
-            if self.exclusion is Exclusion.RENAME:
-                self.rename_no_replace(fresh, target)
-                return
             with self._locked():
                 if self._is_taken(target):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
@@ -115,13 +111,9 @@ class OneHostFileSystem(FileSystem):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
-        # A lock object of its own each time: its descriptor excludes threads of this process too.
-        lock = FileLock(
-            self._lock, timeout=self._wait_seconds, poll_interval=_POLL_SECONDS,
-            fallback_to_soft=False, is_singleton=False,
-        )  # fmt: skip
+        lock = new_lock(self._lock, wait_seconds=self._wait_seconds)
         try:
             lock.acquire()
         except Timeout:
@@ -139,21 +131,23 @@ class OneHostFileSystem(FileSystem):
                 lock.release()
 
 
-def probe_exclusion(
+def why_no_links(
     folder: Path,
     other: Path,
     lock: Path,
     *,
     fs: FileSystem = LOCAL,
     randomness: Callable[[int], bytes] = os.urandom,
-) -> tuple[Exclusion | None, str]:
-    """Try how names can be given once.
+) -> str:
+    """Try whether hard links decide who is first, and say why not, such as ``EPERM``.
 
     What is made is removed again; after a crash a name that begins with ``.probe-`` is left.
 
     Returns:
-        None and an empty string where hard links decide; else what does, and what the attempt to
-        make a hard link ended in, such as ``EPERM``.
+        An empty string where they do.
+
+    Raises:
+        StorageError: They do not, and a lock excludes nobody either.
     """
     token = randomness(6).hex()
     first, second = (folder / f".probe-{token}-{number}" for number in (1, 2))
@@ -163,27 +157,24 @@ def probe_exclusion(
             for source in (first, second):
                 fs.write_new(source, source.name.encode(), sync=False)
             why = _missing_links(first, second, given, fs)
-            if not why:
-                return None, ""
-            if _renames_once(first, second, fs):
-                return Exclusion.RENAME, why
         finally:
             for path in (first, second, given):
                 with suppress(OSError):
                     fs.remove_file(path)
+        if not why:
+            return ""
         with suppress(NotImplementedError, OSError):
             if lock_excludes(lock):
-                return Exclusion.LOCK, why
+                return why
     raise StorageError(
-        f"Cannot use {folder}: its file system has neither hard links ({why}) nor exclusive renames"
-        " nor locks, so nothing tells which of two workers was first.",
+        f"Cannot use {folder}: its file system has neither hard links ({why}) nor locks, so nothing"
+        " tells which of two workers was first.",
         path=str(folder),
         next_step="Put the work dir on another file system, such as a local disk.",
     )
 
 
 def _missing_links(first: Path, second: Path, given: Path, fs: FileSystem) -> str:
-    """Say why hard links cannot decide who is first; empty where they can."""
     try:
         fs.link(first, given)
     except FileExistsError:
@@ -199,85 +190,21 @@ def _missing_links(first: Path, second: Path, given: Path, fs: FileSystem) -> st
     return "a name was given twice"
 
 
-def _renames_once(first: Path, second: Path, fs: FileSystem) -> bool:
-    # The free name comes first: where the server knows no flags (FUSE), Linux itself still refuses
-    # a name that it sees taken, and only a free one shows that there is nothing behind it.
-    free = first.with_name(f"{first.name}-free")
-    try:
-        fs.rename_no_replace(first, free)
-    except OSError as error:
-        if error.errno not in CANNOT_FLAG:
-            raise
-        return False
-    try:
-        fs.rename_no_replace(free, second)
-    except FileExistsError:
-        return True
-    finally:
-        with suppress(OSError):
-            fs.remove_file(free)
-    return False
-
-
-def lock_excludes(path: Path) -> bool:
-    """Tell whether a lock is refused to a second descriptor while the first one holds it.
-
-    Raises:
-        NotImplementedError: There are no locks.
-        OSError: The lock file cannot be made or locked.
-    """
-    from filelock import FileLock, Timeout
-
-    one, other = (
-        FileLock(path, timeout=0, fallback_to_soft=False, is_singleton=False) for _ in range(2)
-    )
-    with one:
-        try:
-            other.acquire()
-        except Timeout:
-            return True
-        other.release()
-        return False
-
-
-# ------------------------------------------------------------------------------------------------
-# The record of a run that one host alone may work on, and who that is.
-#
-# It exists where the work dir has no hard links, and where the user asked for it (``--one-
-# host``): then hard links decide among the processes of that host as they would among many. The
-# host that planned the run may work on it, after a reboot too; every other one is refused.
-#
-# The record names the boot and the mount through which the run is used. Who comes back after a
-# reboot or a new mount replaces it; a process that goes on working looks at it once a second. So
-# if two machines pass for one (images copied with their machine id and name), or one host has
-# mounted a file system twice, the one that was there before notices and stops.
-
-
-ONE_HOST_VERSION = 1
-ASKED_FOR = "asked for"
-"""The reason in the record of a run with hard links, which was planned with ``--one-host``."""
-
-
 @dataclass(frozen=True, slots=True)
 class OneHost:
-    """Who may work on a run without hard links, and how its processes exclude each other.
+    """Which host alone may work on a run, and whether it has hard links there.
 
     Attributes:
         host: The host.
         device: Device number of the run's folder there: another one is another mount.
-        exclusion: How names are given once.
+        has_links: Whether hard links decide all the same; else names are given under a lock.
         reason: What the attempt to make a hard link ended in, or `ASKED_FOR`.
     """
 
     host: HostIdentity
     device: int
-    exclusion: Exclusion
+    has_links: bool
     reason: str
-
-    @property
-    def has_links(self) -> bool:
-        """Whether the work dir has hard links all the same."""
-        return self.exclusion is Exclusion.LINK
 
     @property
     def remark(self) -> str:
@@ -291,9 +218,7 @@ class OneHost:
 
     def file_system(self, run: RunPaths) -> FileSystem:
         """Return the file operations that every process of this run must publish with."""
-        if self.has_links:
-            return LOCAL
-        return OneHostFileSystem(self.exclusion, run.naming_lock)
+        return LOCAL if self.has_links else OneHostFileSystem(run.naming_lock)
 
 
 def plan_one_host(
@@ -303,12 +228,12 @@ def plan_one_host(
 
     Call it when the run's folders are there and its manifest is not.
     """
-    exclusion, reason = probe_exclusion(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
-    if exclusion is None:
-        if not asked_for:
-            return None
-        exclusion, reason = Exclusion.LINK, ASKED_FOR
-    planned = OneHost(HostIdentity.of_this_host(), _device(run.root), exclusion, reason)
+    why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
+    if not why and not asked_for:
+        return None
+    planned = OneHost(
+        HostIdentity.of_this_host(), _device(run.root), has_links=not why, reason=why or ASKED_FOR
+    )
     _write(run, run_id, planned, fs)
     return planned
 
@@ -319,11 +244,14 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
     if fields is None:
         return None
     try:
+        exclusion = fields["exclusion"]
+        if exclusion not in _EXCLUSIONS:
+            raise ValueError(f"{exclusion!r} is no way to give a name once")
         return OneHost(
             HostIdentity.from_fields(fields),
             int(fields["device"]),
-            Exclusion(fields["exclusion"]),
-            str(fields["reason"]),
+            has_links=exclusion == _WITH_LINKS,
+            reason=str(fields["reason"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise WorkDirError(
@@ -381,7 +309,7 @@ def _write(run: RunPaths, run_id: str, record: OneHost, fs: FileSystem) -> None:
     fields = {
         **record.host.as_fields(),
         "device": record.device,
-        "exclusion": record.exclusion.value,
+        "exclusion": _WITH_LINKS if record.has_links else _UNDER_A_LOCK,
         "reason": record.reason,
     }
     write_durably(run.one_host, encode_record("one-host", ONE_HOST_VERSION, run_id, fields), fs=fs)

@@ -1,8 +1,16 @@
-"""The few file operations that publishing, leasing and the swap are made of.
+"""The few file operations that publishing, leasing and the swap are made of, and what they make.
 
-They are methods of one small class so that a test can put faults between any two of them. They
-raise plain ``OSError``; `leconvert.workdir.fs` turns what a user can act on into a
-`StorageError`.
+The operations are methods of one small class, `FileSystem`, so that a test can put faults between
+any two of them. They raise plain ``OSError``; the functions turn what a user can act on into a
+`StorageError`. No other module forces bytes to the disk or gives finished files their names.
+
+**Outcome unknown.** Over NFS a request can succeed on the server while its answer gets lost;
+the repeated request then finds its own work and reports EEXIST (or ENOENT for a rename), or the
+client gives up with EIO, ESTALE or ETIMEDOUT. So no error of a publishing call is believed. The
+folder is listed (which refreshes a cached "no such file"), the record is read back, and its
+content decides: a record that is published exclusively contains a random token, so equal bytes
+are the same record. If even reading back fails, `OutcomeUnknownError` says so, and whoever asks
+again later gets the truth.
 """
 
 from __future__ import annotations
@@ -114,7 +122,7 @@ class FileSystem:
         """Give a file a second name; exactly one of several callers succeeds for one name."""
         os.link(source, target)
 
-    def give_name(self, source: Path, target: Path, *, sync: bool) -> None:  # noqa: ARG002
+    def give_name(self, source: Path, target: Path) -> None:
         """Give a small finished record a name that nobody else gets; ``source`` keeps its own.
 
         Here by a hard link, which any number of hosts may try at once.
@@ -201,6 +209,10 @@ def _renameat2(source: Path, target: Path, flags: int) -> None:
         raise OSError(code, os.strerror(code), str(source), None, str(target))
 
 
+LOCAL = FileSystem()
+"""The operations as the operating system offers them."""
+
+
 def status_now(path: str | os.PathLike[str], folder: int | None = None) -> os.stat_result:
     """Return a file's status by opening it; symbolic links are followed.
 
@@ -247,9 +259,6 @@ def folder_anew(folder: str) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-LOCAL = FileSystem()
-
-
 def is_folder(path: Path) -> bool:
     """Say whether there is a folder, also where an NFS client remembers that there was none."""
     if path.is_dir():
@@ -257,21 +266,6 @@ def is_folder(path: Path) -> bool:
     with suppress(OSError):
         LOCAL.ask_again(path.parent)
     return path.is_dir()
-
-
-"""The operations as the operating system offers them."""
-
-
-# ------------------------------------------------------------------------------------------------
-# The only place that forces bytes to the disk and gives finished files their names.
-#
-# **Outcome unknown.** Over NFS a request can succeed on the server while its answer gets lost;
-# the repeated request then finds its own work and reports EEXIST (or ENOENT for a rename), or the
-# client gives up with EIO, ESTALE or ETIMEDOUT. So no error of a publishing call is believed. The
-# folder is listed (which refreshes a cached "no such file"), the record is read back, and its
-# content decides: a record that is published exclusively contains a random token, so equal bytes
-# are the same record. If even reading back fails, `OutcomeUnknownError` says so, and whoever asks
-# again later gets the truth.
 
 
 _READ_BACKS = 3
@@ -383,7 +377,7 @@ def publish_exclusively(
     promise that a call which raises `OutcomeUnknownError` had no effect.
     """
     try:
-        fs.give_name(source, target, sync=sync)
+        fs.give_name(source, target)
     except OSError as error:
         _settle(source, target, error, fs)
     if sync:
@@ -433,10 +427,6 @@ def _content(path: Path, fs: FileSystem) -> bytes | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------
-# Makes the work dir's own folder so that it survives a power failure.
-
-
 def make_durably(folder: Path) -> None:
     """Make a folder with those above it, and force the names of what was made to the disk.
 
@@ -453,13 +443,6 @@ def make_durably(folder: Path) -> None:
         # A folder that may be written but not read cannot be opened, and so not forced either.
         with storage_errors(made.parent), suppress(PermissionError):
             LOCAL.sync_dir(made.parent)
-
-
-# ------------------------------------------------------------------------------------------------
-# Folders of ours as wholes: made below a tree, filled with finished files, removed.
-#
-# What is in them was forced to the disk before, or is here; their names are forced once a tree is
-# whole (`leconvert.workdir.fs.sync_tree`).
 
 
 def make_folders_below(tree: Path, folder: Path, *, fs: FileSystem = LOCAL) -> None:
@@ -617,10 +600,6 @@ def is_there(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------------
-# Does a file system share extents? Asked of the kernel by trying, never guessed from its name.
-
-
 _FICLONE = 0x40049409
 _PROBE_BYTES = 4096
 
@@ -628,7 +607,8 @@ _PROBE_BYTES = 4096
 def can_clone(source: Path, target_folder: Path) -> bool:
     """Tell whether blocks of files in one folder can be cloned into another.
 
-    Both must be on the same file system, and it must share extents. A file of one block is made
+    Both must be on the same file system, and it must share extents. The kernel is asked by trying;
+    no type of file system is trusted to tell by its name. A file of one block is made
     in the target folder and removed again; nothing is written below ``source``.
     """
     try:
@@ -646,10 +626,6 @@ def can_clone(source: Path, target_folder: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-# ------------------------------------------------------------------------------------------------
-# Where a folder is mounted, with what options, and how much room there is.
 
 
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -1,9 +1,17 @@
 """What a file system promises: tried by one host, and by two that share a folder.
 
 What one host can see by itself is tried by the real operations in a folder of its own. What only a
-second host can see (links, locks, names, delays) is tried by two that follow one script and talk
-through files in the folder in question. What leconvert does where a promise does not hold is
+second host can see (links, locks, names, delays) is tried by two that follow one script: the leader
+says what to do, the peer does it and tells. What leconvert does where a promise does not hold is
 decided here too, from plain values.
+
+**How two hosts talk** that share nothing but the folder in question: a message is a file,
+``<role>-<number>.json``, made under another name and renamed. The receiver lists the folder, which
+no file system answers wrongly for long, and then opens the file; it never looks a name up before it
+was listed. Nothing here needs what is being probed: no link, no lock.
+
+**No two clocks are compared.** A delay is measured by the peer alone: from the moment that it read
+the leader's word that something was done until it sees it done.
 """
 
 from __future__ import annotations
@@ -23,7 +31,6 @@ from typing import Any
 
 from leconvert.support.errors import IncompleteError, StorageError
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.exclusion import lock_excludes
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
@@ -34,6 +41,7 @@ from leconvert.workdir.fs import (
     remove_tree,
 )
 from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.locks import lock_excludes, new_lock
 
 __all__ = [
     "CheckReport",
@@ -46,10 +54,6 @@ __all__ = [
     "lead",
     "probe_folder",
 ]
-
-
-# ------------------------------------------------------------------------------------------------
-# What leconvert needs of a file system, and what it does where a promise does not hold; pure.
 
 
 class Need(StrEnum):
@@ -111,12 +115,12 @@ _NEEDS = {
 }
 _CANNOT = "cannot work here: put the work dir elsewhere"
 # Of these one is enough for one host: see `leconvert.workdir.exclusion`.
-_EXCLUSIVE = frozenset({Promise.LINK, Promise.NO_REPLACE, Promise.LOCK})
+_EXCLUSIVE = frozenset({Promise.LINK, Promise.LOCK})
 _ALONE = "one host only: start no worker on a second one"
 _OTHERWISE = {
     Promise.WRITE: _CANNOT,
     Promise.CREATE: _CANNOT,
-    Promise.LINK: "one host only; its renames decide, or a lock",
+    Promise.LINK: "one host only, whose processes take turns under a lock",
     Promise.FOLDER: _CANNOT,
     Promise.REPLACE: _CANNOT,
     Promise.MOVE: "cannot put a result in place here",
@@ -159,11 +163,6 @@ class Finding:
             "note": self.note,
             "instead": None if self.holds else self.promise.otherwise,
         }
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Finding:
-        """Return the finding that another host sent."""
-        return cls(Promise[str(record["promise"]).upper()], bool(record["holds"]), record["note"])
 
 
 class Fitness(StrEnum):
@@ -210,10 +209,6 @@ class CheckReport:
             "tested_between_hosts": self.peer is not None and not self.same_host,
             "findings": [finding.as_record() for finding in self.findings],
         }
-
-
-# ------------------------------------------------------------------------------------------------
-# One host: each probe tries the real operation.
 
 
 _PREFIX = ".leconvert-check-"
@@ -376,15 +371,6 @@ _PROBES: dict[Promise, Callable[[Path, FileSystem], str]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------
-# How two hosts talk when they share nothing but the folder in question.
-#
-# A message is a file, ``<role>-<number>.json``, made under another name and renamed. The receiver
-# lists the folder, which no file system answers wrongly for long, and then opens the file; it
-# never looks a name up before it was listed. Nothing here needs what is being probed: no link, no
-# lock.
-
-
 _POLL_SECONDS = 0.002
 _SESSION = re.compile(r"\.leconvert-check-peer-[A-Za-z0-9_-]+\Z")
 
@@ -471,10 +457,6 @@ class Channel:
         return found if isinstance(found, dict) else None
 
 
-# ------------------------------------------------------------------------------------------------
-# What a leader may ask of its peer, and what both do in a race.
-
-
 LATE_SECONDS = 45.0
 """Longer than any cache of NFS at its default options (30 s) keeps an old answer."""
 
@@ -552,10 +534,7 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
 
 def host_lock(channel: Channel) -> str:
     """Hold a lock while the peer tries, then let go; for the leader."""
-    from filelock import FileLock
-
-    lock = FileLock(channel.place / "lock", timeout=0, fallback_to_soft=False, is_singleton=False)
-    with lock:
+    with new_lock(channel.place / "lock"):
         if channel.ask(do="lock")["got"]:
             raise BrokenPromiseError("both hosts held it at once")
     if not channel.ask(do="lock")["got"]:
@@ -564,15 +543,11 @@ def host_lock(channel: Channel) -> str:
 
 
 def _take_lock(path: Path) -> bool:
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
-    lock = FileLock(path, timeout=0, fallback_to_soft=False, is_singleton=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        return False
-    lock.release()
-    return True
+    with suppress(Timeout), new_lock(path):
+        return True
+    return False
 
 
 def _until(channel: Channel, holds: Callable[[], bool]) -> float | None:
@@ -612,13 +587,6 @@ def _read(channel: Channel, path: Path) -> bytes | None:
         return channel.fs.read_bytes(path)
     except OSError:
         return None
-
-
-# ------------------------------------------------------------------------------------------------
-# The script that two hosts play: the leader says what to do, the peer does it and tells.
-#
-# No two clocks are compared. A delay is measured by the peer alone: from the moment that it read
-# the leader's word that something was done until it sees it done.
 
 
 _PINGS = 10

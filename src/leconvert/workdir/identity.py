@@ -1,4 +1,7 @@
-"""Who a worker or packer is: a name that no two of them share, and whether it can still be alive.
+"""Which machine this is, and who a worker or packer is: whether either is the one that it was.
+
+`HostIdentity` is stable over a reboot, and different from every other machine's. `WorkerIdentity`
+is a name that no two workers share, and tells whether its process can still be alive.
 
 A process id alone names nobody: hosts may share names, containers all have a process 1, and ids are
 used again. So a token ends in random digits. To notice at once that a holder *on this host* died,
@@ -19,10 +22,6 @@ from pathlib import Path
 from typing import Any, Self
 
 __all__ = ["HostIdentity", "WorkerIdentity", "new_token", "process_is_gone", "process_is_running"]
-
-
-# ------------------------------------------------------------------------------------------------
-# Which machine this is: stable over a reboot, different from every other one.
 
 
 _MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
@@ -97,10 +96,6 @@ def _machine(root: Path) -> str:
 def _digest(found: str) -> str:
     # machine-id(5) asks programs not to publish the id itself, and records are read by many.
     return hmac.new(_PURPOSE, found.encode(), hashlib.sha256).hexdigest()[:_HEX_DIGITS]
-
-
-# ------------------------------------------------------------------------------------------------
-# Who a worker or packer is: a name that no two of them share, and whether it can still be alive.
 
 
 _HIDDEN = 0

@@ -17,6 +17,9 @@ the record beside its lock every few seconds (`BEAT_SECONDS`). Who finds the loc
 record by its own monotonic clock: if it changes, the holder lives, and that is an error at once; as
 long as it does not, the lock is tried again, for as long as the caller wants. No two hosts' clocks
 are compared, and nobody takes a lock away: only the kernel and the server give it.
+
+The two ways to wait that leases share with locks are here as well: `PeriodicTask`, of which
+heartbeats are made, and `Backoff`, the pauses of a worker whose disk fails.
 """
 
 from __future__ import annotations
@@ -53,22 +56,14 @@ __all__ = [
     "LockWait",
     "PeriodicTask",
     "hold_lock",
+    "lock_excludes",
+    "new_lock",
     "packer_lock",
     "planner_lock",
     "read_packer",
     "remove_planner_lock",
     "target_lock",
-    "wait_for",
 ]
-
-
-# ------------------------------------------------------------------------------------------------
-# A thread that does something at intervals: what heartbeats of leases and of locks are made of.
-
-
-def wait_for(stop: threading.Event, seconds: float) -> bool:
-    """Wait for an event or so many seconds, and say whether it is set."""
-    return stop.wait(seconds)
 
 
 class PeriodicTask:
@@ -84,7 +79,7 @@ class PeriodicTask:
         interval_seconds: float,
         *,
         name: str,
-        waiter: Callable[[threading.Event, float], bool] = wait_for,
+        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
         self._call = call
         self._interval_seconds = interval_seconds
@@ -106,15 +101,12 @@ class PeriodicTask:
                 return
 
 
-# ------------------------------------------------------------------------------------------------
-# One planner, one packer and one swap of a target at a time, held by `filelock`.
-
-
 BEAT_SECONDS = 3.0
 """A packer that lives shows it so often."""
 
 _HOLDER_VERSION = 1
 _POLL_SECONDS = 0.5
+_SHORTEST_POLL_SECONDS = 0.005
 _REMOVALS = 2  # one error of the disk leaves no lock beside a dataset
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
@@ -133,6 +125,37 @@ class LockWait(NamedTuple):
     say: Callable[[str], None]
     pause: Callable[[float], bool]
     clock: Callable[[], float] = time.monotonic
+
+
+def new_lock(path: Path, *, wait_seconds: float = 0.0) -> BaseFileLock:
+    """Return a lock that is not held yet; its descriptor excludes threads of this process too."""
+    from filelock import FileLock
+
+    # Never a soft lock instead: after a crash it would stay for ever.
+    return FileLock(
+        path,
+        timeout=wait_seconds,
+        poll_interval=_SHORTEST_POLL_SECONDS,
+        fallback_to_soft=False,
+        thread_local=False,
+    )
+
+
+def lock_excludes(path: Path) -> bool:
+    """Tell whether a lock is refused to a second descriptor while the first one holds it.
+
+    Raises:
+        NotImplementedError: There are no locks.
+        OSError: The lock file cannot be made or locked.
+    """
+    from filelock import Timeout
+
+    with new_lock(path):
+        try:
+            with new_lock(path):
+                return False
+        except Timeout:
+            return True
 
 
 @contextmanager
@@ -295,10 +318,7 @@ def hold_lock(
 
 
 def _acquire(path: Path) -> BaseFileLock:
-    from filelock import FileLock
-
-    # Never a soft lock instead: after a crash it would stay for ever.
-    lock = FileLock(path, timeout=0, fallback_to_soft=False, thread_local=False)
+    lock = new_lock(path)
     try:
         lock.acquire()
     except NotImplementedError:
@@ -308,7 +328,7 @@ def _acquire(path: Path) -> BaseFileLock:
             raise
     else:
         return lock
-    lock = FileLock(_lock_of_this_host(path), timeout=0, fallback_to_soft=False, thread_local=False)
+    lock = new_lock(_lock_of_this_host(path))
     lock.acquire()
     return lock
 
@@ -381,10 +401,6 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
         path=str(path),
         next_step=f"Wait for it, or stop it; the {role} continues where it was.",
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# How long a worker bears a disk that fails, before it gives up; pure.
 
 
 _FIRST_PAUSE_SECONDS = 1.0

@@ -1,6 +1,7 @@
-"""Versioned records: how every small file of the work dir begins, and how it is read back.
+"""The work dir: how every small file of it begins and is read back, and where it lies.
 
-A record is one line of JSON. Its first keys are ``format`` (``leconvert/<kind>``), ``version`` and
+Every path of the work dir comes from `WorkDir` or `RunPaths`; no other module puts one together. A
+record is one line of JSON. Its first keys are ``format`` (``leconvert/<kind>``), ``version`` and
 ``run_id``. A reader ignores keys that it does not know and refuses versions that it does not know.
 """
 
@@ -114,10 +115,6 @@ def find_record(
         return read_record(path, kind, version=version, run_id=run_id, fs=fs)
     except FileNotFoundError:
         return None
-
-
-# ------------------------------------------------------------------------------------------------
-# Every path of the work dir. No other module puts such a path together.
 
 
 _CURRENT_VERSION = 1

@@ -550,10 +550,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------
-# A planned run as its actors see it: paths, manifest, batches and scan in one value.
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedRun:
     """One run, opened for reading.

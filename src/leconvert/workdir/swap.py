@@ -3,12 +3,24 @@
 Three places matter: the *target*, the *staging* tree beside it, and *old*, where a tree that was at
 the target ends: ``<target>_old`` or a place of the run's own (`leconvert.workdir.former`). The
 journal names it, so that who recovers a swap uses the same. Which tree is the new one is told by
-its mark (`leconvert.workdir.swap`).
+its mark (`mark_tree`).
 
-**What happens next is decided by what is there, never by what an operation reported** (two pure
-tables, `leconvert.workdir.swap`). Where the file system exchanges two names in one step, a
-reader always finds a whole dataset at the target; elsewhere (NFS) there is a moment between two
-renames with none.
+**What happens next is decided by what is there, never by what an operation reported**: two pure
+tables, `next_action` and `next_recovery`, look at the three places and at nothing else. Where the
+file system exchanges two names in one step, a reader always finds a whole dataset at the target;
+elsewhere (NFS) there is a moment between two renames with none.
+
+**A tree that is being built** lies beside its target under a name that carries its packer's
+generation. The next packer first renames it to its own name (`adopt_staging`): then every rename
+and exchange that a predecessor may still send, after being frozen for an hour, finds nothing to
+move.
+
+**A name does not tell what is in a tree**: after an exchange the user's own dataset lies there.
+A small record in the tree, ``.leconvert-tree.json``, names the run that made it. It is written
+when the tree is made and removed when the tree stands at the target. Nothing is written into a
+tree, and nothing of it is removed, that does not carry the run's mark. Unlike inode numbers the
+mark survives every file system's rename, and unlike ``info.json`` it differs between two
+conversions of the same source.
 
 **Only a process that has just compared the new tree with its source puts it in place**
 (`swap_into_place`). Who comes after a crash (`recover_swap`) gives the old tree its name if the
@@ -17,9 +29,8 @@ exchange has happened, and takes everything else back: then the tree is compared
 **What comes out of the target is looked at before it gets its name.** If another run put its own
 tree there in the same moment, the two are exchanged back.
 
-What keeps a packer that was given up from moving anything is the name of the staging tree. What
-keeps runs with other work dirs away is a lock beside the target
-(`leconvert.workdir.locks.target_lock`), as far as locks go.
+A lock beside the target (`leconvert.workdir.locks.target_lock`) keeps runs with other work dirs
+away, as far as locks go.
 """
 
 from __future__ import annotations
@@ -115,10 +126,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# What a swap does next: two tables over what is at its three places, and nothing else.
-
-
 class TreeState(Enum):
     """What is at one of the three places."""
 
@@ -177,21 +184,6 @@ def next_recovery(
     if target is other or not keep_old:
         return Action.NOT_STARTED
     return Action.REFUSE if old is missing else Action.RESTORE_OLD
-
-
-# ------------------------------------------------------------------------------------------------
-# New trees while packers build them: where they are, and whose they are.
-#
-# A tree lies beside its target under a name that carries its packer's generation. The next packer
-# first renames it to its own name (`adopt_staging`): then every rename and exchange that a
-# predecessor may still send, after being frozen for an hour, finds nothing to move.
-#
-# **A name does not tell what is in a tree**: after an exchange the user's own dataset lies there.
-# A small record in the tree, ``.leconvert-tree.json``, names the run that made it. It is written
-# when the tree is made and removed when the tree stands at the target. Nothing is written into a
-# tree, and nothing of it is removed, that does not carry the run's mark. Unlike inode numbers the
-# mark survives every file system's rename, and unlike ``info.json`` it differs between two
-# conversions of the same source.
 
 
 TREE_RECORD = ".leconvert-tree.json"
@@ -301,7 +293,7 @@ def is_new_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> bool:
 def adopt_staging(target: Path, journal: Journal) -> Path:
     """Make the run's new tree this packer's own, whoever began it; make one where there is none.
 
-    Call it after ``journal.begin()`` and `leconvert.workdir.swap.recover_swap`.
+    Call it after ``journal.begin()`` and `recover_swap`.
 
     Returns:
         The tree, which carries the run's mark.
@@ -397,10 +389,6 @@ def superseded(staging: Path) -> BusyError:
 def is_listed(path: Path, fs: FileSystem) -> bool:
     """Tell whether a folder has a name; an NFS client that looks for it alone may be wrong."""
     return bool(fs.names_among(path.parent, [path.name]))
-
-
-# ------------------------------------------------------------------------------------------------
-# What may stand where a finished tree shall go: the checks before a swap.
 
 
 # "." and ".leconvert-<run id of 22 characters>.<generation>.removed" around the target's name; or
@@ -615,10 +603,6 @@ def _may_act_for_owners() -> bool:
 def refusal(path: Path, message: str, next_step: str) -> TargetError:
     """Return the error that refuses a target, with the sentence's full stop."""
     return TargetError(f"{message}.", path=str(path), next_step=next_step)
-
-
-# ------------------------------------------------------------------------------------------------
-# Puts a finished tree in the place of another, so that a crash at any moment loses nothing.
 
 
 _MOST_STEPS = 8
@@ -1055,10 +1039,6 @@ def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
         next_step="Put the tree that you want to keep at the target and move the others away, then"
         " run again.",
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# Where source, target and work dir may be in relation to each other, and whose they are.
 
 
 def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool = False) -> None:

@@ -35,7 +35,7 @@ def clip(
         num_bytes=count,
         unindexed_bytes=0,
         places=0,
-        decoded=shown,
+        step=0,
         shown=shown,
         keyframes=np.ones(count, np.bool_),
         sample_entry=b"",

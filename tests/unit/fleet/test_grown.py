@@ -14,9 +14,9 @@ from leconvert import fleet
 from leconvert.api import convert
 from leconvert.cli import main
 from leconvert.fleet import FleetStatus, clean_fleet, work
+from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.run.packer import run as packing
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import BusyError, TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 from leconvert.workdir.former import former_states
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> FleetStatus:
         [tmp_path / "in/set"],
         output_dir=tmp_path / "out",
         work_dir=tmp_path / "work",
-        workers=WorkerOptions(max_workers=1),
+        conversion=Conversion(workers=WorkerOptions(max_workers=1)),
     )
 
 
@@ -210,7 +210,7 @@ def test_of_two_fleets_with_one_list_the_slower_finds_finished_what_the_other_di
 def _race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> list[str]:
     """Let a fleet do everything when a slower one comes to a point; return what that one says."""
     module: Any = {"convert": work, "swap": packing}[at]
-    name = {"convert": "convert", "swap": "target_lock"}[at]
+    name = {"convert": "run_conversion", "swap": "target_lock"}[at]
     real, raced = getattr(module, name), []
 
     def later(*arguments: Any, **options: Any) -> Any:
@@ -232,7 +232,7 @@ def fleet_of(tmp_path: Path, name: str, *sources: str) -> FleetStatus:
         [tmp_path / "in" / source for source in sources or ("one", "two")],
         output_dir=tmp_path / "out",
         work_dir=tmp_path / name,
-        workers=WorkerOptions(max_workers=1),
+        conversion=Conversion(workers=WorkerOptions(max_workers=1)),
     )
 
 
@@ -241,7 +241,7 @@ def test_another_list_waits_until_nobody_works_on_the_first(
 ) -> None:
     for name in ("one", "two", "three"):
         become(tmp_path / "in" / name, stages[0])
-    real, refused = work.convert, []
+    real, refused = work.run_conversion, []
 
     def convert_and_ask(*arguments: Any, **options: Any) -> Any:
         with pytest.raises(BusyError, match="under way") as error:
@@ -250,7 +250,7 @@ def test_another_list_waits_until_nobody_works_on_the_first(
         return real(*arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(work, "convert", convert_and_ask)
+        patched.setattr(work, "run_conversion", convert_and_ask)
         assert not fleet_of(tmp_path, "work").set_aside
     assert len(refused) == 2
     assert "--restart" in str(refused[0].next_step)

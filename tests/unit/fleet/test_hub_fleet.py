@@ -18,7 +18,7 @@ from leconvert.fleet import DatasetState, FleetStatus, HubName, Line
 from leconvert.remote.pace import Pace, read_pause
 from leconvert.remote.push import PushOptions
 from leconvert.remote.scratch import ScratchOptions
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.support.errors import HubAccessError, HubError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 
@@ -47,14 +47,24 @@ def scratch(tmp_path: Path) -> ScratchOptions:
 
 
 def run(
-    tmp_path: Path, scratch: ScratchOptions, *datasets: str | Line, **more: object
+    tmp_path: Path,
+    scratch: ScratchOptions,
+    *datasets: str | Line,
+    output_dir: Path | None = None,
+    **more: object,
 ) -> FleetStatus:
     options = {
         "push": PushOptions(repo_id="tester/{name}-v30"),
         "workers": WorkerOptions(max_workers=2),
+        "scratch": scratch,
         **more,
     }
-    return fleet.run(datasets, work_dir=tmp_path / "work", scratch=scratch, **options)  # type: ignore[arg-type]
+    return fleet.run(
+        datasets,
+        work_dir=tmp_path / "work",
+        output_dir=output_dir,
+        conversion=Conversion(**options),  # type: ignore[arg-type]
+    )
 
 
 def states(status: FleetStatus) -> dict[str, str]:
@@ -204,7 +214,7 @@ def test_a_token_is_asked_for_and_meeting_pushes_are_refused_before_any_work(
         run(
             tmp_path, scratch, "tester/pick", "tester/place", push=PushOptions(repo_id="tester/all")
         )
-    over = Line("tester/pick", push=PushOptions(repo_id="tester/place"))
+    over = Line("tester/pick", options=Conversion(push=PushOptions(repo_id="tester/place")))
     with pytest.raises(UsageError, match="which is that of"):
         run(tmp_path, scratch, over, "tester/place")
     with pytest.raises(UsageError, match="it is not said where"):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from leconvert.fleet import (
-    DatasetOptions,
     FleetDataset,
     Line,
     Policy,
@@ -20,11 +19,12 @@ from leconvert.fleet import (
     read_list,
     read_policy,
 )
+from leconvert.fleet.lists import conversion_from_record, conversion_record
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.remote.push import PushOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.errors import UsageError
 
 
@@ -48,7 +48,7 @@ def parse(words: Sequence[str]) -> Line:
         layout=left[left.index("--layout") + 1] if "--layout" in left else "reference"
     )
     repairs = RepairOptions(retime="--retime" in left)
-    return Line(place, name, DatasetOptions(layout=layout, repairs=repairs), push)
+    return Line(place, name, Conversion(layout=layout, repairs=repairs, push=push))
 
 
 def read(text: str, folder: Path) -> list[tuple[str, str, bool]]:
@@ -137,15 +137,15 @@ def test_a_collision_names_both_lines_and_what_helps(tmp_path: Path) -> None:
 
 
 def test_options_of_a_dataset_come_back_from_their_record() -> None:
-    options = DatasetOptions(
+    options = Conversion(
         layout=LayoutOptions(to="v2.1", episodes_per_batch=7),
         selection=EpisodeSelection(exclude_episodes="3-5", exclude_tasks=("a", "b")),
         repairs=RepairOptions(retime=True, accept=("stats-disagree",), drop_features=("x",)),
         proof=ProofOptions(verify="bytes"),
     )
-    record = json.loads(json.dumps(options.as_record()))
-    assert DatasetOptions.from_record(record) == options
-    assert DatasetOptions.from_record(DatasetOptions().as_record()) == DatasetOptions()
+    record = json.loads(json.dumps(conversion_record(options)))
+    assert conversion_from_record(record) == options
+    assert conversion_from_record(conversion_record(Conversion())) == Conversion()
 
 
 def test_sources_results_and_work_dir_may_not_mix(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from leconvert.fleet import FleetDataset, FleetWorker, open_fleet, plan_fleet
 from leconvert.fleet.work import Fleet, Free
+from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import Board, LeaseStore, WorkerIdentity, list_batches
-from leconvert.run.worker_pool import LeaseOptions
 
 # Heartbeats are sent by the real clock, which stands still beside the turned one.
 LEASES = LeaseOptions(lease_seconds=1e9)

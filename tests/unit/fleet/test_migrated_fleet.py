@@ -22,12 +22,12 @@ from tests.trees import digest_of
 from leconvert import fleet
 from leconvert.api import convert
 from leconvert.cli import main
-from leconvert.fleet import FleetStatus, Line, Policy, PolicyRule
+from leconvert.fleet import FleetStatus, Policy, PolicyRule
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.remote.push import PushOptions
 from leconvert.remote.scratch import ScratchOptions
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset
 from leconvert.testing import with_column as column
 
@@ -69,17 +69,21 @@ def commits(repo: Repo) -> list[str]:
     return [oid for oid, _ in repo.history(repo.branches["main"])]
 
 
-def run(tmp_path: Path, *names: str, layout: str = LAYOUTS[0], **more: object) -> FleetStatus:
-    options = fleet.DatasetOptions(layout=LayoutOptions(layout=layout))
-    return fleet.run(
-        [Line(name, options=options, push=PushOptions(create=False)) for name in names],
-        work_dir=tmp_path / "work",
-        **{
-            "workers": WorkerOptions(max_workers=1),
-            "scratch": ScratchOptions(tmp_path / "scratch", 1 << 30),
-            **more,
-        },  # type: ignore[arg-type]
+def run(
+    tmp_path: Path,
+    *names: str,
+    layout: str = LAYOUTS[0],
+    scratch: ScratchOptions | None = None,
+    max_workers: int = 1,
+    **more: object,
+) -> FleetStatus:
+    conversion = Conversion(
+        layout=LayoutOptions(layout=layout),
+        push=PushOptions(create=False),
+        workers=WorkerOptions(max_workers=max_workers),
+        scratch=scratch or ScratchOptions(tmp_path / "scratch", 1 << 30),
     )
+    return fleet.run(names, work_dir=tmp_path / "work", conversion=conversion, **more)  # type: ignore[arg-type]
 
 
 def states(status: FleetStatus) -> dict[str, str]:
@@ -236,7 +240,7 @@ def test_too_many_requests_slow_migrations_down_and_fail_none(
         for path in (r"/tree/", r"/resolve/.*mp4", r"/commit/", r"/tag/")
     ]
     repos.break_requests(*refusals)
-    done = run(tmp_path, *NAMES, workers=WorkerOptions(max_workers=2))
+    done = run(tmp_path, *NAMES, max_workers=2)
     assert set(states(done).values()) == {"converted"}, done.set_aside
     assert all(fault.times == 0 for fault in refusals)
     assert all(repos.repo(name).tags.keys() == {"v2.1", "v3.0"} for name in NAMES)
@@ -313,16 +317,14 @@ def test_without_records_a_repo_that_grew_is_not_taken_for_finished(
     assert left.error == "HubConflictError"
     assert "--force-push" in (left.next_step or "")
     forced = fleet.run(
-        [
-            Line(
-                NAMES[0],
-                options=fleet.DatasetOptions(layout=LayoutOptions(layout=LAYOUTS[0])),
-                push=PushOptions(create=False, force=True),
-            )
-        ],
+        [NAMES[0]],
         work_dir=tmp_path / "work",
-        workers=WorkerOptions(max_workers=1),
-        scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
+        conversion=Conversion(
+            layout=LayoutOptions(layout=LAYOUTS[0]),
+            push=PushOptions(create=False, force=True),
+            workers=WorkerOptions(max_workers=1),
+            scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
+        ),
     )
     assert states(forced) == {NAMES[0]: "converted"}
     repo = repos.repo(NAMES[0])

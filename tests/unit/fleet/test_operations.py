@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.faults.watched_disk import WatchedDisk
 
-from leconvert import LayoutOptions, WorkerOptions, fleet
+from leconvert import fleet
+from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.run.planner import draft_plan
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -60,7 +61,7 @@ def test_no_step_of_a_fleet_grows_with_the_square_of_its_datasets(
         def work(folder: Path = folder, number: int = number) -> None:
             done = fleet.run(
                 [str(folder / "in/*")], output_dir=folder / "out", work_dir=folder / "work",
-                workers=ONE,
+                conversion=Conversion(workers=ONE),
             )  # fmt: skip
             assert len(done.datasets) == number
             assert done.is_settled
@@ -86,7 +87,7 @@ def test_planning_asks_the_disk_in_proportion_to_the_episodes(
         make_dataset(folder / "in", spec)
 
         def work(folder: Path = folder) -> None:
-            draft_plan(folder / "in", folder / "out", folder / "work", LayoutOptions())
+            draft_plan(folder / "in", folder / "out", folder / "work")
 
         found.append(counted(folder, monkeypatch, work))
     few, many = found

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from leconvert.media import UnsupportedClipError, boxes
-from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, children, read_moov, table_span
+from leconvert.media.boxes import MOOV_LIMIT_BYTES, Moov, Span, box_of, read_moov, wanted_boxes
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
@@ -293,66 +293,103 @@ def test_an_mp4_may_begin_with_any_of_these(kind: str) -> None:
     assert moov_of(content)[0] == b"index"
 
 
-def listed(content: bytes, span: Span | None = None) -> list[tuple[bytes, bytes]]:
-    found = children(content, span or (0, len(content)), "clip.mp4")
-    return [(kind, content[start:stop]) for kind, start, stop in found]
+def found_in(content: bytes) -> tuple[dict[bytes, bytes], list[dict[bytes, bytes]]]:
+    """Return what the wanted boxes of an index hold: the movie's own, and those of each track."""
+    before = b"before"
+    moov = Moov(before + content + b"after", (6, 6 + len(content)), 0, (0, 0), 0)
+    movie, tracks = wanted_boxes(moov, "clip.mp4")
+    found = [
+        {kind: moov.buffer[start:stop] for kind, (start, stop) in each.items()}
+        for each in (movie, *tracks)
+    ]
+    return found[0], found[1:]
 
 
-def test_children_are_listed_in_order_and_only_those_inside() -> None:
-    inside = box(b"tkhd", b"track") + wide_box(b"mdia", b"media") + box(b"edts")
-    content = b"before" + inside + box(b"udta", b"after")
-    expected = [(b"tkhd", b"track"), (b"mdia", b"media"), (b"edts", b"")]
-    assert listed(content, (6, 6 + len(inside))) == expected
+def track(*boxes_inside: bytes, handler: bytes = b"vide", tables: bytes = b"") -> bytes:
+    media = box(b"hdlr", bytes(8) + handler) + box(b"minf", box(b"stbl", tables))
+    return box(b"trak", b"".join(boxes_inside) + box(b"mdia", media))
+
+
+def test_wanted_boxes_are_found_wherever_others_lie_and_others_passed_over() -> None:
+    content = box(b"free") + box(b"mvhd", b"movie") + track(
+        wide_box(b"tkhd", b"track"),
+        box(b"edts", box(b"elst", b"edits")),
+        box(b"meta", box(b"tkhd", b"none")),
+        tables=box(b"sdtp", b"s") + box(b"stsz", b"sizes") + box(b"stco"),
+    ) + box(b"mvex", b"more")  # fmt: skip
+    movie, (video,) = found_in(content)
+    assert movie == {b"mvhd": b"movie", b"mvex": b"more"}
+    del video[b"hdlr"]
+    assert video == {b"tkhd": b"track", b"elst": b"edits", b"stsz": b"sizes", b"stco": b""}
+
+
+def test_the_tables_of_another_track_than_a_video_are_not_looked_at() -> None:
+    broken = box(b"stsz", b"", 99)
+    _, (sound, video) = found_in(track(handler=b"soun", tables=broken) + track())
+    assert list(sound) == list(video) == [b"hdlr"]
+    with pytest.raises(UnreadableSourceError):
+        found_in(track(tables=broken))
+
+
+def test_of_equal_boxes_the_first_counts_and_of_edit_lists_the_last() -> None:
+    twice = box(b"stsz", b"one") + box(b"stsz", b"two")
+    edits = box(b"edts", box(b"elst", b"one") + box(b"elst", b"two"))
+    _, (video,) = found_in(track(edits, tables=twice))
+    assert (video[b"stsz"], video[b"elst"]) == (b"one", b"two")
+
+
+def test_random_access_groups_are_refused_and_others_are_not() -> None:
+    other, random_access = (box(b"sbgp", bytes(4) + kind + bytes(4)) for kind in (b"roll", b"rap "))
+    found_in(track(tables=other))
+    with pytest.raises(UnsupportedClipError, match="random access groups"):
+        found_in(track(tables=other + random_access))
 
 
 @pytest.mark.parametrize("rest", [b"", bytes(7), bytes(8), bytes(16), bytes(4) + b"\0\0\0\0moov"])
-def test_what_quicktime_leaves_behind_the_last_child_is_ignored(rest: bytes) -> None:
-    assert listed(box(b"tkhd", b"track") + rest) == [(b"tkhd", b"track")]
+def test_what_quicktime_leaves_behind_the_last_box_is_ignored(rest: bytes) -> None:
+    movie, (video,) = found_in(box(b"trak", box(b"tkhd", b"track") + rest) + box(b"mvhd"))
+    assert (movie, video) == ({b"mvhd": b""}, {b"tkhd": b"track"})
 
 
-def test_the_last_child_may_reach_to_the_end() -> None:
-    content = box(b"tkhd", b"track") + box(b"mdia", b"media", 0)
-    assert listed(content) == [(b"tkhd", b"track"), (b"mdia", b"media")]
-    assert listed(box(b"tkhd", b"track") + wide_box(b"mdia")) == [
-        (b"tkhd", b"track"),
-        (b"mdia", b""),
-    ]
+def test_the_last_box_may_reach_to_the_end() -> None:
+    assert found_in(box(b"mvex") + box(b"mvhd", b"movie", 0))[0][b"mvhd"] == b"movie"
+    assert found_in(box(b"mvex") + wide_box(b"mvhd"))[0] == {b"mvex": b"", b"mvhd": b""}
 
 
 @pytest.mark.parametrize(
     "child",
     [
-        box(b"mdia", b"", 2),
-        box(b"mdia", b"", 7),
-        box(b"mdia", b"", 9),
-        box(b"mdia", b"", 1),
-        box(b"mdia", b"1234567", 1),
-        wide_box(b"mdia", b"", 15),
-        wide_box(b"mdia", b"", 17),
-        wide_box(b"mdia", b"", 2**64 - 1),
+        box(b"elst", b"", 2),
+        box(b"elst", b"", 7),
+        box(b"elst", b"", 9),
+        box(b"elst", b"", 1),
+        box(b"elst", b"1234567", 1),
+        wide_box(b"elst", b"", 15),
+        wide_box(b"elst", b"", 17),
+        wide_box(b"elst", b"", 2**64 - 1),
     ],
 )
-def test_a_child_that_does_not_fit_is_refused(child: bytes) -> None:
-    content = box(b"tkhd") + child
-    with pytest.raises(UnreadableSourceError) as caught:
-        children(content, (0, len(content)), "clip.mp4")
+def test_a_box_that_does_not_fit_is_refused(child: bytes) -> None:
     words = "a box of its index reaches beyond the one around it"
-    assert caught.value.message == f"clip.mp4 is not a readable video: {words}."
+    for content in (child, track(box(b"edts", box(b"free") + child))):
+        with pytest.raises(UnreadableSourceError) as caught:
+            found_in(content)
+        assert caught.value.message == f"clip.mp4 is not a readable video: {words}."
 
 
-def test_children_are_counted() -> None:
-    assert len(listed(box(b"free") * 256)) == 256
+def test_boxes_are_counted() -> None:
+    found_in(box(b"free") * 1000)
     words = "clip.mp4 is not a readable video: its index has an implausible number of boxes."
     with pytest.raises(UnreadableSourceError) as caught:
-        listed(box(b"free") * 257)
+        found_in(box(b"free") * 1025)
     assert caught.value.message == words
 
 
-def test_a_table_that_is_missing_is_named() -> None:
-    assert table_span({b"stts": (3, 9)}, b"stts", "clip.mp4") == (3, 9)
+def test_a_box_that_is_missing_is_named() -> None:
+    assert box_of({b"stts": (3, 9)}, b"stts", "clip.mp4") == (3, 9)
     with pytest.raises(UnreadableSourceError) as caught:
-        table_span({b"stts": (3, 9)}, b"stsz", "clip.mp4")
-    words = "clip.mp4 is not a readable video: its video track has no stsz table."
+        box_of({b"stts": (3, 9)}, b"stsz", "clip.mp4")
+    words = "clip.mp4 is not a readable video: its video track has no stsz box."
     assert (caught.value.message, caught.value.path) == (words, "clip.mp4")
 
 

@@ -17,18 +17,16 @@ import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
+from tests.packets import coded_packets
 from tests.recordings import each
 
 from leconvert.media import (
     ClipIndex,
     UnsupportedClipError,
-    coded_packets,
-    parse,
     read_clip_index,
     samples_sha256,
 )
 from leconvert.media import clip as clip_module
-from leconvert.media import index as index_module
 from leconvert.support.errors import UnreadableSourceError
 
 MakeClip = Callable[[Recipe], Path]
@@ -168,18 +166,11 @@ def uneven_chunks(top: Box) -> None:
         uneven_chunks,
     ],
 )
-@pytest.mark.parametrize("few_chunks", [0, 16])
 def test_other_ways_to_write_the_same_clip_are_read_as_ffmpeg_does(
     change: Callable[[Box], None],
-    few_chunks: int,
     make_clip: MakeClip,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parse, "_FEW_CHUNKS", few_chunks)
-    if not few_chunks:
-        # The reader of every shape, also where the other one would answer.
-        monkeypatch.setattr(index_module, "read_plainly", lambda *_: None)
     plain = make_clip(RECIPES["x264-b-frames"])
     path = tmp_path / "clip.mp4"
     path.write_bytes(changed(plain.read_bytes(), change))
@@ -254,8 +245,8 @@ def test_samples_of_a_file_that_is_gone_have_no_digest(make_clip: MakeClip, tmp_
 
 def test_arrays_of_a_plain_clip_are_made_once(make_clip: MakeClip) -> None:
     index = read_clip_index(make_clip(RECIPES["x264"]))
-    assert isinstance(index.decoded, range)
-    for name in ("offsets", "decode_times", "presentation_times"):
+    assert isinstance(index.shown, range)
+    for name in ("offsets", "presentation_times"):
         assert getattr(index, name) is getattr(index, name)
 
 
@@ -527,19 +518,12 @@ def timescale_zero(top: Box) -> None:
         (timescale_zero, "timescale"),
     ],
 )
-@pytest.mark.parametrize("few_chunks", [0, 16])
 def test_a_broken_clip_is_refused_with_the_reason(
     change: Callable[[Box], None],
     words: str,
-    few_chunks: int,
     make_clip: MakeClip,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parse, "_FEW_CHUNKS", few_chunks)
-    if not few_chunks:
-        # The reader of every shape, also where the other one would answer.
-        monkeypatch.setattr(index_module, "read_plainly", lambda *_: None)
     path = tmp_path / "clip.mp4"
     path.write_bytes(changed(make_clip(RECIPES["x264-b-frames"]).read_bytes(), change))
     with pytest.raises(UnreadableSourceError, match=words) as caught:
@@ -549,11 +533,9 @@ def test_a_broken_clip_is_refused_with_the_reason(
     assert caught.value.next_step
 
 
-@pytest.mark.parametrize("few_chunks", [0, 16])
 def test_an_index_that_was_moved_to_the_front_and_left_as_it_was_is_refused(
-    few_chunks: int, make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_clip: MakeClip, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(parse, "_FEW_CHUNKS", few_chunks)
     path = tmp_path / "clip.mp4"
     top = Box(b"", children=parsed(make_clip(RECIPES["x264"]).read_bytes()))
     moov = top.find("moov")

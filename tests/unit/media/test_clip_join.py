@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, parsed, stbl_of
+from tests.packets import coded_packets
 from tests.pictures import decoded_pictures
 from tests.recordings import each
 
@@ -22,7 +23,6 @@ from leconvert.media import (
     ClipRange,
     JoinedFile,
     UnsupportedClipError,
-    coded_packets,
     join_clips,
     may_be_damaged,
     read_clip_index,

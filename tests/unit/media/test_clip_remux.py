@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
 from tests.mp4_boxes import Box, changed, edit_list, media_start, parsed, stbl_of, top_bytes
+from tests.packets import coded_packets
 from tests.pictures import decoded_pictures
 
 from leconvert.media import (
     ClipRange,
     UnsupportedClipError,
-    coded_packets,
     decode_shown,
     join_clips,
     read_clip_index,

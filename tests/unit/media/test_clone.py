@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from clip_recipes import Recipe
+from tests.packets import coded_packets
 
-from leconvert.media import ClipRange, coded_packets, join_clips, read_clip_index
+from leconvert.media import ClipRange, join_clips, read_clip_index
 
 MEBIBYTE = 1024**2
 IMAGE_BYTES = 1024 * MEBIBYTE

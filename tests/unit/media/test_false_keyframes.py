@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leconvert.media import clip, read_clip_index
-from leconvert.media.encode import encode_clip
+from leconvert.testing.encode import encode_clip
 
 _FRAMES = 24
 

@@ -8,7 +8,13 @@ import pytest
 from table_bytes import laid_out, stsd, visual_entry
 
 from leconvert.media import UnsupportedClipError
-from leconvert.media.parse import check_one_configuration, chosen_entry
+from leconvert.media.sample_entry import (
+    IDENTITY_MATRIX,
+    check_one_configuration,
+    chosen_entry,
+    config_digest,
+    entry_and_digest,
+)
 from leconvert.support.errors import UnreadableSourceError
 
 SELF_CONTAINED = 1
@@ -195,3 +201,39 @@ def test_no_more_references_are_looked_at_than_there_can_be_entries() -> None:
 def test_an_empty_data_reference_refuses_nothing() -> None:
     entry = visual_entry()
     assert chosen(stsd(entry), None, references()) == entry
+
+
+def test_an_entry_comes_with_its_digest_whatever_its_rates_are() -> None:
+    here = references(reference(SELF_CONTAINED))
+    rates = [
+        struct.pack(">I4sIII", 20, b"btrt", *three) for three in ((1, 2, 3), (4, 5, 2**32 - 1))
+    ]
+    inside_another = struct.pack(">I4s", 28, b"free") + rates[0]
+    entries = [
+        *(visual_entry(b"avc1", rate) for rate in rates),
+        visual_entry(),
+        visual_entry(b"avc1", inside_another),
+        visual_entry(b"avc1", inside_another[:-1] + b"x"),
+        visual_entry(b"avc1", BTRT, struct.pack(">I4s", 8, b"pasp")),
+    ]
+    digests = []
+    for entry in entries:
+        for extra in (b"", bytes(5)):
+            tables = laid_out({"stsd": stsd(entry) + extra, "dref": here})
+            found, digest = entry_and_digest(*tables, {1}, IDENTITY_MATRIX, "clip.mp4")
+            assert found == entry
+            assert digest == config_digest(entry, IDENTITY_MATRIX)
+        digests.append(digest)
+    assert digests[0] == digests[1] == digests[2]
+    assert len(set(digests)) == 4
+    tables = laid_out({"stsd": stsd(*entries[:2]), "dref": here})
+    assert entry_and_digest(*tables, {2}, IDENTITY_MATRIX, "clip.mp4") == (entries[1], digests[0])
+
+
+def test_a_refused_entry_is_refused_again_with_the_path_of_each_clip() -> None:
+    elsewhere = references(reference(0))
+    for path in ("one.mp4", "two.mp4"):
+        tables = laid_out({"stsd": stsd(visual_entry(b"avc1", BTRT)), "dref": elsewhere})
+        with pytest.raises(UnreadableSourceError, match="another file") as caught:
+            entry_and_digest(*tables, {1}, IDENTITY_MATRIX, path)
+        assert caught.value.path == path

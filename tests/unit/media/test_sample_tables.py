@@ -6,15 +6,12 @@ import struct
 
 import numpy as np
 import pytest
-from table_bytes import counted, laid_out, stsd, stsz, visual_entry
+from table_bytes import counted, stsd, stsz, visual_entry
+from tests.mp4_boxes import Box
 
-from leconvert.media import UnsupportedClipError, parse
-from leconvert.media.parse import (
-    SampleTables,
-    composition_offsets,
-    read_sample_tables,
-    sample_offsets,
-)
+from leconvert.media import ClipIndex, UnsupportedClipError
+from leconvert.media.boxes import Moov, Span
+from leconvert.media.index import parse_moov
 from leconvert.support.errors import UnreadableSourceError
 
 ENTRY = visual_entry()
@@ -22,13 +19,6 @@ FILE_BYTES = 10_000
 OUTSIDE = (
     "its index places frames outside its media data (mdat); it is truncated, or its index is wrong"
 )
-
-
-@pytest.fixture(params=[0, 16], ids=["of many", "of few"])
-def few_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Place samples in chunks by arrays, and by plain numbers."""
-    monkeypatch.setattr(parse, "_FEW_CHUNKS", request.param)
-    return request.param
 
 
 def plain(**changes: bytes | None) -> dict[str, bytes]:
@@ -48,9 +38,19 @@ def plain(**changes: bytes | None) -> dict[str, bytes]:
     return tables
 
 
-def read(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> SampleTables:
-    media = (0, file_size_bytes)
-    return read_sample_tables(*laid_out(plain(**changes)), media, file_size_bytes, "clip.mp4")
+def read(
+    file_size_bytes: int = FILE_BYTES, *, media: Span | None = None, **changes: bytes | None
+) -> ClipIndex:
+    """Read an index that has nothing but what it needs, and the tables."""
+    tables = [Box(kind.encode(), payload) for kind, payload in plain(**changes).items()]
+    track = [
+        Box(b"mdhd", struct.pack(">12xII", 15360, 0)),
+        Box(b"hdlr", bytes(8) + b"vide"),
+        Box(b"minf", children=[Box(b"stbl", children=tables)]),
+    ]
+    payload = Box(b"trak", children=[Box(b"mdia", children=track)]).encoded()
+    moov = Moov(payload, (0, len(payload)), 0, media or (0, file_size_bytes), file_size_bytes)
+    return parse_moov(moov, "clip.mp4", file_size_bytes)
 
 
 def refused(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> str:
@@ -72,17 +72,14 @@ def unsupported(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> s
     return caught.value.reason
 
 
-@pytest.mark.usefixtures("few_chunks")
 def test_the_tables_of_a_plain_track_become_arrays() -> None:
     found = read()
     assert found.sizes.tolist() == [10, 20, 30, 40, 50]
     assert found.offsets.tolist() == [1000, 1010, 2000, 2030, 2070]
-    assert found.decode_times.tolist() == [0, 512, 1024, 1536, 2048]
-    assert found.shown_times.tolist() == [0, 512, 1024, 1536, 2048]
-    assert (found.first_shown, found.last_shown) == (0, 2048)
+    assert found.presentation_times.tolist() == [0, 512, 1024, 1536, 2048]
     assert found.keyframes.tolist() == [True, False, False, True, False]
     assert found.sample_entry == ENTRY
-    arrays = (found.sizes, found.offsets, found.decode_times, found.shown_times)
+    arrays = (found.sizes, found.offsets, found.presentation_times)
     assert {array.dtype for array in arrays} == {np.dtype(np.int64)}
     assert found.keyframes.dtype == np.bool_
 
@@ -94,7 +91,7 @@ def test_tables_that_say_partial_or_compact_are_not_read() -> None:
 
 @pytest.mark.parametrize("kind", ["stsd", "stts", "stsz", "stsc", "stco"])
 def test_a_table_that_every_track_has_is_missed(kind: str) -> None:
-    assert refused(**{kind: None}) == f"its video track has no {kind} table"
+    assert refused(**{kind: None}) == f"its video track has no {kind} box"
 
 
 @pytest.mark.parametrize("kind", ["stts", "stss", "stsc", "stco", "ctts", "co64"])
@@ -175,7 +172,6 @@ def test_frames_are_counted_before_anything_is_made_of_them() -> None:
     assert refused(2**40, stsz=struct.pack(">III", 0, 0, most)) == words
 
 
-@pytest.mark.usefixtures("few_chunks")
 def test_wide_places_are_read_as_the_others() -> None:
     found = read(2**40, stco=None, co64=counted((2**33,), (2**34,), code="Q"))
     assert found.offsets.tolist() == [
@@ -190,7 +186,6 @@ def test_wide_places_are_read_as_the_others() -> None:
     assert found.offsets.tolist() == [1000, 1010, 2000, 2030, 2070]
 
 
-@pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize(
     ("rows", "chunks", "offsets"),
     [
@@ -208,14 +203,12 @@ def test_samples_lie_where_their_chunks_put_them(
     assert found.offsets.tolist() == offsets
 
 
-@pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize("rows", [[], [(1, 2, 1), (2, 3, 1)]])
 def test_an_empty_chunk_table_is_refused(rows: list[tuple[int, int, int]]) -> None:
     chunks = [] if rows else [(1000,), (2000,)]
     assert refused(stsc=counted(*rows), stco=counted(*chunks)) == "its chunk table is empty"
 
 
-@pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize(
     "rows",
     [
@@ -242,16 +235,6 @@ def test_chunks_that_hold_another_number_of_frames_are_refused(samples: int, few
     assert refused(stsc=rows) == f"its chunks hold {few} frames than it has"
 
 
-@pytest.mark.parametrize("samples", [2, 4])
-def test_many_chunks_that_hold_another_number_of_frames_are_refused(
-    samples: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parse, "_FEW_CHUNKS", 0)
-    rows = counted((1, 2, 1), (2, samples, 1))
-    assert refused(stsc=rows) == "its chunks do not hold as many frames as it has"
-
-
-@pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize(
     ("chunks", "least_bytes"), [((1000, 2000), 2120), ((2000, 1000), 2030), ((5000, 0), 5030)]
 )
@@ -263,70 +246,35 @@ def test_frames_lie_inside_the_file_to_the_last_byte(
     assert refused(least_bytes - 1, stco=places) == OUTSIDE
 
 
-@pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize("chunks", [(1000, 2000), (2000, 1000)])
 def test_frames_begin_where_media_data_does(chunks: tuple[int, int]) -> None:
-    tables = laid_out(plain(stco=counted(*[(chunk,) for chunk in chunks])))
-    assert len(read_sample_tables(*tables, (1000, 3000), 3000, "clip.mp4").sizes) == 5
+    places = counted(*[(chunk,) for chunk in chunks])
+    assert len(read(3000, media=(1000, 3000), stco=places).sizes) == 5
     with pytest.raises(UnreadableSourceError, match="outside its media data"):
-        read_sample_tables(*tables, (1001, 3000), 3000, "clip.mp4")
+        read(3000, media=(1001, 3000), stco=places)
 
 
-@pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize("start", [2**32 - 1, 2**63, 2**64 - 1])
 def test_a_chunk_at_an_absurd_place_is_refused(start: int) -> None:
     places = counted((1000,), (start,), code="Q")
     assert refused(stco=None, co64=places) == OUTSIDE
 
 
-def test_a_chunk_may_not_begin_behind_the_file_however_small_its_frames_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(parse, "_FEW_CHUNKS", 0)
+def test_a_chunk_may_not_begin_behind_the_file_however_small_its_frames_are() -> None:
     assert refused(stco=counted((1000,), (FILE_BYTES,))) == OUTSIDE
     assert refused(stco=counted((1000,), (FILE_BYTES + 1,))) == OUTSIDE
 
 
-@pytest.mark.parametrize("chunks", [16, 17])
-def test_sixteen_chunks_are_few_and_give_the_same_as_many(
-    chunks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[str] = []
-    for name in ("_offsets_of_few", "_offsets_of_many"):
-        real = getattr(parse, name)
-
-        def noted(*arguments: object, name: str = name, real: object = real, **named: object):
-            called.append(name)
-            return real(*arguments, **named)
-
-        monkeypatch.setattr(parse, name, noted)
-    places = [(100 * number,) for number in range(chunks)]
-    found = read(
-        stsz=stsz(*[10] * chunks),
-        stts=counted((chunks, 1)),
-        stsc=counted((1, 1, 1)),
-        stco=counted(*places),
-        stss=None,
-    )
-    assert found.offsets.tolist() == [place for (place,) in places]
-    assert called == ["_offsets_of_few" if chunks == 16 else "_offsets_of_many"]
-
-
-@pytest.mark.usefixtures("few_chunks")
 @pytest.mark.parametrize(
-    ("rows", "used"),
-    [([(1, 2, 3), (2, 3, 3)], {3}), ([(1, 2, 1), (2, 3, 2)], {1, 2}), ([(1, 5, 7)], {7})],
+    ("rows", "used"), [([(1, 2, 3), (2, 3, 3)], 3), ([(1, 2, 1), (2, 3, 2)], 1), ([(1, 5, 7)], 7)]
 )
-def test_the_descriptions_that_samples_use_are_told(
-    rows: list[tuple[int, int, int]], used: set[int]
+def test_the_description_that_samples_use_is_told(
+    rows: list[tuple[int, int, int]], used: int
 ) -> None:
-    chunks = [(1000,), (2000,)][: 1 if len(rows) == 1 else 2]
-    buffer, spans = laid_out(plain(stsc=counted(*rows), stco=counted(*chunks)))
-    begins = np.array([0, 10, 30, 60, 100])
-    _, descriptions = sample_offsets(
-        buffer, spans, begins, "clip.mp4", total_bytes=150, media=(0, FILE_BYTES)
-    )
-    assert descriptions == used
+    entries = [visual_entry(compressor=bytes([number])) for number in range(1, 8)]
+    chunks = [(1000,), (2000,)][: len(rows)]
+    found = read(stsd=stsd(*entries), stsc=counted(*rows), stco=counted(*chunks))
+    assert found.sample_entry == entries[used - 1]
 
 
 @pytest.mark.parametrize(
@@ -340,11 +288,10 @@ def test_the_descriptions_that_samples_use_are_told(
         ([(4, 2**31 - 1), (1, 1)], [number * (2**31 - 1) for number in range(5)]),
     ],
 )
-def test_durations_add_up_to_decode_times(rows: list[tuple[int, int]], times: list[int]) -> None:
+def test_durations_add_up_to_times(rows: list[tuple[int, int]], times: list[int]) -> None:
     found = read(stts=counted(*rows))
-    assert found.decode_times.tolist() == times
-    assert found.decode_times.dtype == np.int64
-    assert (found.first_shown, found.last_shown) == (times[0], times[-1])
+    assert found.presentation_times.tolist() == times
+    assert found.presentation_times.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -376,9 +323,8 @@ def test_a_single_frame_may_last_no_time(rows: list[tuple[int, int]]) -> None:
         stco=counted((1000,)),
         stss=None,
     )
-    assert found.decode_times.tolist() == [0]
-    assert found.decode_times.dtype == np.int64
-    assert (found.first_shown, found.last_shown) == (0, 0)
+    assert found.presentation_times.tolist() == [0]
+    assert found.presentation_times.dtype == np.int64
 
 
 def signed(offset: int) -> int:
@@ -389,10 +335,8 @@ def signed(offset: int) -> int:
 def test_composition_offsets_give_the_times_of_presentation() -> None:
     offsets = [(1, 1024), (1, 2048), (1, signed(-1024)), (1, signed(-1000)), (1, 1)]
     found = read(ctts=counted(*offsets))
-    assert found.decode_times.tolist() == [0, 512, 1024, 1536, 2048]
-    assert found.shown_times.tolist() == [1024, 2560, 0, 536, 2049]
-    assert found.shown_times.dtype == np.int64
-    assert (found.first_shown, found.last_shown) == (0, 2560)
+    assert found.presentation_times.tolist() == [1024, 2560, 0, 536, 2049]
+    assert found.presentation_times.dtype == np.int64
 
 
 def test_composition_offsets_that_meet_put_two_frames_at_one_time() -> None:
@@ -400,16 +344,13 @@ def test_composition_offsets_that_meet_put_two_frames_at_one_time() -> None:
     assert unsupported(ctts=counted(*offsets)) == "two frames at the same time"
     # Equal decode times may be told apart by them.
     apart = counted((1, 0), (1, 1), (1, 2), (1, 3), (1, 4))
-    assert read(stts=counted((5, 0)), ctts=apart).shown_times.tolist() == [0, 1, 2, 3, 4]
+    assert read(stts=counted((5, 0)), ctts=apart).presentation_times.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_row_of_composition_offsets_stands_for_many_samples() -> None:
-    buffer, spans = laid_out({"ctts": counted((3, 5), (0, 9), (2, signed(-(2**31))))})
-    found = composition_offsets(buffer, spans, 5, "clip.mp4")
-    assert found is not None
-    assert found.tolist() == [5, 5, 5, -(2**31), -(2**31)]
-    assert found.dtype == np.int64
-    assert composition_offsets(buffer, {}, 5, "clip.mp4") is None
+    found = read(ctts=counted((3, 5), (0, 9), (2, signed(-(2**31)))))
+    shifts = found.presentation_times - np.arange(0, 5 * 512, 512)
+    assert shifts.tolist() == [5, 5, 5, -(2**31), -(2**31)]
 
 
 @pytest.mark.parametrize("rows", [[], [(4, 0)], [(6, 0)], [(4, 0), (2**32 - 1, 0), (2, 0)]])

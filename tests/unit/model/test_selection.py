@@ -18,8 +18,8 @@ from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
-from leconvert.model.values import LayoutOptions
-from leconvert.run.planner import PlanOptions, draft_plan, open_or_plan
+from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.files import reason_to_keep
 from leconvert.support.errors import PlanMismatchError, UsageError
@@ -176,9 +176,9 @@ def test_damaged_episodes_among_the_selected_are_dropped_as_well(
 
 
 def test_a_run_is_resumed_by_the_same_selection_alone(small_source: Path, tmp_path: Path) -> None:
-    places = small_source, tmp_path / "out", tmp_path / "work", LayoutOptions()
-    run = open_or_plan(*places, selection=EpisodeSelection(episodes="0,2-3"))
-    same = open_or_plan(*places, selection=EpisodeSelection(episodes="3,2,0"))
+    places = small_source, tmp_path / "out", tmp_path / "work"
+    run = open_or_plan(*places, Conversion(selection=EpisodeSelection(episodes="0,2-3")))
+    same = open_or_plan(*places, Conversion(selection=EpisodeSelection(episodes="3,2,0")))
     assert same.manifest.run_id == run.manifest.run_id
     for other in (
         EpisodeSelection(),
@@ -186,9 +186,9 @@ def test_a_run_is_resumed_by_the_same_selection_alone(small_source: Path, tmp_pa
         EpisodeSelection(exclude_episodes="1,4"),
     ):
         with pytest.raises(PlanMismatchError) as caught:
-            open_or_plan(*places, selection=other)
+            open_or_plan(*places, Conversion(selection=other))
         assert any("episodes: 0,2-3 planned" in line for line in caught.value.details)
-    again = open_or_plan(*places, plan=PlanOptions(restart=True))
+    again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.manifest.num_episodes == 5
 
 
@@ -203,7 +203,9 @@ def test_a_selection_does_not_depend_on_how_it_is_said(small_source: Path, tmp_p
 
 def test_a_draft_says_what_the_selection_comes_to(small_source: Path, tmp_path: Path) -> None:
     draft = draft_plan(
-        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(),
-        selection=EpisodeSelection(episodes="4"),
-    )  # fmt: skip
+        small_source,
+        tmp_path / "out",
+        tmp_path / "work",
+        Conversion(selection=EpisodeSelection(episodes="4")),
+    )
     assert (draft.summary.episodes, draft.summary.frames) == (1, 15)

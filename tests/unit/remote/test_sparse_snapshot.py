@@ -25,6 +25,7 @@ from leconvert.remote import sparse_snapshot as sparse
 from leconvert.remote.fetch import Fetcher, HubRepo, RemoteFile
 from leconvert.remote.provenance import HubOrigin
 from leconvert.remote.sparse_snapshot import SparseCopy, SparseSnapshot, open_sparse_snapshot
+from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import clean_work_dir
@@ -143,7 +144,7 @@ def test_a_clip_that_has_to_be_remuxed_is_held_whole(
     assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
     [(_, is_whole)] = made.listing().find([CLIP])
     assert is_whole
-    # Such a file begins with an empty moov, without an edit list: its first frame comes late.
+    # Without an edit list (this file begins with an empty moov) each frame is shown one frame late.
     codes = [finding.code for finding in scan_source(made.tree).findings]
     assert codes == ["frame-times", "remux"]
 
@@ -267,7 +268,6 @@ def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
         made.tree,
         tmp_path / "out",
         tmp_path / "work",
-        LayoutOptions(),
         arrival=HubOrigin(made.origin, made.repo.name),
     )
 
@@ -438,7 +438,9 @@ def test_only_a_run_of_this_very_dataset_is_gone_on_with(
     assert hub_source.under_way(work, REPO, None) is None, "there is no plan yet"
     options = LayoutOptions()
     outlined = HubOrigin(made.origin, made.repo.name)
-    run = open_or_plan(made.tree, tmp_path / "out", work, options, arrival=outlined)
+    run = open_or_plan(
+        made.tree, tmp_path / "out", work, Conversion(layout=options), arrival=outlined
+    )
     for revision in (None, "v2.1", made.origin.commit):
         assert hub_source.under_way(work, REPO, revision) == made
     assert hub_source.under_way(work, REPO, "main") is None
@@ -448,7 +450,7 @@ def test_only_a_run_of_this_very_dataset_is_gone_on_with(
     run.paths.manifest.write_text("{")
     assert hub_source.under_way(work, REPO, None) is None, "opening the run says what is wrong"
     local = tmp_path / "local"
-    open_or_plan(small_source, tmp_path / "out", local, options)
+    open_or_plan(small_source, tmp_path / "out", local, Conversion(layout=options))
     assert hub_source.under_way(local, REPO, None) is None
 
 

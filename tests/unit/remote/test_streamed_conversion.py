@@ -17,7 +17,8 @@ from leconvert.remote import scratch as window
 from leconvert.remote import source as hub_source
 from leconvert.remote.scratch import ScratchOptions
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
-from leconvert.run.packer import ProofOptions, pack_run
+from leconvert.run.conversion import Conversion, ProofOptions
+from leconvert.run.packer import pack_run
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import (
@@ -72,7 +73,7 @@ def planned(tmp_path: Path) -> OpenedRun:
         arrived.source,
         tmp_path / "out",
         tmp_path / "work",
-        LayoutOptions(episodes_per_batch=2),
+        Conversion(layout=LayoutOptions(episodes_per_batch=2)),
         arrival=arrived.arrival,
     )
 
@@ -168,7 +169,7 @@ def test_another_revision_does_not_join_a_run(arm: StandIn, tmp_path: Path) -> N
             arrived.source,
             tmp_path / "out",
             tmp_path / "work",
-            LayoutOptions(episodes_per_batch=2),
+            Conversion(layout=LayoutOptions(episodes_per_batch=2)),
             arrival=arrived.arrival,
         )
     assert caught.value.details == (

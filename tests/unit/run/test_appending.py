@@ -30,6 +30,7 @@ from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import v3
 from leconvert.run.appending import what_is_lost
+from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.proof import verify_pair
@@ -523,7 +524,7 @@ def test_a_result_that_changes_while_it_is_appended_to_is_left_alone(
 
 def test_a_result_that_grew_since_the_plan_is_refused(result: Path, grow: Grow) -> None:
     source, work = result.with_name("source"), result.with_name("work")
-    run = open_or_plan(source, result, work, APPEND)
+    run = open_or_plan(source, result, work, Conversion(layout=APPEND))
     assert run.manifest.kept_episodes == 3
     shutil.rmtree(result)
     leconvert.convert(source, output=result)
@@ -535,7 +536,7 @@ def test_the_plan_says_what_is_new(
     result: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     before = snapshot(tmp_path)
-    draft = draft_plan(tmp_path / "source", result, tmp_path / "work", APPEND)
+    draft = draft_plan(tmp_path / "source", result, tmp_path / "work", Conversion(layout=APPEND))
     assert (draft.summary.kept_episodes, draft.summary.episodes) == (3, 4)
     assert {s.first for b in draft.batches for s in b.shards} == {3}
     words = ["convert", str(tmp_path / "source"), str(result), "--append", "--dry-run"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from leconvert import media
 from leconvert.api import run_worker
 from leconvert.dataset.formats.v3 import output_path
-from leconvert.model.values import LayoutOptions
 from leconvert.run.leasing import read_done
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import open_or_plan
@@ -17,7 +16,7 @@ from leconvert.run.planner import open_or_plan
 def test_the_result_holds_the_very_files_that_the_workers_wrote(
     small_source: Path, tmp_path: Path
 ) -> None:
-    run = open_or_plan(small_source, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    run = open_or_plan(small_source, tmp_path / "out", tmp_path / "work")
     run_worker(run.work_dir.root)
     inodes: dict[str, int] = {}
     copied = 0

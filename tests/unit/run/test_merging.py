@@ -24,6 +24,7 @@ from leconvert.cli.main import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import PROVENANCE_PATH, open_dataset, read_provenance, v2, v3
 from leconvert.model.selection import EpisodeSelection
+from leconvert.run.conversion import Conversion
 from leconvert.run.planner import check_all_places, open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import (
@@ -388,7 +389,7 @@ def test_a_merge_that_was_begun_is_finished_by_the_same_call(
     layout = LayoutOptions(episodes_per_batch=1)
     leconvert.merge(two, output=tmp_path / "once", layout=layout)
     out, work = tmp_path / "out", tmp_path / "work"
-    run = open_or_plan(two, out, work, layout)
+    run = open_or_plan(two, out, work, Conversion(layout=layout))
     run_worker(work, max_batches=2)
     with pytest.raises(PlanMismatchError):
         leconvert.merge(two[::-1], output=out, work_dir=work, layout=layout)
@@ -402,7 +403,7 @@ def test_a_merge_that_was_begun_is_finished_by_the_same_call(
 def test_a_source_that_changed_after_the_plan_is_noticed(
     two: list[Path], tmp_path: Path, number: int, relative: str
 ) -> None:
-    open_or_plan(two, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    open_or_plan(two, tmp_path / "out", tmp_path / "work")
     changed = two[number] / relative
     changed.write_bytes(changed.read_bytes() + b"\n")
     with pytest.raises(SourceChangedError) as caught:
@@ -416,7 +417,7 @@ def test_the_files_of_two_v3_sources_are_told_apart(make: Make, tmp_path: Path) 
     for root in make(FIRST, SECOND):
         leconvert.convert(root, output=root.with_suffix(".v3"))
         members.append(root.with_suffix(".v3"))
-    run = open_or_plan(members, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    run = open_or_plan(members, tmp_path / "out", tmp_path / "work")
     files = run.scan.files("data")
     assert (files.source.tolist(), files.key.tolist()) == ([0, 1], [0, 0])
     scan, index = run.scan.stream("data", 2, 5)

@@ -11,7 +11,8 @@ import pytest
 
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner
-from leconvert.run.planner import PlanOptions, SpaceNeeded, draft_plan, open_or_plan
+from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.run.planner import SpaceNeeded, draft_plan, open_or_plan
 from leconvert.support.errors import FindingsError, PlanMismatchError, StorageError, TargetError
 from leconvert.support.progress import SilentProgress
 from leconvert.testing import edit_table, with_column
@@ -79,7 +80,7 @@ def test_a_source_with_errors_is_told_what_helps(
     for damage in damages:
         damage(source_copy)
     with pytest.raises(FindingsError) as caught:
-        draft_plan(source_copy, tmp_path / "out", tmp_path / "work", OPTIONS)
+        draft_plan(source_copy, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS))
     assert caught.value.next_step == f"{helps}; nothing was written."
     errors = [found for found in caught.value.findings if found["severity"] == "error"]
     number = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
@@ -96,11 +97,17 @@ def test_of_two_planners_that_scanned_at_once_the_second_joins_the_first(
     def overtaken(space: SpaceNeeded, target: Path) -> None:
         check_room(space, target)
         monkeypatch.undo()
-        first.append(open_or_plan(small_source, tmp_path / "out", tmp_path / "work", OPTIONS))
+        first.append(
+            open_or_plan(
+                small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS)
+            )
+        )
 
     monkeypatch.setattr(planner, "check_room", overtaken)
     said = Said()
-    second = open_or_plan(small_source, tmp_path / "out", tmp_path / "work", OPTIONS, progress=said)
+    second = open_or_plan(
+        small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS), progress=said
+    )
     assert second.manifest.run_id == first[0].manifest.run_id
     assert len(list((tmp_path / "work/runs").iterdir())) == 1
     assert not [line for line in said.lines if "Resuming" in line], "it just began"
@@ -115,7 +122,9 @@ def test_a_planner_that_is_refused_under_its_lock_leaves_no_lock(
     work = tmp_path / "work"
     work.mkdir()
     with pytest.raises(TargetError):
-        open_or_plan(small_source, tmp_path / "out", work, OPTIONS, check_target=taken)
+        open_or_plan(
+            small_source, tmp_path / "out", work, Conversion(layout=OPTIONS), check_target=taken
+        )
     assert list(work.iterdir()) == []
 
 
@@ -136,7 +145,9 @@ def vanishing(planned: OpenedRun, monkeypatch: pytest.MonkeyPatch) -> OpenedRun:
 def test_a_run_that_vanishes_before_it_can_be_joined_is_planned_anew(
     vanishing: OpenedRun, small_source: Path, tmp_path: Path
 ) -> None:
-    run = open_or_plan(small_source, tmp_path / "out", tmp_path / "work", OPTIONS)
+    run = open_or_plan(
+        small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS)
+    )
     assert run.manifest.run_id != vanishing.manifest.run_id
     assert run.manifest.num_episodes == vanishing.manifest.num_episodes
 
@@ -149,7 +160,7 @@ def test_a_plan_made_in_place_of_a_vanished_run_must_fit_on_the_disk_too(
 
     monkeypatch.setattr(planner, "check_room", full)
     with pytest.raises(StorageError, match="0 MiB free"):
-        open_or_plan(small_source, tmp_path / "out", tmp_path / "work", OPTIONS)
+        open_or_plan(small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=OPTIONS))
     assert WorkDir(tmp_path / "work").current_run_id() is None
 
 
@@ -158,18 +169,24 @@ def test_a_run_of_another_layout_is_not_joined_and_the_options_that_differ_are_n
 ) -> None:
     options = LayoutOptions(episodes_per_batch=1, layout="streaming", loader_workers=2)
     with pytest.raises(PlanMismatchError) as caught:
-        open_or_plan(small_source, tmp_path / "out", tmp_path / "work", options)
+        open_or_plan(small_source, tmp_path / "out", tmp_path / "work", Conversion(layout=options))
     assert caught.value.details == (
         "layout: not planned, streaming now",
         "loader_workers: not planned, 2 now",
     )
     run = open_or_plan(
-        small_source, tmp_path / "out", tmp_path / "work", options, plan=PlanOptions(restart=True)
+        small_source,
+        tmp_path / "out",
+        tmp_path / "work",
+        Conversion(layout=options, plan=PlanOptions(restart=True)),
     )
     assert run.manifest.options["layout"] == "streaming"
     with pytest.raises(PlanMismatchError) as caught:
         open_or_plan(
-            small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
+            small_source,
+            tmp_path / "out",
+            tmp_path / "work",
+            Conversion(layout=LayoutOptions(episodes_per_batch=1)),
         )
     assert caught.value.details == (
         "layout: streaming planned, not now",
@@ -185,7 +202,7 @@ def test_a_file_that_cannot_be_kept_is_told_with_the_reason(
         "index", table["index"].cast("int32")
     ))  # fmt: skip
     options = LayoutOptions(layout="episode-files", episodes_per_batch=episodes_per_batch)
-    draft = draft_plan(source_copy, tmp_path / "out", tmp_path / "work", options)
+    draft = draft_plan(source_copy, tmp_path / "out", tmp_path / "work", Conversion(layout=options))
     [finding] = [each for each in draft.summary.findings if each.code == "rewritten-file"]
     assert (finding.code, finding.severity) == ("rewritten-file", "info")
     assert finding.path == "data/chunk-000/episode_000001.parquet"
@@ -204,7 +221,10 @@ def test_frames_beyond_the_reach_of_float32_are_told_with_what_helps(
     monkeypatch.setattr(planner, "count_out_of_reach", lambda *_: {"videos/a": 7, "videos/b": 0})
     for layout, remedy in (("reference", "--layout streaming"), ("streaming", None)):
         draft = draft_plan(
-            small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(layout=layout)
+            small_source,
+            tmp_path / "out",
+            tmp_path / "work",
+            Conversion(layout=LayoutOptions(layout=layout)),
         )
         [finding] = draft.summary.findings
         assert (finding.code, finding.stream, finding.remedy) == (

@@ -17,7 +17,7 @@ from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeRanges, parse_parts, split_episodes
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.support.errors import SourceError, TargetError, UsageError
@@ -159,9 +159,11 @@ def test_what_is_finished_is_left_and_what_was_interrupted_is_resumed(
         path.rename(path.with_name(f"{path.name}_before"))
     # Part b was planned, and killed then; part c never began.
     open_or_plan(
-        small_source, tmp_path / "b", work_dir_beside(tmp_path / "b"), LayoutOptions(), repairs,
-        selection=leconvert.EpisodeSelection(episodes="2-3"),
-    )  # fmt: skip
+        small_source,
+        tmp_path / "b",
+        work_dir_beside(tmp_path / "b"),
+        Conversion(repairs=repairs, selection=leconvert.EpisodeSelection(episodes="2-3")),
+    )
     again = leconvert.split(small_source, output_dir=tmp_path, into=into, repairs=repairs)
     assert [part.report is None for part in again] == [True, False, False]
     assert digest_of(first.output) == kept

@@ -14,6 +14,7 @@ from tests.docs.commands import parsed
 import leconvert
 from leconvert.cli.main import build_parser
 from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import Conversion
 from leconvert.run.leasing import Board, LeaseStore, WorkerIdentity
 from leconvert.run.packer import check_all_done
 from leconvert.run.planner import open_or_plan
@@ -32,7 +33,7 @@ def planned_in_a_folder_with_spaces(small_source: Path, tmp_path: Path) -> Opene
     place = tmp_path / "the robot's runs"
     place.mkdir()
     layout = LayoutOptions(episodes_per_batch=1)
-    return open_or_plan(small_source, place / "out", place / "work dir", layout)
+    return open_or_plan(small_source, place / "out", place / "work dir", Conversion(layout=layout))
 
 
 def board_of(run: OpenedRun) -> Board:

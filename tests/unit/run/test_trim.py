@@ -20,16 +20,16 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import rows_of, v3
 from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.dataset.scan import scan_source
-from leconvert.media.encode import encode_clip
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, parse_frames
 from leconvert.model.values import LayoutOptions, stream_of_camera
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import draft_plan, open_or_plan
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.files import reason_to_keep
 from leconvert.support.errors import FindingsError, PlanMismatchError, TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, FrameLabel, draw_frame, make_dataset
+from leconvert.testing.encode import encode_clip
 
 CAMERA = "observation.images.top"
 BYTES = ProofOptions(verify="bytes")
@@ -317,17 +317,19 @@ def test_intervals_are_read_from_words() -> None:
 
 
 def test_a_run_is_resumed_by_the_same_frames_alone(source: Path, tmp_path: Path) -> None:
-    places = source, tmp_path / "out", tmp_path / "work", LayoutOptions()
+    places = source, tmp_path / "out", tmp_path / "work"
     first = EpisodeSelection(frames=(FrameInterval(1, 17, 30), FrameInterval(0, 4)))
     same = EpisodeSelection(frames=(FrameInterval(0, 4), FrameInterval(1, 17, 30)))
-    run = open_or_plan(*places, selection=first)
-    again = open_or_plan(*places, selection=same)
+    run = open_or_plan(*places, Conversion(selection=first))
+    again = open_or_plan(*places, Conversion(selection=same))
     assert again.manifest.run_id == run.manifest.run_id
     scan, _ = again.scan.stream(stream_of_camera(CAMERA))
     assert scan.lead[0] == 4
     assert scan.lead.tolist() == run.scan.stream(stream_of_camera(CAMERA))[0].lead.tolist()
     with pytest.raises(PlanMismatchError):
-        open_or_plan(*places, selection=EpisodeSelection(frames=(FrameInterval(1, 17, 31),)))
+        open_or_plan(
+            *places, Conversion(selection=EpisodeSelection(frames=(FrameInterval(1, 17, 31),)))
+        )
 
 
 def test_a_trim_in_place_is_not_made_twice(source: Path, tmp_path: Path) -> None:
@@ -342,17 +344,17 @@ def test_a_trim_in_place_is_not_made_twice(source: Path, tmp_path: Path) -> None
 def test_a_finished_trim_is_known(source: Path, trimmed: Path) -> None:
     intervals = FrameInterval(1, 17, 30), FrameInterval(2, 0, 20)
     known = EpisodeSelection(frames=intervals)
-    assert find_finished([source], trimmed, LayoutOptions(), selection=known) == "structure"
+    assert find_finished([source], trimmed, Conversion(selection=known)) == "structure"
     other = EpisodeSelection(frames=intervals[:1])
     with pytest.raises(TargetError) as refused:
-        find_finished([source], trimmed, LayoutOptions(), selection=other)
+        find_finished([source], trimmed, Conversion(selection=other))
     assert "trimmed to its frames" in refused.value.details[0]
 
 
 def test_a_draft_says_what_is_decoded(source: Path, tmp_path: Path) -> None:
     selection = EpisodeSelection(frames=(FrameInterval(1, 17, 30),))
-    places = source, tmp_path / "out", tmp_path / "work", LayoutOptions()
-    summary = draft_plan(*places, selection=selection).summary
+    places = source, tmp_path / "out", tmp_path / "work"
+    summary = draft_plan(*places, Conversion(selection=selection)).summary
     assert (summary.frames, len(summary.decoded_cameras), summary.decoded_episodes) == (79, 2, 1)
 
 

@@ -24,7 +24,7 @@ from leconvert.dataset.scan import check_source_unchanged
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import undo_conversion
 from leconvert.support.errors import FindingsError, SourceChangedError, SourceError
@@ -241,7 +241,7 @@ def test_a_dataset_that_shall_stay_as_it_is_is_not_converted(source: Path) -> No
 
 
 def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Path) -> None:
-    run = open_or_plan(source, tmp_path / "out", tmp_path / "work", SMALL)
+    run = open_or_plan(source, tmp_path / "out", tmp_path / "work", Conversion(layout=SMALL))
     check_source_unchanged(run)
     (source / DATA).write_bytes((source / DATA).read_bytes() + b"\0")
     with pytest.raises(SourceChangedError) as told:

@@ -13,11 +13,12 @@ import pytest
 
 from leconvert.api import convert
 from leconvert.model.values import LayoutOptions
-from leconvert.run.leasing.registry import WorkerRecord, write_worker
-from leconvert.run.worker_pool import EngineWatcher, LeaseOptions, WorkerOptions, WorkerPool
+from leconvert.run.conversion import LeaseOptions, WorkerOptions
+from leconvert.run.worker_pool import EngineWatcher, WorkerPool
 from leconvert.support.errors import UsageError
 from leconvert.support.progress import NO_PROGRESS, SilentProgress, Stage
 from leconvert.testing import DatasetSpec, make_dataset
+from leconvert.workdir.activity import WorkerRecord, write_worker
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import OpenedRun

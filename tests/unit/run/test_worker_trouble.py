@@ -15,6 +15,7 @@ from tests.faults.faulty_files import FaultyFileSystem
 import leconvert
 from leconvert.model.values import LayoutOptions
 from leconvert.run import worker as workers
+from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.leasing import (
     Board,
     HeartbeatKeeper,
@@ -24,12 +25,12 @@ from leconvert.run.leasing import (
     read_done,
     read_failed,
 )
-from leconvert.run.leasing.registry import WorkerReporter
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.planner import open_or_plan
 from leconvert.run.worker import ShardWriter, Worker
 from leconvert.support.errors import InterruptedRunError, PlanMismatchError, StorageError
+from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import BatchFile, OpenedRun
 
@@ -202,8 +203,7 @@ def test_a_worker_of_a_run_that_was_given_up_says_so_and_touches_the_new_run_in_
                     small_source,
                     tmp_path / "out",
                     tmp_path / "work",
-                    options,
-                    plan=PlanOptions(restart=True),
+                    Conversion(layout=options, plan=PlanOptions(restart=True)),
                 )
             )
 
@@ -225,8 +225,7 @@ def test_a_worker_whose_run_was_removed_after_a_restart_is_told_why(
         small_source,
         tmp_path / "out",
         tmp_path / "work",
-        LayoutOptions(),
-        plan=PlanOptions(restart=True),
+        Conversion(plan=PlanOptions(restart=True)),
     )
     shutil.rmtree(planned.paths.root)
     with pytest.raises(PlanMismatchError, match="was discarded"):

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from leconvert.model.repairs import RepairOptions
-from leconvert.model.values import MEBIBYTE, LayoutOptions
-from leconvert.run.leasing import read_workers
+from leconvert.model.values import MEBIBYTE
+from leconvert.run.conversion import Conversion
 from leconvert.run.planner import open_or_plan
 from leconvert.run.worker_pool import auto_workers, handling_seconds, moving_seconds, worker_bytes
 from leconvert.support.machine import Machine
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.workdir.activity import read_workers
 from leconvert.workdir.run import OpenedRun
 
 GIB = 2**30
@@ -92,7 +93,7 @@ def test_a_worker_needs_no_more_memory_than_it_gets(
 ) -> None:
     make_dataset(tmp_path / "source", spec)
     run = open_or_plan(
-        tmp_path / "source", tmp_path / "out", tmp_path / "work", LayoutOptions(), repairs
+        tmp_path / "source", tmp_path / "out", tmp_path / "work", Conversion(repairs=repairs)
     )
     # No rlimit: RLIMIT_DATA counts what threads reserve as well, three times what is resident.
     worked = subprocess.run(

@@ -41,12 +41,15 @@ _PROGRAM = """\
 import json, os, signal, subprocess, sys, threading
 from leconvert.support.forkserver import *
 from leconvert.support import forkserver
-PIPE, NOWHERE, OUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
-held = open(os.devnull)
+held = nowhere = open(os.devnull, "r+b", 0)
 serve_forks(["shared_child"])
-def start(*words, stdin=NOWHERE, stdout=PIPE, stderr=OUT):
-    process = start_python("shared_child", words, stdin=stdin, stdout=stdout, stderr=stderr)
+def start(*words):
+    "Start a process with pipes as its standard files."
+    (stdin, ours), (its, stdout) = os.pipe(), os.pipe()
+    process = start_python("shared_child", words, (stdin, stdout, stdout))
     assert isinstance(process, ForkedProcess), process
+    os.close(stdin), os.close(stdout)
+    process.stdin, process.stdout = os.fdopen(ours, "wb"), os.fdopen(its, "rb")
     return process
 """
 
@@ -71,10 +74,11 @@ def test_a_forked_process_sees_what_one_that_is_started_anew_sees(tmp_path: Path
     told = ran(
         tmp_path,
         """
-        with start("tell", "ü", "\\udcff", stdin=PIPE) as process:
-            process.stdin.write(b"given")
-            process.stdin.close()
-            said = json.loads(process.stdout.read())
+        process = start("tell", "ü", "\\udcff")
+        process.stdin.write(b"given")
+        process.stdin.close()
+        said = json.loads(process.stdout.read())
+        process.wait()
         print(json.dumps([said, process.pid, process.returncode, forkserver._server._pid]))
         """,
     )
@@ -95,9 +99,9 @@ def test_each_end_is_told_as_subprocess_tells_it(tmp_path: Path) -> None:
         """
         ends = []
         for words in (["code", "0"], ["code", "3"], ["text"], ["fail"], ["die"]):
-            with start(*words) as process:
-                said = process.stdout.read().decode()
-            ends.append([process.returncode, process.poll(), said])
+            process = start(*words)
+            said = process.stdout.read().decode()
+            ends.append([process.wait(), process.poll(), said])
         print(json.dumps(ends))
         """,
     )
@@ -135,8 +139,9 @@ def test_threads_may_start_processes_at_the_same_time(tmp_path: Path) -> None:
         """
         said = {}
         def one(number):
-            with start("tell", str(number)) as process:
-                said[number] = json.loads(process.stdout.read())["arguments"][1]
+            process = start("tell", str(number))
+            process.stdin.close()
+            said[number] = json.loads(process.stdout.read())["arguments"][1]
         threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
@@ -154,8 +159,7 @@ def test_without_its_server_a_process_goes_on_and_others_are_started_anew(tmp_pa
         process.stdout.readline()
         os.kill(forkserver._server._pid, signal.SIGKILL)
         os.waitpid(forkserver._server._pid, 0)
-        files = {"stdin": NOWHERE, "stdout": NOWHERE, "stderr": OUT}
-        anew = start_python("shared_child", ["code", "4"], **files)
+        anew = start_python("shared_child", ["code", "4"], (nowhere.fileno(),) * 3)
         runs = process.poll()
         process.send_signal(signal.SIGTERM)
         end_server()
@@ -170,7 +174,7 @@ def test_a_server_ends_with_a_program_that_is_killed_and_so_does_who_has_no_inpu
 ) -> None:
     (tmp_path / "shared_child.py").write_text(_CHILD)
     lines = """
-process = start("serve", stdin=PIPE)
+process = start("serve")
 process.stdout.readline()
 print(json.dumps([forkserver._server._pid, process.pid]), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -207,12 +211,8 @@ def test_no_server_is_left_behind_where_there_is_a_second_thread() -> None:
     try:
         forkserver.serve_forks(["json"])
         assert forkserver._server is None
-        process = start_python(
-            "platform",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-        )
+        with open(os.devnull, "r+b", 0) as nowhere:  # noqa: PTH123
+            process = start_python("platform", (), (nowhere.fileno(),) * 3)
         assert not isinstance(process, ForkedProcess)
         assert process.wait(30) == 0
     finally:

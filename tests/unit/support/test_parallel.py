@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from leconvert.dataset.scan import scan, scan_source
-from leconvert.dataset.scan.episodes import Block
 from leconvert.model.values import FILE_COLUMNS, SLICE_COLUMNS, SourceScan
 from leconvert.support import parallel as spread
+from leconvert.support.forkserver import PythonProcess
 from leconvert.support.parallel import Spread, parallel_map, run_threads, spread_for
 from leconvert.support.progress import SilentProgress, Stage
 
@@ -31,13 +31,15 @@ def _one_episode_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The processes that a scan starts."""
     processes: list[subprocess.Popen[bytes]] = []
-    real = spread._other_process
+    real = spread.start_python
 
-    def start() -> subprocess.Popen[bytes]:
-        processes.append(real())
-        return processes[-1]
+    def start(*words: Any) -> subprocess.Popen[bytes]:
+        process = real(*words)
+        assert isinstance(process, subprocess.Popen)
+        processes.append(process)
+        return process
 
-    monkeypatch.setattr(spread, "_other_process", start)
+    monkeypatch.setattr(spread, "start_python", start)
     return processes
 
 
@@ -77,32 +79,16 @@ def test_a_finding_made_in_another_process_arrives(source_copy: Path) -> None:
 def test_what_a_killed_process_had_is_looked_at_here(
     small_source: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = spread._other_process
-    handed_out = threading.Event()
+    real = spread.start_python
 
-    def start() -> subprocess.Popen[bytes]:
-        process = real()
-        # Frozen before it can answer, and killed once it was given a block.
-        process.send_signal(signal.SIGSTOP)
+    def start(*words: Any) -> PythonProcess:
+        process = real(*words)
+        process.send_signal(signal.SIGSTOP)  # before it can answer
+        threading.Timer(0.1, process.kill).start()
         return process
 
-    take = spread._ProcessPool._take
-
-    def take_and_kill(crew: spread._ProcessPool[Block]) -> int | None:
-        number = take(crew)
-        if number is not None and threading.current_thread().name.startswith("crew-"):
-            started[0].kill()
-            handed_out.set()
-            crew._changed.notify_all()
-        elif number is not None:
-            # Waiting lets go of the lock: the process gets a block before this thread is done.
-            crew._changed.wait_for(handed_out.is_set, timeout=30)
-        return number
-
-    monkeypatch.setattr(spread, "_other_process", start)
-    monkeypatch.setattr(spread._ProcessPool, "_take", take_and_kill)
+    monkeypatch.setattr(spread, "start_python", start)
     shared = scan_source(small_source, spread=Spread(processes=1))
-    assert handed_out.is_set()
     assert started[0].returncode == -signal.SIGKILL
     assert numbers_of(shared) == numbers_of(scan_source(small_source, spread=Spread()))
 
@@ -110,10 +96,10 @@ def test_what_a_killed_process_had_is_looked_at_here(
 def test_a_scan_goes_on_where_no_process_can_be_started(
     small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails() -> subprocess.Popen[bytes]:
+    def fails(*_: Any) -> PythonProcess:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(spread, "_other_process", fails)
+    monkeypatch.setattr(spread, "start_python", fails)
     assert scan_source(small_source, spread=Spread(processes=3)).num_episodes == 5
 
 
@@ -147,14 +133,12 @@ def test_short_pieces_are_handed_over_together_and_long_ones_each_alone(
 ) -> None:
     handed: list[list[int]] = []
 
-    class Pool:
-        def __init__(self, work: Callable[..., list[int]], groups: Sequence[Any]) -> None:
-            self._work, self._groups = work, groups
-
-        def do(self, _: int) -> Iterator[list[int]]:
-            for group in self._groups:
-                handed.append([number for (number,) in group[0]])
-                yield self._work(*group)
+    def in_processes(
+        work: Callable[..., list[int]], groups: Sequence[Any], _: int
+    ) -> Iterator[list[int]]:
+        for group in groups:
+            handed.append([number for (number,) in group[0]])
+            yield work(*group)
 
     def a_millisecond(number: int) -> int:
         end = time.thread_time() + 0.001
@@ -162,7 +146,7 @@ def test_short_pieces_are_handed_over_together_and_long_ones_each_alone(
             pass
         return number
 
-    monkeypatch.setattr(spread, "_ProcessPool", Pool)
+    monkeypatch.setattr(spread, "_in_processes", in_processes)
     monkeypatch.setattr(spread, "spread_for", lambda *_, **__: Spread(processes=1))
     pieces = [(number,) for number in range(105)]
     weights = [1.0] * 100 + [1000.0] * 5
@@ -194,11 +178,10 @@ def test_work_is_pickled_once_before_any_is_done() -> None:
 
 
 def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
-    # This thread does pieces too: whether it fails before the first result came is not said.
     results = []
     with pytest.raises(ZeroDivisionError):
         results.extend(parallel_map(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1)))
-    assert results in ([], [(2, 0)])
+    assert results == [(2, 0)]
     assert len(started) == 1
     assert started[0].returncode is not None
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables import (
-    DataFooter,
-    RowRange,
-    join_tables,
-    output_schema,
-    parquet_copy,
-    read_data_footer,
-)
+from leconvert.tables import DataFile, RowRange, join_tables, output_schema
 from leconvert.tables.footers import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
-from leconvert.tables.raw_footer import FooterReader
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 SCHEMA = pa.schema(
@@ -64,7 +55,7 @@ def test_the_copied_pages_are_the_bytes_of_the_source(tmp_path: Path) -> None:
     sources = [write(tmp_path / f"{i}", rows_of(i, n)) for i, n in enumerate([60, 1, 3000])]
     target = tmp_path / "joined"
     result = join_tables(sources, target, schema=output_schema(SCHEMA, {}))
-    assert (result.copied_row_groups, result.reencoded) == (3, ())
+    assert (result.copied_row_groups, result.row_groups) == (3, 3)
     raw = target.read_bytes()
     joined = pq.read_metadata(target)
     for number, source in enumerate(sources):
@@ -117,7 +108,8 @@ def test_parts_of_both_kinds_join_to_the_bytes_of_the_direct_way(
     schema = output_schema(SCHEMA, {"image": {"dtype": "image"}})
     direct = join_tables(sources, tmp_path / "direct", schema=schema)
     assert direct.copied_row_groups == 7
-    assert [Path(path).name for path, _ in direct.reencoded] == ["1", "2", "5", "6"]
+    reasons = [TableCopier(schema).reason_against(each.path, each.rows) for each in sources]
+    assert [number for number, reason in enumerate(reasons) if reason] == [1, 2, 5, 6]
     pieces = []
     for first, stop in pairwise(cuts):
         part = tmp_path / f"part-{first}"
@@ -158,10 +150,9 @@ def test_columns_of_another_type_are_decoded(
     tmp_path: Path, column: pa.DataType, wanted: pa.DataType, reason: str
 ) -> None:
     table = pa.table({"x": pa.array([[1.0, 2.0]], column)})
-    result = join_tables(
-        [write(tmp_path / "s", table)], tmp_path / "t", schema=pa.schema([("x", wanted)])
-    )
-    assert result.reencoded == ((str(tmp_path / "s"), reason),)
+    source, schema = write(tmp_path / "s", table), pa.schema([("x", wanted)])
+    join_tables([source], tmp_path / "t", schema=schema)
+    assert TableCopier(schema).reason_against(source.path, source.rows) == reason
     assert pq.read_table(tmp_path / "t").column("x").to_pylist() == [[1.0, 2.0]]
 
 
@@ -242,32 +233,30 @@ def test_footers_of_all_kinds_count_what_arrow_counts(tmp_path: Path) -> None:
         metadata = pq.read_metadata(source.path)
         groups = [metadata.row_group(number).to_dict() for number in range(metadata.num_row_groups)]
         chunks = [chunk for group in groups for chunk in group["columns"]]
-        assert read_data_footer(source.path) == DataFooter(
-            metadata.num_rows,
-            metadata.num_row_groups,
-            sum(chunk["total_uncompressed_size"] for chunk in chunks),
-            tuple(SCHEMA.names),
-        )
+        with DataFile(source.path) as file:
+            assert file.rows == metadata.num_rows
+            assert len(file.footer.row_groups) == metadata.num_row_groups
+            sizes = [chunk["total_uncompressed_size"] for chunk in chunks]
+            assert (file.uncompressed_bytes, file.columns) == (sum(sizes), tuple(SCHEMA.names))
 
 
 def test_a_damaged_footer_is_refused_wherever_arrow_refuses_it(tmp_path: Path) -> None:
     sound = tmp_path / "sound"
     write(sound, rows_of(1, 20).select(["state", "timestamp", "text", "index"]), row_group_size=12)
     raw = sound.read_bytes()
-    expected = read_data_footer(sound)
-    assert read_data_footer(sound) == expected
     damaged = tmp_path / "damaged"
     footer_bytes = int.from_bytes(raw[-8:-4], "little")
     answered = 0
     for mutant in mutants(raw, len(raw) - 8 - footer_bytes, len(raw), 1500):
         damaged.write_bytes(mutant)
         try:
-            found = read_data_footer(damaged)
+            with DataFile(str(damaged)) as file:
+                found = file.rows, len(file.footer.row_groups)
         except UnreadableSourceError:
             continue
         # Not its column chunks: Arrow ends the process where they contradict the schema.
         metadata = pq.ParquetFile(damaged).metadata
-        assert (found.rows, found.row_groups) == (metadata.num_rows, metadata.num_row_groups)
+        assert found == (metadata.num_rows, metadata.num_row_groups)
         answered += 1
     assert answered > 100
 
@@ -297,44 +286,6 @@ def test_a_damaged_footer_is_copied_from_or_refused_with_a_reason(tmp_path: Path
     assert reasons > 100
 
 
-@pytest.mark.parametrize("part", ["pages", "footer"])
-def test_a_quick_look_at_plain_pages_and_the_close_one_decide_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    table = rows_of(1, 20).select(["state", "timestamp", "done", "index"])
-    sound, damaged = tmp_path / "sound", tmp_path / "damaged"
-    write(sound, table)
-    raw = sound.read_bytes()
-    pages_end = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
-    entry, entry_end = FooterReader().outline(raw[pages_end:-8]).places
-    first, stop = (4, pages_end) if part == "pages" else (pages_end + entry, pages_end + entry_end)
-    copier = TableCopier(output_schema(table.schema, {}))
-    quick = parquet_copy._has_plain_pages
-    answers: list[bool] = []
-
-    def observed(*args: Any) -> bool:
-        answers.append(quick(*args))
-        return answers[-1]
-
-    def decided(look: Callable[..., bool]) -> object:
-        monkeypatch.setattr(parquet_copy, "_has_plain_pages", look)
-        with OpenedTable(str(damaged)) as source:
-            try:
-                footer = copier.footer_of(source)
-            except UnreadableSourceError as error:
-                return str(error)
-            plan = footer if isinstance(footer, str) else copier.plan(source, footer, None, 20)
-        if isinstance(plan, str):
-            return plan
-        return plan.ranges, copier.writer.row_group(plan.row_group, 4)
-
-    for mutant in [raw, *mutants(raw, first, stop, 1000)]:
-        damaged.write_bytes(mutant)
-        assert decided(observed) == decided(lambda *_: False)
-    assert answers[0]
-    assert min(answers.count(True), answers.count(False)) > 10
-
-
 def test_a_dictionary_and_a_data_page_in_one_place_are_not_copied(tmp_path: Path) -> None:
     source = write(tmp_path / "source", rows_of(1, 20).select(["timestamp"]), use_dictionary=False)
     with OpenedTable(source.path) as table:
@@ -348,11 +299,13 @@ def test_a_dictionary_and_a_data_page_in_one_place_are_not_copied(tmp_path: Path
             claimed = copier.footer_of(other)
         assert not isinstance(claimed, str)
         (plain,), (group,) = footer.row_groups, claimed.row_groups
-        (shape,), groups = group.kind.shapes, list(group.groups)
-        for number in (5, 6, 7, 9, 11):  # counts, sizes and places, as parquet numbers the fields
-            at = plain.kind.shapes[0].number_at(number)
-            groups[shape.number_at(number)] = plain.groups[at]
-        group.groups = tuple(groups)
+        (ours,), (theirs,), groups = plain.form.chunks, group.form.chunks, list(group.groups)
+        *counts, data, dictionary = zip(ours, theirs, strict=True)
+        for at, there in (*counts, data, (data[0], dictionary[1])):
+            assert at is not None
+            assert there is not None
+            groups[there] = plain.groups[at]
+        claimed = claimed._replace(row_groups=(group._replace(groups=tuple(groups)),))
         assert copier.plan(table, claimed, None, 20) == (
             "column timestamp: its dictionary page is not where the footer says"
         )
@@ -366,7 +319,7 @@ def test_a_torn_file_is_refused(tmp_path: Path, keep: int) -> None:
     torn = tmp_path / "torn"
     torn.write_bytes(raw[: (len(raw) - 1) * keep // 100])
     for act in (
-        read_data_footer,
+        lambda path: DataFile(str(path)),
         lambda path: join_tables([RowRange(str(path), 5)], tmp_path / "t", schema=SCHEMA),
     ):
         with pytest.raises(UnreadableSourceError):

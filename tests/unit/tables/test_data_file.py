@@ -14,9 +14,7 @@ import pytest
 
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import DataFile, StoredGroups
-from leconvert.tables.thrift import zigzag
 
-ARROW, OTHER = b"parquet-cpp-arrow version ", b"someone-elses-tool version"
 NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 
 
@@ -24,6 +22,12 @@ def write(folder: Path, column: Any, **options: Any) -> str:
     path = folder / "file.parquet"
     pq.write_table(pa.table({"x": column, "y": pa.array(range(len(column)))}), path, **options)
     return str(path)
+
+
+def numbers(file: DataFile) -> list[float]:
+    (found,) = file.numbers("x")
+    values: list[float] = found.tolist()
+    return values
 
 
 def values_of(path: str) -> list[Any]:
@@ -51,10 +55,9 @@ def test_numbers_of_every_width_and_sign_are_what_they_are(
     path = write(tmp_path, pa.array(values, kind))
     with DataFile(path) as file:
         assert file.extremes["x"] == (0, greatest)
-        assert file.numbers("x").tolist() == values
-        assert file.distinct("x") == sorted(values)
+        assert numbers(file) == values
         assert file.null_count("x") == 0
-    found = next(StoredGroups(path).extremes(["y", "none", "x"]))
+    found = next(StoredGroups(path).extremes())
     assert found == {"x": (0, greatest), "y": (0, 2)}
 
 
@@ -77,10 +80,9 @@ def test_what_is_stored_as_a_number_and_is_none_is_no_number(
     tmp_path: Path, column: pa.Array
 ) -> None:
     with DataFile(write(tmp_path, column, store_decimal_as_integer=True)) as file:
-        for read in (file.numbers, file.distinct):
-            with pytest.raises(UnreadableSourceError, match="no number a row") as caught:
-                read("x")
-            assert caught.value.path == file.path
+        with pytest.raises(UnreadableSourceError, match="no number a row") as caught:
+            file.numbers("x")
+        assert caught.value.path == file.path
         # Of lists the extremes are those of what is in them.
         greatest = max(map(max, column.to_pylist())) if pa.types.is_list(column.type) else None
         assert file.extremes.get("x") == (greatest and (1, greatest))
@@ -89,7 +91,7 @@ def test_what_is_stored_as_a_number_and_is_none_is_no_number(
 def test_a_list_of_one_number_is_its_number(tmp_path: Path) -> None:
     for kind in (pa.list_(pa.int16()), pa.list_(pa.float64(), 1), pa.large_list(pa.int64())):
         with DataFile(write(tmp_path, pa.array([[1], [2]], kind))) as file:
-            assert file.numbers("x").tolist() == [1, 2]
+            assert numbers(file) == [1, 2]
 
 
 def test_schemas_that_differ_in_the_sign_of_a_column_are_kept_apart(tmp_path: Path) -> None:
@@ -123,39 +125,9 @@ def test_numbers_are_those_of_the_rows_however_they_are_stored(
     if repeated:
         values[2] = values[0]
     with DataFile(write(tmp_path, pa.array(values, pa.float32()), **options)) as file:
-        numbers = file.numbers("x")
-        assert (numbers.dtype, numbers.tolist()) == (np.float32, values)
-        assert file.distinct("x") == sorted(set(values))
-
-
-def test_values_behind_a_dictionary_that_was_given_up_are_told_apart_too(tmp_path: Path) -> None:
-    values = [row // 3 for row in range(9000)]
-    options = {"dictionary_pagesize_limit": 16, "data_page_size": 128}
-    with DataFile(write(tmp_path, pa.array(values), **options)) as file:
-        assert file.distinct("x") == list(range(3000))
-    with DataFile(write(tmp_path, pa.array(values))) as file:
-        assert file.distinct("x") == list(range(3000))
-
-
-def sorted_dictionary(path: str) -> None:
-    """Sort the dictionary of 7, 5, 6 and let the rows point to where the values are now."""
-    raw = Path(path).read_bytes()
-    before, after = (np.array(values, "<i8").tobytes() for values in ([7, 5, 6], [5, 6, 7]))
-    assert raw.count(before) == 1
-    # Places of two bits each, one group of eight: 0, 1, 2 become 2, 0, 1.
-    places, moved = b"\x02\x03\x24\x00", b"\x02\x03\x12\x00"
-    raw = raw.replace(before, after).replace(places, moved, 1)
-    assert raw.count(ARROW) == 1
-    Path(path).write_bytes(raw.replace(ARROW, OTHER))
-
-
-def test_a_sorted_dictionary_of_another_program_is_not_taken_for_the_rows(tmp_path: Path) -> None:
-    path = write(tmp_path, pa.array([7, 5, 6]), compression="none")
-    sorted_dictionary(path)
-    assert values_of(path) == [7, 5, 6]
-    with DataFile(path) as file:
-        assert file.numbers("x").tolist() == [7, 5, 6]
-        assert file.distinct("x") == [5, 6, 7]
+        found, others = file.numbers("x", "y")
+        assert (found.dtype, found.tolist()) == (np.float32, values)
+        assert others.tolist() == list(range(6))
 
 
 def test_a_dictionary_at_the_place_0_is_none_as_old_writers_have_it(tmp_path: Path) -> None:
@@ -174,7 +146,7 @@ def test_a_dictionary_at_the_place_0_is_none_as_old_writers_have_it(tmp_path: Pa
     )
     assert values_of(path) == [7, 5, 6]
     with DataFile(path) as file:
-        assert file.numbers("x").tolist() == [7, 5, 6]
+        assert numbers(file) == [7, 5, 6]
         found = file.raw("x")
         assert found is not None
         assert found[1] == expected[1]
@@ -217,70 +189,13 @@ def test_columns_of_equal_bytes_are_equal_and_others_differ(tmp_path: Path) -> N
     assert raw([1, 2, 3], row_group_size=2) == (None, None)
 
 
-@pytest.mark.parametrize("compression", ["snappy", "none"])
-@pytest.mark.parametrize("change", ["type", "size", "fewer", "more", "body", "shorter"])
-def test_a_dictionary_that_is_not_what_it_says_is_left_to_arrow(
-    tmp_path: Path, compression: str, change: str
-) -> None:
-    path = write(tmp_path, pa.array([7, 5, 6]), compression=compression)
-    raw = bytearray(Path(path).read_bytes())
-    # A dictionary page: type 2, sizes, and a header of its own with the number of values.
-    start = raw.index(b"\x15\x04\x15\x30")
-    count = raw.index(b"\x4c\x15\x06", start) + 2
-    at, value = {
-        "type": (start + 1, 0x02),
-        "size": (start + 3, 0x40),
-        "fewer": (count, 0x04),
-        "more": (count, 0x08),
-        "body": (start + 5, raw[start + 5] + 2),
-        "shorter": (count, 0x04),
-    }[change]
-    raw[at] = value
-    if change == "shorter":
-        raw[start + 3] = 0x20
-    Path(path).write_bytes(raw)
-    try:
-        expected = values_of(path)
-    except (OSError, pa.ArrowException):
-        expected = []
-    with DataFile(path) as file:
-        if expected:
-            assert file.numbers("x").tolist() == expected
-            return
-        with pytest.raises(UnreadableSourceError, match="cannot be read") as caught:
-            file.numbers("x")
-    assert caught.value.path == path
-
-
-def test_a_first_data_page_behind_its_chunk_is_left_to_arrow(tmp_path: Path) -> None:
-    path = write(tmp_path, pa.array([7, 5, 6]))
-    with DataFile(path) as file:
-        parts = file.counts.parts
-        assert parts is not None
-        chunk = parts.row_groups[0].chunks[0]
-    # Field 9, the first data page, and 11, the dictionary, which begins at byte 4.
-    places = b"\x26" + zigzag(chunk.data_offset) + b"\x26\x08"
-    raw = Path(path).read_bytes()
-    assert raw.count(places) == 1
-    moved = b"\x26" + zigzag(chunk.data_offset + 400) + b"\x26\x08"
-    grown = len(moved) - len(places)
-    footer_bytes = int.from_bytes(raw[-8:-4], "little") + grown
-    Path(path).write_bytes(
-        raw[:-8].replace(places, moved) + footer_bytes.to_bytes(4, "little") + b"PAR1"
-    )
-    expected = values_of(path)
-    with DataFile(path) as file:
-        assert file.numbers("x").tolist() == expected == [7, 5, 6]
-
-
-def test_a_file_that_only_arrow_reads_is_read_by_it(tmp_path: Path) -> None:
+def test_a_file_whose_rows_are_in_a_stated_order_is_read_like_others(tmp_path: Path) -> None:
     path = write(tmp_path, pa.array([7, 5, 6]), sorting_columns=[pq.SortingColumn(1)])
     with DataFile(path) as file:
-        assert (file.schema_key, file.raw("x"), file.num_values("x")) == (None, None, None)
-        assert (file.null_count("x"), file.extremes) == (None, {})
-        assert file.numbers("x").tolist() == [7, 5, 6]
-        assert file.distinct("x") == [5, 6, 7]
-    assert list(StoredGroups(path).extremes(["x"])) == []
+        assert (file.num_values("x"), file.null_count("x")) == (3, 0)
+        assert file.extremes == {"x": (5, 7), "y": (0, 2)}
+        assert numbers(file) == [7, 5, 6]
+    assert list(StoredGroups(path).extremes()) == [{"x": (5, 7), "y": (0, 2)}]
 
 
 def test_schemas_that_only_arrow_tells_apart_have_other_keys(tmp_path: Path) -> None:
@@ -291,18 +206,3 @@ def test_schemas_that_only_arrow_tells_apart_have_other_keys(tmp_path: Path) -> 
                 keys.add(file.schema_key)
     assert len(keys) == 3
     assert None not in keys
-
-
-def test_a_dictionary_that_cannot_be_unpacked_is_left_to_arrow(tmp_path: Path) -> None:
-    path = write(tmp_path, pa.array([7, 5, 6]))
-    # A Snappy block says first how long it is: 24 bytes.
-    raw = bytearray(Path(path).read_bytes())
-    at = raw.index(b"\x18", raw.index(b"\x4c\x15\x06"))
-    for size in (0x17, 0xFF):
-        raw[at] = size
-        Path(path).write_bytes(raw)
-        with (
-            DataFile(path) as file,
-            pytest.raises(UnreadableSourceError, match="cannot be read"),
-        ):
-            file.numbers("x")

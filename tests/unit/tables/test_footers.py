@@ -12,16 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables import (
-    DataFile,
-    StoredGroups,
-    read_data_footer,
-    read_data_schema,
-    row_group_rows,
-)
+from leconvert.tables import DataFile, StoredGroups, read_data_schema, row_group_rows
 from leconvert.tables import footers as footers_module
-from leconvert.tables.footers import OpenedTable
-from leconvert.tables.raw_footer import FooterReader, parse_schema, parse_tail, uncompressed_sizes
+from leconvert.tables.footers import (
+    FooterReader,
+    OpenedTable,
+    RowGroupEntry,
+    parse_schema,
+    parse_tail,
+)
 from leconvert.tables.thrift import (
     BINARY,
     I32,
@@ -88,12 +87,11 @@ def test_what_else_a_footer_may_hold_changes_no_count(
 ) -> None:
     path = write(tmp_path / "file", **options)
     metadata = pq.read_metadata(path)
-    found = read_data_footer(path)
-    assert (found.rows, found.row_groups) == (2, metadata.num_row_groups)
-    assert found.columns == ("x", "n")
-    assert row_group_rows(path) == [2 // metadata.num_row_groups] * metadata.num_row_groups
+    rows = [2 // metadata.num_row_groups] * metadata.num_row_groups
+    assert row_group_rows(path) == rows
     with DataFile(str(path)) as file:
-        assert file.numbers("n").tolist() == [7, 8]
+        assert (file.footer.rows, file.columns) == (rows, ("x", "n"))
+        assert [each.tolist() for each in file.numbers("n", "x")] == [[7, 8], [1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -109,22 +107,22 @@ def test_what_else_a_footer_may_hold_changes_no_count(
 def test_files_with_little_in_them_are_counted_like_others(tmp_path: Path, table: pa.Table) -> None:
     path = write(tmp_path / "file", table)
     metadata = pq.read_metadata(path)
-    found = read_data_footer(path)
-    assert (found.rows, found.row_groups) == (table.num_rows, metadata.num_row_groups)
-    assert found.columns == tuple(table.column_names)
     assert sum(row_group_rows(path)) == table.num_rows
-    assert FooterReader().rows(footer_of(path)) == row_group_rows(path)
     with DataFile(str(path)) as file:
+        assert file.rows == table.num_rows
+        assert len(file.footer.row_groups) == metadata.num_row_groups
+        assert file.columns == tuple(table.column_names)
+        assert file.footer.rows == row_group_rows(path)
         assert file.extremes == {}
 
 
 def test_a_file_without_any_row_group_has_no_rows(tmp_path: Path) -> None:
     pq.ParquetWriter(tmp_path / "file", ROWS.schema).close()
     assert row_group_rows(tmp_path / "file") == []
-    assert list(StoredGroups(str(tmp_path / "file")).extremes(["x"])) == []
+    assert list(StoredGroups(str(tmp_path / "file")).extremes()) == []
     with DataFile(str(tmp_path / "file")) as file:
-        assert (file.counts.rows, file.counts.row_groups) == (0, 0)
-        assert file.numbers("n").tolist() == []
+        assert (file.rows, file.footer.row_groups) == (0, ())
+        assert file.numbers("n")[0].tolist() == []
 
 
 def test_a_file_that_is_encrypted_or_torn_is_not_left_open(tmp_path: Path) -> None:
@@ -133,7 +131,7 @@ def test_a_file_that_is_encrypted_or_torn_is_not_left_open(tmp_path: Path) -> No
     torn.write_bytes(torn.read_bytes()[:-9])
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     for path in (encrypted, torn, tmp_path / "gone"):
-        for read in (lambda path: DataFile(str(path)), row_group_rows, read_data_footer):
+        for read in (lambda path: DataFile(str(path)), row_group_rows, read_data_schema):
             with pytest.raises(UnreadableSourceError) as caught:
                 read(path)
             assert caught.value.path == str(path)
@@ -146,7 +144,7 @@ def test_a_column_whose_name_is_no_text_is_unreadable(tmp_path: Path) -> None:
         lambda footer: footer.replace(b"\x04name", b"\x04nam\xff"),
     )
     with pytest.raises(UnreadableSourceError, match="cannot be read") as caught:
-        read_data_footer(path)
+        DataFile(str(path))
     assert caught.value.path == str(path)
 
 
@@ -155,13 +153,12 @@ def test_row_groups_of_other_rows_than_the_file_are_refused(tmp_path: Path) -> N
     footer = footer_of(path)
     reader = FooterReader()
     known = reader.read(footer)
-    assert reader.outline(footer).rows == [1, 1]
+    assert known.rows == [1, 1]
     at = len(known.schema.raw)
     assert footer[at : at + 2] == b"\x16\x04"
     contradicting = footer[:at] + b"\x16\x06" + footer[at + 2 :]
-    for read in (reader.read, reader.outline, reader.rows):
-        with pytest.raises(ThriftError, match="other rows in all"):
-            read(contradicting)
+    with pytest.raises(ThriftError, match="other rows in all"):
+        reader.read(contradicting)
 
 
 def test_columns_of_row_groups_are_the_same_however_much_was_seen_before(tmp_path: Path) -> None:
@@ -172,18 +169,47 @@ def test_columns_of_row_groups_are_the_same_however_much_was_seen_before(tmp_pat
     first = write(tmp_path / "first", table, row_group_size=1)
     other = write(tmp_path / "other", table, row_group_size=3, use_dictionary=["x"])
     learned = FooterReader()
-    for path in (first, other, first):
+    for path in (first, other, first, other):
         footer = footer_of(path)
+        metadata = pq.read_metadata(path)
         expected = [
-            [(group.chunks[leaf].num_values, group.chunks[leaf].start) for leaf in (2, 0)]
-            for group in FooterReader().read(footer).row_groups
+            [
+                (column.num_values, column.total_compressed_size, column.data_page_offset)
+                for column in map(metadata.row_group(group).column, (2, 0))
+            ]
+            for group in range(metadata.num_row_groups)
         ]
         for reader in (learned, FooterReader()):
-            found = [
-                [(chunk.num_values, chunk.start) for chunk in group.chunks_of([2, 0])]
-                for group in reader.row_groups(footer)
-            ]
-            assert found == expected
+            known = reader.read(footer)
+            for groups in (
+                known.row_groups,
+                [reader.row_group(footer, at, known.schema) for at in known.places[:-1]],
+            ):
+                assert [
+                    [
+                        (chunk.num_values, chunk.compressed_bytes, chunk.data_offset)
+                        for chunk in map(group.chunk, (2, 0))
+                    ]
+                    for group in groups
+                ] == expected
+
+
+def test_a_row_group_that_is_walked_and_one_that_is_matched_are_the_same(tmp_path: Path) -> None:
+    def facts(group: RowGroupEntry) -> object:
+        form = group.form
+        rest = (form.parts, form.rows, form.chunks, form.null_counts, form.extreme_groups)
+        return group.groups, rest
+
+    # Texts, whose least and greatest have any length, and images of texts in between.
+    texts = pa.array([None, "a", "a" * 200, "bc"])
+    images = pa.array([{"bytes": b"x" * 90, "path": "%d.png"}] * 4)
+    table = pa.table({"text": texts, "image": images, "x": [1, 2, 3, 4], "y": [[1.5], [], [2], []]})
+    footer = footer_of(write(tmp_path / "file", table))
+    reader = FooterReader()
+    walked, again, matched = (reader.read(footer).row_groups[0] for _ in range(3))
+    assert (len(walked.form.segments), len(again.form.segments) > 4) == (0, True)
+    assert matched.form is again.form
+    assert facts(walked) == facts(again) == facts(matched)
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False, ["x"]])
@@ -198,23 +224,21 @@ def test_the_numbers_of_a_row_group_are_those_that_arrow_reads(
         (group,) = reader.read(footer_of(path)).row_groups
         stated = pq.read_metadata(path).row_group(0)
         columns = [stated.column(leaf) for leaf in range(3)]
-        assert group.numbers.num_values == [column.num_values for column in columns]
         for leaf, (chunk, column) in enumerate(zip(group.chunks, columns, strict=True)):
-            assert [chunk] == group.chunks_of([leaf])
-            assert chunk.num_values == group.num_values(leaf) == column.num_values
+            assert chunk == group.chunk(leaf)
+            assert chunk.num_values == column.num_values
             assert chunk.uncompressed_bytes == column.total_uncompressed_size
             assert chunk.compressed_bytes == column.total_compressed_size
             assert chunk.data_offset == column.data_page_offset
             assert chunk.dictionary_offset == column.dictionary_page_offset
             assert chunk.start == (column.dictionary_page_offset or column.data_page_offset)
-            end = chunk.start + chunk.compressed_bytes
-            assert group.pages(leaf) == slice(chunk.start, end)
             nulls = column.statistics.null_count
-            assert chunk.null_count == group.null_count(leaf) == nulls == int(leaf == 0)
+            assert group.null_count(leaf) == nulls == int(leaf == 0)
         total_bytes = sum(column.total_uncompressed_size for column in columns)
         end = max(chunk.start + chunk.compressed_bytes for chunk in group.chunks)
         assert group.uncompressed_within(end) == total_bytes
-        assert group.uncompressed_within(end - 1) is None
+        with pytest.raises(ThriftError, match="within the file"):
+            group.uncompressed_within(end - 1)
 
 
 def test_a_hundred_schemas_and_authors_leave_the_answers_as_they_are(tmp_path: Path) -> None:
@@ -229,8 +253,8 @@ def test_a_hundred_schemas_and_authors_leave_the_answers_as_they_are(tmp_path: P
         assert footer.schema.leaves[0].path == (b"x%d" % (number % 40),)
         assert footer.tail.key_values[b"about"] == b"%d" % number
         (group,) = footer.row_groups
-        assert group.chunks[0].shape.path == footer.schema.leaves[0].path
-        least_and_greatest = next(StoredGroups(str(path)).extremes([f"x{number % 40}"]))
+        assert group.chunk(0).num_values == 1
+        least_and_greatest = next(StoredGroups(str(path)).extremes())
         assert list(least_and_greatest.values()) == [(number, number)]
         with DataFile(str(path)) as file:
             assert list(file.extremes.values()) == [(number, number)]
@@ -238,41 +262,60 @@ def test_a_hundred_schemas_and_authors_leave_the_answers_as_they_are(tmp_path: P
 
 def test_a_column_that_changes_its_type_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
     reader = FooterReader()
-    for kind, physical in ((pa.int64(), 2), (pa.float64(), 5), (pa.int64(), 2)):
+    for kind in (pa.int64(), pa.float64(), pa.int64(), pa.float64(), pa.int32()):
         path = write(tmp_path / "file", pa.table({"x": pa.array([1, 2], kind)}))
         (group,) = reader.read(footer_of(path)).row_groups
-        assert group.chunks[0].shape.physical_type == physical
+        assert group.extremes() == {"x": (1, 2)}
 
 
 def test_extremes_are_told_of_the_columns_that_a_file_has(tmp_path: Path) -> None:
     path = str(write(tmp_path / "file", row_group_size=1))
-    groups = StoredGroups(path)
-    assert list(groups.extremes(["n", "gone"])) == [{"n": (7, 7)}, {"n": (8, 8)}]
-    assert list(groups.extremes(["gone"])) == [{}, {}]
+    expected = [{"x": (1, 1), "n": (7, 7)}, {"x": (2, 2), "n": (8, 8)}]
+    assert list(StoredGroups(path).extremes()) == expected
 
 
-def test_parts_of_footers_that_were_trusted_are_forgotten_and_learned_again(
+def test_whatever_is_new_in_a_footer_is_shown_to_arrow_once_and_again_when_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trusted = footers_module._Trusted()
-    monkeypatch.setattr(footers_module, "_TRUSTED", trusted)
-    monkeypatch.setattr(footers_module, "_KEPT_PARTS", 3)
-    opened: list[str] = []
-    real = footers_module.open_parquet
+    seen: list[int] = []
+    real = footers_module._shown_to_arrow
 
-    def counted(path: str) -> pq.ParquetReader:
-        opened.append(path)
-        return real(path)
+    def counted(schema: bytes, row_groups: tuple[bytes, ...], tail: bytes) -> pq.ParquetReader:
+        seen.append(len(row_groups))
+        return real(schema, row_groups, tail)
 
-    monkeypatch.setattr(footers_module, "open_parquet", counted)
-    paths = [write(tmp_path / name, pa.table({name: [1]})) for name in "abc"]
-    expected = [read_data_footer(path) for path in paths]
-    assert len(opened) == 3
-    # What Arrow has just read is not shown to it again; what was forgotten is.
-    assert read_data_footer(paths[2]) == expected[2]
-    assert len(opened) == 3
-    assert read_data_footer(paths[0]) == expected[0]
-    assert len(opened) == 4
+    monkeypatch.setattr(footers_module, "_shown_to_arrow", counted)
+    monkeypatch.setattr(footers_module, "_KEPT_SCHEMAS", 2)
+    footers_module.arrow_schema.cache_clear()
+    reader = FooterReader()
+    footers = [footer_of(write(tmp_path / name, pa.table({name: [1]}))) for name in "abc"]
+    for footer in footers:
+        reader.read(footer)
+    assert seen == [1, 0] * 3
+    # A row group is walked twice before what matches it is compiled.
+    for _ in range(3):
+        reader.read(footers[2])
+    assert seen == [1, 0] * 3 + [1]
+    reader.read(footers[0])
+    assert seen == [1, 0] * 3 + [1, 1]
+
+
+def test_row_groups_of_too_many_kinds_are_walked_and_read_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footers_module, "_KEPT_FORMS", 1)
+    monkeypatch.setattr(footers_module, "_KEPT_WALKS", 2)
+    values = pa.array([1, 2, None, None, 5, 5, 7, None], pa.int64())
+    footer = footer_of(write(tmp_path / "file", pa.table({"x": values}), row_group_size=2))
+    reader = FooterReader()
+    for _ in range(3):
+        groups = reader.read(footer).row_groups
+        assert [group.extremes() for group in groups] == [
+            {"x": (1, 2)},
+            {},
+            {"x": (5, 5)},
+            {"x": (7, 7)},
+        ]
 
 
 def test_a_large_footer_that_contradicts_itself_is_not_shown_to_arrow(
@@ -324,6 +367,10 @@ def schema(*elements: bytes) -> bytes:
             schema(element(b"root", children=1, kind=None), field(5, I64, zigzag(2)) + b"\0"),
             "fields of other types",
         ),
+        (
+            schema(element(b"root", children=1, kind=None), field(3, I32, zigzag(-1)) + b"\0"),
+            "neither required, optional nor repeated",
+        ),
     ],
 )
 def test_a_schema_that_is_none_is_refused_with_a_reason(raw: bytes, reason: str) -> None:
@@ -350,7 +397,7 @@ def test_what_a_column_stands_for_is_the_converted_type_or_what_came_later() -> 
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (field(1, LIST, list_header(I32, 1) + zigzag(1)) + b"\0", "no list of pairs"),
+        (field(1, LIST, list_header(I32, 1) + zigzag(1)) + b"\0", "not made of structs"),
         (field(4, STRUCT, b"\0") + b"\0", "encrypted"),
         (b"\0\0", "bytes behind the footer"),
     ],
@@ -367,29 +414,13 @@ def test_metadata_without_a_value_and_with_more_than_one_is_passed_over() -> Non
     assert (tail.arrow_schema, tail.is_of_known_writer) == (None, False)
 
 
-def test_sizes_are_added_up_of_footers_of_any_kind(tmp_path: Path) -> None:
-    path = write(tmp_path / "file", row_group_size=1)
-    metadata = pq.read_metadata(path)
-    expected = [
-        sum(metadata.row_group(group).column(c).total_uncompressed_size for c in range(2))
-        for group in range(2)
-    ]
-    assert list(uncompressed_sizes(footer_of(path))) == expected
-    # A column whose metadata are encrypted has none to add.
-    chunk = field(2, I64, zigzag(4)) + field(6, STRUCT, b"\0") + b"\0"
-    group = field(1, LIST, list_header(STRUCT, 1) + chunk) + b"\0"
-    assert list(uncompressed_sizes(field(4, LIST, list_header(STRUCT, 1) + group) + b"\0")) == [0]
-    with pytest.raises(ThriftError, match="not made of structs"):
-        list(uncompressed_sizes(field(4, LIST, list_header(I32, 1) + zigzag(1)) + b"\0"))
-
-
 def test_a_schema_of_arrows_that_cannot_be_used_makes_the_file_unreadable(tmp_path: Path) -> None:
     path = write(tmp_path / "file")
     stored = pq.read_metadata(path).metadata[b"ARROW:schema"]
     broken = base64.b64encode(b"\xff" * (len(base64.b64decode(stored))))
     with_footer(path, once(stored, broken[: len(stored)]))
     with pytest.raises(UnreadableSourceError, match="cannot be read"):
-        read_data_footer(path)
+        DataFile(str(path))
 
 
 def test_a_kind_of_row_group_that_comes_late_is_added_up_like_the_first(tmp_path: Path) -> None:
@@ -399,7 +430,8 @@ def test_a_kind_of_row_group_that_comes_late_is_added_up_like_the_first(tmp_path
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     sizes = [group.column(0).total_uncompressed_size for group in groups]
     assert len(set(sizes)) > 1
-    assert read_data_footer(path).uncompressed_bytes == sum(sizes)
+    with DataFile(str(path)) as file:
+        assert (file.group_bytes, file.uncompressed_bytes) == (sizes, sum(sizes))
 
 
 def test_schemas_are_those_that_arrow_reads_whatever_was_read_before(tmp_path: Path) -> None:
@@ -407,6 +439,6 @@ def test_schemas_are_those_that_arrow_reads_whatever_was_read_before(tmp_path: P
         table = ROWS.replace_schema_metadata(told)
         path = write(tmp_path / "file", table)
         assert read_data_schema(path).equals(pq.read_schema(path), check_metadata=True)
-        found, rows = StoredGroups(str(path)).schema_and_rows()
-        assert found.equals(pq.read_schema(path), check_metadata=True)
-        assert rows == [table.num_rows]
+        groups = StoredGroups(str(path))
+        assert groups.schema.equals(pq.read_schema(path), check_metadata=True)
+        assert groups.rows == [table.num_rows]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables import RowRange, join_tables
+from leconvert.tables import RowRange, TableCopier, join_tables
 from leconvert.tables import join as join_module
 
 ROWS = pa.table({"x": [float(row) for row in range(12)], "n": list(range(12))})
@@ -31,7 +31,7 @@ def test_row_groups_of_one_file_are_encoded_with_the_file_open_once(
     result = join_tables(
         [RowRange(source, 4, first) for first in (8, 0, 4)], target, schema=ROWS.schema
     )
-    assert (result.copied_row_groups, len(result.reencoded), opened) == (0, 3, [source])
+    assert (result.copied_row_groups, result.row_groups, opened) == (0, 3, [source])
     assert pq.read_table(target)["n"].to_pylist() == [8, 9, 10, 11, *range(8)]
 
 
@@ -73,8 +73,9 @@ def test_memory_goes_back_to_the_system_between_large_episodes(
 def test_columns_in_another_order_are_told_as_the_reason(tmp_path: Path) -> None:
     source = str(tmp_path / "source")
     pq.write_table(ROWS.select(["n", "x"]), source)
-    result = join_tables([RowRange(source, 12)], tmp_path / "t", schema=ROWS.schema)
-    assert result.reencoded == ((source, "its columns are others, or in another order"),)
+    join_tables([RowRange(source, 12)], tmp_path / "t", schema=ROWS.schema)
+    reason = TableCopier(ROWS.schema).reason_against(source, 12)
+    assert reason == "its columns are others, or in another order"
     assert pq.read_table(tmp_path / "t").equals(ROWS)
 
 
@@ -98,7 +99,8 @@ def test_times_as_old_programs_stored_them_are_encoded_as_arrow_has_them(tmp_pat
     source = str(tmp_path / "source")
     table = pa.table({"when": pa.array([1, None, 3], pa.timestamp("ns"))})
     pq.write_table(table, source, use_deprecated_int96_timestamps=True)
-    result = join_tables([RowRange(source, 3)], tmp_path / "t", schema=table.schema)
-    assert [reason for _, reason in result.reencoded] == ["its columns are stored in another way"]
+    join_tables([RowRange(source, 3)], tmp_path / "t", schema=table.schema)
+    reason = TableCopier(table.schema).reason_against(source, 3)
+    assert reason == "its columns are stored in another way"
     assert pq.read_table(tmp_path / "t").equals(table)
     assert pq.read_metadata(tmp_path / "t").row_group(0).column(0).physical_type == "INT64"

@@ -335,7 +335,7 @@ from pathlib import Path
 import leconvert
 from leconvert.run.proof import verify_pair
 from leconvert.model.selection import EpisodeSelection
-from leconvert.run.worker_pool import WorkerOptions
+from leconvert.run.conversion import WorkerOptions
 source, out = map(Path, sys.argv[1:])
 one = WorkerOptions(max_workers=1)
 leconvert.convert(source, output=out / "v30", workers=one)
@@ -374,7 +374,7 @@ v3.write_tasks(root, [(0, "a")])
 list(v3.EpisodesReader(root).blocks(bool))
 v3.read_tasks(root)
 path = root / "meta/tasks.parquet"
-t.read_data_footer(path)
+t.DataFile(str(path)).numbers("task_index")
 schema = t.deserialize_schema(t.serialize_schema(t.output_schema(t.read_data_schema(path), {})))
 t.join_tables([t.RowRange(str(path), 1)], root / "joined", schema=schema)
 heavy = {"pandas", "datasets", "torch", "lerobot", "av"} & set(sys.modules)

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.tables.footers import OpenedTable
+from leconvert.tables.footers import ChunkEntry, FooterReader, OpenedTable
 from leconvert.tables.parquet_copy import Window, check_pages
-from leconvert.tables.raw_footer import ChunkEntry, FooterReader
 from leconvert.tables.thrift import CompactReader, varint
 
 

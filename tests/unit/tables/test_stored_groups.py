@@ -79,7 +79,7 @@ def test_what_is_no_parquet_file_is_refused(tmp_path: Path, joined: Path) -> Non
 
 
 def sorted_by_n(path: Path) -> None:
-    """Write a file again with what `FooterReader` does not take apart: the order of its rows."""
+    """Write a file again with what no copy has: the order of its rows."""
     groups = pq.ParquetFile(path)
     tables = [groups.read_row_group(number) for number in range(groups.num_row_groups)]
     order = [pq.SortingColumn(1)]
@@ -88,7 +88,7 @@ def sorted_by_n(path: Path) -> None:
             writer.write_table(table)
 
 
-def test_a_footer_that_only_arrow_reads_makes_no_copy_and_has_rows(
+def test_a_footer_with_more_in_it_makes_no_copy_and_has_rows(
     joined: Path, sources: list[Path]
 ) -> None:
     sorted_by_n(sources[0])

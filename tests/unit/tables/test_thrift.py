@@ -13,7 +13,6 @@ from leconvert.tables.thrift import (
     I32,
     I64,
     LIST,
-    MAP,
     STRUCT,
     CompactReader,
     ThriftError,
@@ -102,42 +101,17 @@ def test_a_list_of_fifteen_or_more_carries_its_length_apart(size: int, encoded: 
 
 
 @pytest.mark.parametrize(
-    "encoded",
-    [
-        b"\x00",  # an empty map has no types
-        b"\x01\x58\x06\x02ab",  # one integer to one byte string
-        b"\x02\x85\x02ab\x06\x00\x08",  # two byte strings to integers
-        b"\x01\x11\x01\x02",  # truth values take a byte each
-        b"\x01\x1c\x01\x00",  # a truth value to an empty struct
-        b"\x01\xc3\x00\x01",  # an empty struct to a byte
-    ],
-)
-def test_a_map_is_skipped_with_its_keys_and_values_and_no_byte_more(encoded: bytes) -> None:
-    reader = CompactReader(encoded + b"rest")
-    reader.skip(MAP)
-    assert reader.position == len(encoded)
-    exact = CompactReader(encoded)
-    exact.skip(MAP)
-    assert exact.position == len(encoded)
-    for size in range(len(encoded)):
-        with pytest.raises(ThriftError):
-            CompactReader(encoded[:size]).skip(MAP)
-
-
-@pytest.mark.parametrize(
     ("kind", "one", "innermost"),
     [
         (LIST, b"\x19", b"\x03"),  # a list of a list …
-        (MAP, b"\x01\x3b\x00", b"\x00"),  # a map of bytes to maps …
-        (MAP, b"\x01\xb1", b"\x00"),  # a map of maps to truth values …
         (STRUCT, b"\x1c", b"\x00"),
     ],
-    ids=["list", "value", "key", "struct"],
+    ids=["list", "struct"],
 )
 def test_thirty_two_values_in_one_another_are_passed_and_one_more_is_refused(
     kind: int, one: bytes, innermost: bytes
 ) -> None:
-    rest = b"\x00" * 40  # the ends of the structs, or the values of the keys
+    rest = b"\x00" * 40  # the ends of the structs
     CompactReader(one * 32 + innermost + rest).skip(kind)
     with pytest.raises(ThriftError, match=r"^values are nested too deep$"):
         CompactReader(one * 33 + innermost + rest).skip(kind)
@@ -153,8 +127,6 @@ def test_thirty_two_values_in_one_another_are_passed_and_one_more_is_refused(
         (BINARY, b"\x03ab", "the bytes end too early"),
         (LIST, b"\xfc\xff\xff\xff\xff\x0f", "a list is longer than the bytes that are left"),
         (LIST, b"\x35\x00\x00", "a list is longer than the bytes that are left"),
-        (MAP, b"\xff\xff\xff\xff\x0f\x88", "a map is longer than the bytes that are left"),
-        (MAP, b"\x03\x55", "a map is longer than the bytes that are left"),
         (LIST, b"\x19" * 1000, "values are nested too deep"),
         (STRUCT, b"\x1c" * 1000, "values are nested too deep"),
         (STRUCT, b"\x26\x00\x06\x02\x00", "the fields of a struct are not in order"),
@@ -163,7 +135,7 @@ def test_thirty_two_values_in_one_another_are_passed_and_one_more_is_refused(
         (13, b"\x00", "there is no type 13"),
         (0, b"\x00", "there is no type 0"),
     ],
-    ids=range(16),
+    ids=range(14),
 )
 def test_what_is_too_long_too_deep_or_out_of_order_is_refused_with_the_reason(
     kind: int, data: bytes, reason: str

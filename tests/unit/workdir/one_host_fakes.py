@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.faults.faulty_files import FaultyFileSystem
 
-from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
+from leconvert.workdir.exclusion import OneHostFileSystem
 from leconvert.workdir.identity import HostIdentity
 
 HERE = HostIdentity("here", "a" * 32, "boot-1")
@@ -19,21 +19,17 @@ class FaultyOneHost(OneHostFileSystem, FaultyFileSystem):
 
     def __init__(
         self,
-        exclusion: Exclusion,
         lock: Path,
         *,
         crash_at: int | None = None,
         wait_seconds: float = 20.0,
     ) -> None:
-        OneHostFileSystem.__init__(self, exclusion, lock, wait_seconds=wait_seconds)
+        OneHostFileSystem.__init__(self, lock, wait_seconds=wait_seconds)
         FaultyFileSystem.__init__(self, crash_at)
 
 
-def without_links(*, code: int = errno.EPERM, exclusive_renames: bool = True) -> FaultyFileSystem:
-    """Return operations as on FAT; without exclusive renames as through FUSE."""
+def without_links(*, code: int = errno.EPERM) -> FaultyFileSystem:
+    """Return operations as on FAT."""
     fs = FaultyFileSystem()
     fs.fail("link", code, times=None)
-    if not exclusive_renames:
-        # Linux refuses a taken name before it asks a server that knows no flags.
-        fs.fail("rename_no_replace", errno.EINVAL, match="-free", times=None)
     return fs

@@ -18,25 +18,20 @@ from one_host_fakes import FaultyOneHost, without_links
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.support.errors import StorageError
-from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem, probe_exclusion
+from leconvert.workdir.exclusion import OneHostFileSystem, why_no_links
 from leconvert.workdir.fs import AlreadyPublishedError, FileSystem, publish_exclusively
 
-LAST_STEP = {Exclusion.RENAME: "rename_no_replace", Exclusion.LOCK: "replace"}
 MakeFileSystem = Callable[..., FaultyOneHost]
-
-
-@pytest.fixture(params=[Exclusion.RENAME, Exclusion.LOCK])
-def exclusion(request: pytest.FixtureRequest) -> Exclusion:
-    return Exclusion(request.param)
+Probe = Callable[[FileSystem], str]
 
 
 @pytest.fixture
-def make_fs(exclusion: Exclusion, tmp_path: Path) -> MakeFileSystem:
+def make_fs(tmp_path: Path) -> MakeFileSystem:
     """Make the view of one more process of the run."""
 
     def make(*, crash_at: int | None = None, wait_seconds: float = 20.0) -> FaultyOneHost:
         lock = tmp_path / "naming.lock"
-        return FaultyOneHost(exclusion, lock, crash_at=crash_at, wait_seconds=wait_seconds)
+        return FaultyOneHost(lock, crash_at=crash_at, wait_seconds=wait_seconds)
 
     return make
 
@@ -87,29 +82,18 @@ def test_one_that_comes_in_between_writing_and_naming_wins(
     assert done.read_bytes() == b"record of theirs\n"
 
 
-def test_a_name_taken_right_before_an_exclusive_rename_is_not_replaced(
-    ours: Path, theirs: Path, done: Path, tmp_path: Path
-) -> None:
-    fs = FaultyOneHost(Exclusion.RENAME, tmp_path / "naming.lock")
-    other = FaultyOneHost(Exclusion.RENAME, tmp_path / "naming.lock")
-    fs.before("rename_no_replace", lambda: publish_exclusively(theirs, done, fs=other))
-    with pytest.raises(AlreadyPublishedError):
-        publish_exclusively(ours, done, fs=fs)
-    assert done.read_bytes() == b"record of theirs\n"
-
-
 def test_between_a_look_and_its_rename_nobody_else_gets_the_lock(
     ours: Path, theirs: Path, done: Path, tmp_path: Path
 ) -> None:
     refused: list[StorageError] = []
 
     def come_in_between() -> None:
-        other = FaultyOneHost(Exclusion.LOCK, tmp_path / "naming.lock", wait_seconds=0.0)
+        other = FaultyOneHost(tmp_path / "naming.lock", wait_seconds=0.0)
         with pytest.raises(StorageError) as caught:
             publish_exclusively(theirs, done, fs=other)
         refused.append(caught.value)
 
-    fs = FaultyOneHost(Exclusion.LOCK, tmp_path / "naming.lock")
+    fs = FaultyOneHost(tmp_path / "naming.lock")
     fs.before("replace", come_in_between)
     publish_exclusively(ours, done, fs=fs)
     assert done.read_bytes() == b"record of ours\n"
@@ -126,13 +110,13 @@ def test_one_that_waits_for_the_lock_finds_the_name_taken(
 
     def wait() -> None:
         try:
-            publish_exclusively(theirs, done, fs=FaultyOneHost(Exclusion.LOCK, lock))
+            publish_exclusively(theirs, done, fs=FaultyOneHost(lock))
         except AlreadyPublishedError:
             told.append("taken")
 
     lock = tmp_path / "naming.lock"
     waiting = threading.Thread(target=wait)
-    fs = FaultyOneHost(Exclusion.LOCK, lock)
+    fs = FaultyOneHost(lock)
     fs.before("replace", waiting.start)
     publish_exclusively(ours, done, fs=fs)
     waiting.join(30)
@@ -142,22 +126,22 @@ def test_one_that_waits_for_the_lock_finds_the_name_taken(
 
 @pytest.mark.parametrize("code", [errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
 def test_a_naming_that_happened_and_reported_an_error_counts(
-    exclusion: Exclusion, make_fs: MakeFileSystem, ours: Path, done: Path, code: int
+    make_fs: MakeFileSystem, ours: Path, done: Path, code: int
 ) -> None:
     fs = make_fs()
-    fs.fail(LAST_STEP[exclusion], code, happens=True)
+    fs.fail("replace", code, happens=True)
     publish_exclusively(ours, done, fs=fs)
     assert done.read_bytes() == b"record of ours\n"
     assert names_in(done.parent) == [done.name]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
-@pytest.mark.parametrize("step", ["write_new", "last"])
+@pytest.mark.parametrize("step", ["write_new", "replace"])
 def test_a_naming_that_failed_is_a_storage_error_and_leaves_no_name(
-    exclusion: Exclusion, make_fs: MakeFileSystem, ours: Path, done: Path, step: str, code: int
+    make_fs: MakeFileSystem, ours: Path, done: Path, step: str, code: int
 ) -> None:
     fs = make_fs()
-    fs.fail(LAST_STEP[exclusion] if step == "last" else step, code)
+    fs.fail(step, code)
     with pytest.raises(StorageError):
         publish_exclusively(ours, done, fs=fs)
     assert names_in(done.parent) == []
@@ -195,7 +179,7 @@ def test_a_death_at_any_operation_leaves_a_whole_record_or_none_and_blocks_nobod
 HOLDER = """
 import os, sys
 from pathlib import Path
-from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
+from leconvert.workdir.exclusion import OneHostFileSystem
 
 class Stopping(OneHostFileSystem):
     def replace(self, source, target):
@@ -203,15 +187,15 @@ class Stopping(OneHostFileSystem):
         sys.stdin.read()
 
 folder = Path(sys.argv[1])
-fs = Stopping(Exclusion.LOCK, folder / "naming.lock")
-fs.give_name(folder / "theirs", folder / "done" / "000000.json", sync=False)
+fs = Stopping(folder / "naming.lock")
+fs.give_name(folder / "theirs", folder / "done" / "000000.json")
 """
 
 
 def test_a_process_killed_between_its_look_and_its_rename_gives_the_lock_back(
     ours: Path, theirs: Path, done: Path, tmp_path: Path
 ) -> None:
-    fs = OneHostFileSystem(Exclusion.LOCK, tmp_path / "naming.lock", wait_seconds=0.0)
+    fs = OneHostFileSystem(tmp_path / "naming.lock", wait_seconds=0.0)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(theirs.parent)],
         stdin=subprocess.PIPE,
@@ -232,10 +216,10 @@ RACER = """
 import sys
 from pathlib import Path
 from leconvert.workdir.fs import AlreadyPublishedError, publish_exclusively
-from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
+from leconvert.workdir.exclusion import OneHostFileSystem
 
-folder, name, names = Path(sys.argv[1]), sys.argv[3], int(sys.argv[4])
-fs = OneHostFileSystem(Exclusion(sys.argv[2]), folder / "naming.lock")
+folder, name, names = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+fs = OneHostFileSystem(folder / "naming.lock")
 source = folder / name
 source.write_text(name)
 print("ready", flush=True)
@@ -249,14 +233,12 @@ for number in range(names):
 """
 
 
-def test_of_two_processes_that_race_for_names_each_name_has_one_winner(
-    exclusion: Exclusion, tmp_path: Path
-) -> None:
+def test_of_two_processes_that_race_for_names_each_name_has_one_winner(tmp_path: Path) -> None:
     names = 300
     (tmp_path / "done").mkdir()
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACER, str(tmp_path), exclusion.value, name, str(names)],
+            [sys.executable, "-c", RACER, str(tmp_path), name, str(names)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -279,60 +261,50 @@ def test_of_two_processes_that_race_for_names_each_name_has_one_winner(
 
 
 @pytest.fixture
-def probe(tmp_path: Path) -> Callable[[FileSystem], tuple[Exclusion | None, str]]:
+def probe(tmp_path: Path) -> Probe:
     folders = [tmp_path / name for name in ("attempts", "done")]
     for folder in folders:
         folder.mkdir()
 
-    def run(fs: FileSystem) -> tuple[Exclusion | None, str]:
+    def run(fs: FileSystem) -> str:
         try:
-            return probe_exclusion(*folders, tmp_path / "naming.lock", fs=fs)
+            return why_no_links(*folders, tmp_path / "naming.lock", fs=fs)
         finally:
             assert [list(folder.iterdir()) for folder in folders] == [[], []]
 
     return run
 
 
-Probe = Callable[[FileSystem], tuple[Exclusion | None, str]]
-
-
 def test_where_there_are_hard_links_they_decide(probe: Probe) -> None:
-    assert probe(FileSystem()) == (None, "")
+    assert probe(FileSystem()) == ""
 
 
 def test_a_link_whose_answer_was_lost_is_a_link(probe: Probe) -> None:
     fs = FaultyFileSystem()
     fs.fail("link", errno.EEXIST, happens=True)
-    assert probe(fs) == (None, "")
+    assert probe(fs) == ""
 
 
 @pytest.mark.parametrize("name", ["EPERM", "ENOTSUP", "ENOSYS", "EXDEV"])
-def test_without_hard_links_exclusive_renames_decide(probe: Probe, name: str) -> None:
-    assert probe(without_links(code=getattr(errno, name))) == (Exclusion.RENAME, name)
-
-
-def test_without_exclusive_renames_a_lock_decides(probe: Probe) -> None:
-    assert probe(without_links(exclusive_renames=False)) == (Exclusion.LOCK, "EPERM")
+def test_without_hard_links_the_reason_is_said(probe: Probe, name: str) -> None:
+    assert probe(without_links(code=getattr(errno, name))) == name
 
 
 class Careless(FileSystem):
-    """A file system on which the later link or rename replaces the earlier."""
+    """A file system on which the later link replaces the earlier."""
 
     def link(self, source: Path, target: Path) -> None:
         target.unlink(missing_ok=True)
         os.link(source, target)
 
-    def rename_no_replace(self, source: Path, target: Path) -> None:
-        source.replace(target)
 
-
-def test_links_and_renames_that_give_a_name_twice_decide_nothing(probe: Probe) -> None:
-    assert probe(Careless()) == (Exclusion.LOCK, "a name was given twice")
+def test_links_that_give_a_name_twice_decide_nothing(probe: Probe) -> None:
+    assert probe(Careless()) == "a name was given twice"
 
 
 def test_a_full_disk_is_not_taken_for_one_without_links(probe: Probe) -> None:
-    for operation in ("write_new", "link", "rename_no_replace"):
-        fs = without_links() if operation == "rename_no_replace" else FaultyFileSystem()
+    for operation in ("write_new", "link"):
+        fs = FaultyFileSystem()
         fs.fail(operation, errno.ENOSPC)
         with pytest.raises(StorageError, match="no space left"):
             probe(fs)
@@ -352,5 +324,5 @@ def test_where_nothing_decides_one_sentence_says_so(
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(StorageError, match="neither hard links \\(EPERM\\) nor") as caught:
-        probe(without_links(exclusive_renames=False))
+        probe(without_links())
     assert "another file system" in str(caught.value.next_step)

@@ -10,13 +10,12 @@ import pytest
 from one_host_fakes import ELSEWHERE, HERE, without_links
 from tests.faults.watched_disk import WatchedDisk
 
-from leconvert.model.values import LayoutOptions
-from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.workdir import exclusion as one_host_module
 from leconvert.workdir import identity as host_module
 from leconvert.workdir.exclusion import (
-    Exclusion,
     OneHost,
     OneHostFileSystem,
     admit_host,
@@ -51,7 +50,7 @@ def planned_run(small_source: Path, tmp_path: Path, this_host: list[HostIdentity
     """A whole plan in a work dir without hard links."""
     assert this_host == [HERE]
     with WatchedDisk(tmp_path, has_links=False):
-        return open_or_plan(small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions())
+        return open_or_plan(small_source, tmp_path / "out", tmp_path / "shared")
 
 
 def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: OpenedRun) -> None:
@@ -61,12 +60,20 @@ def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: Opene
 
 
 def test_the_record_says_who_may_work_how_and_why(run: RunPaths, planned_here: OneHost) -> None:
-    assert (planned_here.exclusion, planned_here.reason) == (Exclusion.RENAME, "EPERM")
+    assert (planned_here.has_links, planned_here.reason) == (False, "EPERM")
     assert read_one_host(run, "r1") == planned_here
     assert "only this host, here," in planned_here.remark
-    publishing = planned_here.file_system(run)
-    assert isinstance(publishing, OneHostFileSystem)
-    assert publishing.exclusion is Exclusion.RENAME
+    assert isinstance(planned_here.file_system(run), OneHostFileSystem)
+    assert json.loads(run.one_host.read_bytes())["exclusion"] == "lock"
+
+
+def test_a_run_that_an_earlier_program_planned_goes_on_under_the_lock(
+    run: RunPaths, planned_here: OneHost
+) -> None:
+    """Earlier programs also wrote "rename", for the kernel's exclusive rename."""
+    record = json.loads(run.one_host.read_bytes())
+    run.one_host.write_text(json.dumps(record | {"exclusion": "rename"}))
+    assert read_one_host(run, "r1") == planned_here
 
 
 @pytest.mark.parametrize(
@@ -137,11 +144,11 @@ def test_another_host_may_begin_anew(
     planned_run: OpenedRun, this_host: list[HostIdentity], small_source: Path, tmp_path: Path
 ) -> None:
     this_host[0] = ELSEWHERE
-    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
+    places = small_source, tmp_path / "out", tmp_path / "shared"
     with WatchedDisk(tmp_path, has_links=False):
         with pytest.raises(OneHostOnlyError):
             open_or_plan(*places)
-        again = open_or_plan(*places, plan=PlanOptions(restart=True))
+        again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.manifest.run_id != planned_run.manifest.run_id
     assert again.one_host is not None
     assert again.one_host.host == ELSEWHERE
@@ -150,10 +157,10 @@ def test_another_host_may_begin_anew(
 def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
 ) -> None:
-    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
-    planned = open_or_plan(*places, plan=PlanOptions(one_host=True))
+    places = small_source, tmp_path / "out", tmp_path / "shared"
+    planned = open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert planned.one_host is not None
-    assert (planned.one_host.exclusion, planned.one_host.reason) == (Exclusion.LINK, "asked for")
+    assert (planned.one_host.has_links, planned.one_host.reason) == (True, "asked for")
     assert planned.one_host.remark.startswith("As --one-host asks, only this host, here,")
     assert planned.fs is LOCAL
     assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
@@ -163,17 +170,17 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     assert caught.value.exit_code == 13
     assert "which it planned with --one-host. This host is elsewhere." in caught.value.message
     assert str(caught.value.next_step).endswith("--restart, here or without --one-host.")
-    again = open_or_plan(*places, plan=PlanOptions(restart=True))
+    again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.one_host is None
 
 
 def test_a_run_of_many_hosts_does_not_become_one_hosts(
     small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
 ) -> None:
-    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
+    places = small_source, tmp_path / "out", tmp_path / "shared"
     planned = open_or_plan(*places)
     with pytest.raises(PlanMismatchError, match="any number of hosts may work on") as caught:
-        open_or_plan(*places, plan=PlanOptions(one_host=True))
+        open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert "--restart" in str(caught.value.next_step)
     assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
 
@@ -183,7 +190,7 @@ def test_without_hard_links_the_wish_changes_nothing(
 ) -> None:
     found = plan_one_host(run, "r1", asked_for=True, fs=without_links())
     assert found is not None
-    assert (found.exclusion, found.has_links) == (Exclusion.RENAME, False)
+    assert (found.has_links, found.reason) == (False, "EPERM")
 
 
 def test_two_machines_that_pass_for_one_are_found_out_by_the_first(

@@ -349,9 +349,9 @@ def test_a_name_is_given_as_durably_as_was_asked_for(
     mine: Path, tmp_path: Path, sync: bool
 ) -> None:
     class Watched(FaultyFileSystem):
-        def give_name(self, source: Path, target: Path, *, sync: bool) -> None:
+        def give_name(self, source: Path, target: Path) -> None:
             asked.append(sync)
-            super().give_name(source, target, sync=sync)
+            super().give_name(source, target)
 
     asked: list[bool] = []
     publish_exclusively(mine, tmp_path / "done", sync=sync, fs=Watched())

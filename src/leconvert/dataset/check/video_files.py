@@ -128,10 +128,10 @@ def frames_of(index: media.ClipIndex) -> VideoFrames:
 
 
 def _frames_by_packets(path: Path) -> VideoFrames:
-    packets = [packet for packet in media.coded_packets(path) if packet.pts is not None]
-    seconds = np.array([float((packet.pts or 0) * packet.time_base) for packet in packets])
+    packets = [(shown, starts) for shown, starts in media.packet_times(path) if shown is not None]
+    seconds = np.array([shown for shown, _ in packets])
     order = np.argsort(seconds, kind="stable")
-    keyframes = np.array([packet.keyframe for packet in packets], np.bool_)
+    keyframes = np.array([starts for _, starts in packets], np.bool_)
     return VideoFrames(seconds[order], keyframes[order])
 
 

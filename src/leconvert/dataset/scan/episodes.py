@@ -277,8 +277,8 @@ class EpisodeScanner(Scanner):
 
     def _table_facts(self, table: tables.DataFile, path: str) -> _Facts:
         file = facts_of_opened(path, table.table.status, self._fleeting_inodes)
-        rows, uncompressed_bytes = table.counts.rows, table.counts.uncompressed_bytes
-        return _Facts(*file, rows, uncompressed_bytes, kind=self._kind_of(table))
+        kind = self._kind_of(table)
+        return _Facts(*file, table.rows, table.uncompressed_bytes, kind=kind)
 
     def _look_at_clips(
         self,
@@ -378,12 +378,12 @@ class TableKinds:
     """
 
     def __init__(self) -> None:
-        self._columns: dict[tuple[bytes, bytes | None], tuple[pa.Schema, str]] = {}
+        self._columns: dict[object, tuple[pa.Schema, str]] = {}
 
     def __call__(self, table: tables.DataFile) -> str:
         """Return the kind of a table, which is never empty."""
         key = table.schema_key
-        known = self._columns.get(key) if key is not None else None
+        known = self._columns.get(key)
         if known is None:
             schema = tables.read_data_schema(table.path)
             twice = [name for name, times in Counter(schema.names).items() if times > 1]
@@ -394,11 +394,10 @@ class TableKinds:
                 )
             kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
             known = schema, kind
-            if key is not None:
-                # pandas adds the number of rows, so that there may be a schema a file.
-                if len(self._columns) >= _KEPT_SCHEMAS:
-                    self._columns.clear()
-                self._columns[key] = known
+            # pandas adds the number of rows, so that there may be a schema a file.
+            if len(self._columns) >= _KEPT_SCHEMAS:
+                self._columns.clear()
+            self._columns[key] = known
         schema, kind = known
         for name, lengths in table.lengths(schema).items():
             kind += f"\n{name!r} of {lengths}"

@@ -84,7 +84,7 @@ class ClipCheck:
 
     def __call__(self, clip: media.ClipIndex, notes: ObservationLog) -> None:
         """Say where a clip differs from the declaration."""
-        step = clip.decoded.step if isinstance(clip.decoded, range) and clip.num_samples > 1 else 0
+        step = clip.step if clip.num_samples > 1 else 0
         kind = (clip.config_key, clip.timescale, step)
         differences = self._known.get(kind)
         if differences is None:
@@ -370,8 +370,7 @@ class TableCheck:
 
     def __call__(self, file: DataFile, extremes: Extremes, notes: ObservationLog) -> RowFacts:
         """Check a table that has as many rows as its episode has frames."""
-        rows = file.counts.rows
-        columns = file.counts.columns
+        rows, columns = file.rows, file.columns
         for name in self._stored:
             greatest = extremes.get(name, (0, 0))[1]
             if greatest >= _NO_TENSOR_FROM and isinstance(greatest, int):
@@ -432,7 +431,8 @@ class TableCheck:
                 tasks = (_index(found[0]),)
             elif found:
                 with _numbers_or_said("dtype-mismatch", notes):
-                    tasks = tuple(dict.fromkeys(map(_index, file.distinct("task_index"))))
+                    (numbers,) = file.numbers("task_index")
+                    tasks = tuple(dict.fromkeys(map(_index, np.unique(numbers).tolist())))
         return RowFacts(first_index, tasks, was_looked_at=True)
 
     def _check_times(self, file: DataFile, notes: ObservationLog) -> None:
@@ -446,7 +446,7 @@ class TableCheck:
     def _compare_times(
         self, file: DataFile, raw: tuple[object, bytes] | None, notes: ObservationLog
     ) -> None:
-        times = file.numbers("timestamp")
+        (times,) = file.numbers("timestamp")
         expected = self._times(len(times), times.dtype)
         is_even = not self._checks_steps or steps_are_even(times, self._fps, notes)
         if is_even and (times == expected).all():
@@ -559,7 +559,7 @@ def _extremes(
     if found is None or isinstance(found[0], float):
         found = None
         with _numbers_or_said(code, notes):
-            values = file.numbers(column)
+            (values,) = file.numbers(column)
             if column not in _COUNTED or (values == np.rint(values)).all():
                 found = values.min().item(), values.max().item()
             elif column == "frame_index":  # of index it is said once all tables are known

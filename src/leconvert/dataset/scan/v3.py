@@ -473,26 +473,23 @@ class FileScanner(Scanner):
     ) -> None:
         with tables.DataFile(notes.file) as table:
             look.kind = self._kinds(table)
-            counts = table.counts
-        group_rows = tables.row_group_rows(notes.file)
+            rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
         with pq.ParquetFile(notes.file) as file:
-            if counts.rows == int(lengths.sum()):
+            if rows == int(lengths.sum()):
                 look.first, look.frames = np.cumsum(lengths) - lengths, lengths
             else:
                 look.first, look.frames = v3.rows_by_column(file, routed.episodes)
-                self._say_wrong_rows(routed, lengths, counts.rows, look, notes)
+                self._say_wrong_rows(routed, lengths, rows, look, notes)
             is_whole = (look.first >= 0) & (look.frames == lengths) & (lengths > 0)
             look.rows = self._check_rows(file, routed, look.first, is_whole, notes)
-        if lengths.tolist() != [counts.rows]:
+        if lengths.tolist() != [rows]:
             look.misfit = Misfit.SHARED
         look.first = np.maximum(look.first, 0)
-        look.size_bytes = look.facts[0] * look.frames // max(1, counts.rows)
-        parts = counts.parts
-        if parts is not None and group_rows == lengths.tolist():
-            sizes = [sum(group.numbers.uncompressed_bytes) for group in parts.row_groups]
-            look.roll_bytes = np.array(sizes, dtype=np.int64)
+        look.size_bytes = look.facts[0] * look.frames // max(1, rows)
+        if group_rows == lengths.tolist():
+            look.roll_bytes = np.array(group_bytes, dtype=np.int64)
         else:
-            look.roll_bytes = counts.uncompressed_bytes * look.frames // max(1, counts.rows)
+            look.roll_bytes = sum(group_bytes) * look.frames // max(1, rows)
 
     def _say_wrong_rows(
         self,

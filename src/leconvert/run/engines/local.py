@@ -9,15 +9,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from leconvert.support.errors import EngineError, InterruptedRunError, UsageError
 from leconvert.support.forkserver import PythonProcess, start_python
 from leconvert.workdir.records import RunPaths
-
-# ------------------------------------------------------------------------------------------------
-# What a worker said last, for whoever asks why it ended.
-
 
 _LAST_LINES = 3
 _LAST_BYTES = 4096
@@ -32,10 +27,6 @@ def last_words(log: Path) -> str:
     except OSError:
         return "no output"
     return " / ".join(said[-_LAST_LINES:]) or "no output"
-
-
-# ------------------------------------------------------------------------------------------------
-# Workers as processes of this machine, each with a log of its own.
 
 
 _GRACE_SECONDS = 30.0
@@ -78,24 +69,21 @@ class LocalEngine:
         paths.logs_dir.mkdir(parents=True, exist_ok=True)
         for _ in range(count):
             log = paths.logs_dir / f"local-{time.time_ns():x}-{len(self._workers)}.log"
-            with log.open("wb") as output:
-                process = self._started(arguments, output)
+            with log.open("wb") as output, open(os.devnull, "rb") as nothing:  # noqa: PTH123
+                files = (nothing.fileno(), output.fileno(), output.fileno())
+                process = self._started(arguments, files)
             self._workers.append((process, log))
 
-    def _started(self, arguments: Sequence[str], output: BinaryIO) -> PythonProcess:
+    def _started(self, arguments: Sequence[str], files: tuple[int, int, int]) -> PythonProcess:
         try:
             if self._program is None:
-                return start_python(
-                    *("leconvert", ["work", *arguments]),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
+                return start_python("leconvert", ["work", *arguments], files)
+            stdin, stdout, stderr = files
             return subprocess.Popen(
                 [*self._program, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
                 # A group of its own: Ctrl-C reaches the parent, which asks the workers to stop.
                 start_new_session=True,
             )

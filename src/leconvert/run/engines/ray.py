@@ -586,7 +586,7 @@ def _check_somebody_listens(address: str) -> None:
 def _runtime_env(options: RayOptions) -> dict[str, Any]:
     environment = dict(options.runtime_env)
     if options.ship_package:
-        package = str(Path(__file__).resolve().parents[1])
+        package = str(Path(__file__).resolve().parents[2])
         environment["py_modules"] = [*environment.get("py_modules", ()), package]
     return environment
 

@@ -16,7 +16,6 @@ from leconvert.run.leasing.leases import (
     release_failed,
     void_done,
 )
-from leconvert.run.leasing.registry import WorkerRecord, WorkerReporter, read_workers
 from leconvert.run.leasing.state import BatchState, Limits
 from leconvert.workdir.identity import WorkerIdentity
 
@@ -31,12 +30,9 @@ __all__ = [
     "LeaseStore",
     "Limits",
     "WorkerIdentity",
-    "WorkerRecord",
-    "WorkerReporter",
     "list_batches",
     "read_done",
     "read_failed",
-    "read_workers",
     "release_failed",
     "void_done",
 ]

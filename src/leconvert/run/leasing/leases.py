@@ -3,6 +3,14 @@
 `LeaseStore` reads and writes the log and claims batches, a `Lease` is one worker's claim up to its
 end, and a `HeartbeatKeeper` keeps it alive while its holder works. Which transitions there are is
 decided in `leconvert.run.leasing.state`.
+
+    leases/000042/0001         the first claim; comes into being by an exclusive link
+    leases/000042/0001.beat    the holder's heartbeat: a random nonce, replaced again and again
+    leases/000042/0001.end     how it ended: handed back, error, void
+    leases/000042/0001.reset   claims up to this one no longer count as attempts (released)
+
+Names are read by listing the folder first and opening the file then: over NFS a name that was
+once looked up in vain stays absent for half a minute, and ``stat`` answers from a cache.
 """
 
 from __future__ import annotations
@@ -44,7 +52,7 @@ from leconvert.workdir.fs import (
     write_durably,
 )
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
-from leconvert.workdir.locks import PeriodicTask, wait_for
+from leconvert.workdir.locks import PeriodicTask
 from leconvert.workdir.records import (
     DamagedRecordError,
     RunPaths,
@@ -52,18 +60,6 @@ from leconvert.workdir.records import (
     encode_record,
     read_record,
 )
-
-# ------------------------------------------------------------------------------------------------
-# The lease log on disk: claims, heartbeats, ends, and the records that settle a batch.
-#
-#     leases/000042/0001         the first claim; comes into being by an exclusive link
-#     leases/000042/0001.beat    the holder's heartbeat: a random nonce, replaced again and again
-#     leases/000042/0001.end     how it ended: handed back, error, void
-#     leases/000042/0001.reset   claims up to this one no longer count as attempts (released)
-#
-# Names are read by listing the folder first and opening the file then: over NFS a name that was
-# once looked up in vain stays absent for half a minute, and ``stat`` answers from a cache.
-
 
 LEASE_VERSION = 1
 DONE_VERSION = 1
@@ -340,10 +336,6 @@ def _move_aside(
     return True
 
 
-# ------------------------------------------------------------------------------------------------
-# When an attempt began and ended, for people to look at; nothing decides by it.
-
-
 def utc_now() -> datetime:
     """Return this host's wall clock, in UTC."""
     return datetime.now(UTC)
@@ -381,10 +373,6 @@ class AttemptTimes:
 
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
-
-
-# ------------------------------------------------------------------------------------------------
-# A worker's claim on one batch, from heartbeat to its end.
 
 
 _PUBLISH_TRIES = 3
@@ -593,10 +581,6 @@ class Lease:
             remove_tree(self.attempt_dir, inside=self._log.run.attempts_dir)
 
 
-# ------------------------------------------------------------------------------------------------
-# Claims batches, and watches the claims of others.
-
-
 class Observed(NamedTuple):
     """What one look at a batch's lease log showed."""
 
@@ -775,10 +759,6 @@ class LeaseStore:
         self.log.publish_failed(batch_id, self.worker, fields)
 
 
-# ------------------------------------------------------------------------------------------------
-# Keeps a lease alive from a thread while its holder works.
-
-
 _BEATS_PER_LEASE = 4
 
 
@@ -802,7 +782,7 @@ class HeartbeatKeeper:
         *,
         interval_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        waiter: Callable[[threading.Event, float], bool] = wait_for,
+        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
         self.lost = threading.Event()
         self.error: StorageError | OSError | None = None

@@ -12,7 +12,7 @@ nothing. What a predecessor proved is proven again: a proof is good for the proc
 """
 
 from leconvert.run.packer.assembly import check_all_done, taken_over
-from leconvert.run.packer.options import PackReport, ProofOptions, WorkerMonitor
+from leconvert.run.packer.options import PackReport, WorkerMonitor
 from leconvert.run.packer.proof import (
     TreePair,
     does_not_match,
@@ -26,7 +26,6 @@ from leconvert.run.packer.run import NoResultError, finish_run, pack_run, swap_h
 __all__ = [
     "NoResultError",
     "PackReport",
-    "ProofOptions",
     "TreePair",
     "WorkerMonitor",
     "check_all_done",

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from leconvert.dataset.files import dataset_with_meta, names_to_keep
 from leconvert.dataset.scan import FileFacts, check_source_unchanged, meta_digest, source_changed
-from leconvert.run.packer.options import PackReport, ProofOptions
+from leconvert.run.conversion import ProofOptions
+from leconvert.run.packer.options import PackReport
 from leconvert.run.proof import reason_to_keep, verify_pair
 from leconvert.support.errors import (
     LeconvertError,

@@ -16,9 +16,10 @@ from leconvert.dataset.scan import (
     files_along,
 )
 from leconvert.run.appending import former_episodes, not_as_planned, what_is_lost
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.leasing import Board, LeaseStore
 from leconvert.run.packer.assembly import Assembly, Collector, check_all_done
-from leconvert.run.packer.options import PackReport, ProofOptions, WorkerMonitor
+from leconvert.run.packer.options import PackReport, WorkerMonitor
 from leconvert.run.packer.proof import (
     Packing,
     Proof,

@@ -2,8 +2,8 @@
 
 Whether a file is one is seen from both files alone: they have the same size and the same header or
 footer. Then nothing in it was joined or written anew, and what is left to compare is whether it
-serves the result: the times of its frames, the columns and the numbers of its rows; and with
-``--bytes`` every byte.
+serves the result: the times of its frames, its columns, the range of ``index``; and with
+``--bytes`` the number of each row and every byte.
 """
 
 from __future__ import annotations
@@ -84,18 +84,23 @@ class KeptTable:
         if read_bytes:
             both = (self._theirs.descriptor, self._theirs.path), (file.table.descriptor, file.path)
             yield from _same_bytes(both, path, episode, stream)
-        if file.counts.rows != span.length:
-            has = str(file.counts.rows)
+        if file.rows != span.length:
+            has = str(file.rows)
             yield Difference("rows", path, str(span.length), has, episode, stream)
             return
         try:
-            if "index" in file.counts.columns:
-                wanted = np.arange(span.first_index, span.first_index + span.length)
-                yield from _same_numbers("index", wanted, self._numbers("index"), path, episode)
-            if "episode_index" in file.counts.columns and not self._is_of(span.position):
-                wanted = np.full(span.length, span.position)
-                found = file.decoded_numbers("episode_index")
-                yield from _same_numbers("episode_index", wanted, found, path, episode)
+            wanted = {
+                "index": np.arange(span.first_index, span.first_index + span.length),
+                "episode_index": np.full(span.length, span.position),
+            }
+            columns = [
+                column
+                for column, numbers in wanted.items()
+                if column in file.columns and (read_bytes or not self._has_range(column, numbers))
+            ]
+            if columns:
+                for column, found in zip(columns, file.numbers(*columns), strict=True):
+                    yield from _same_numbers(column, wanted[column], found, path, episode)
             table = None
             if rules.computes(episode):
                 with closing(tables.open_parquet(file.path)) as rows:
@@ -107,6 +112,16 @@ class KeptTable:
         if table is not None:
             for what, expected, have in compare_computed_stats(span, table, rules):
                 yield Difference(what, path, str(expected), str(have), episode, stream)
+
+    def _has_range(self, column: str, wanted: IntArray) -> bool:
+        """Tell whether a column is the source's, and states the least and greatest that it must."""
+        file = self._ours
+        return (
+            len(wanted) > 0
+            and file.null_count(column) == 0
+            and file.extremes.get(column) == (wanted[0], wanted[-1])
+            and file.is_column_of(column, self._theirs)
+        )
 
     def compare_columns(
         self, path: str, schemas: DataSchemas, position: int
@@ -123,21 +138,6 @@ class KeptTable:
         if not differences:
             schemas.note_right(found, wanted, is_kept=True)
         yield from differences
-
-    def _numbers(self, column: str) -> npt.NDArray[Any]:
-        """Return a column; from its dictionary alone only where its bytes are the source's."""
-        if self._ours.is_column_of(column, self._theirs):
-            return self._ours.numbers(column)
-        return self._ours.decoded_numbers(column)
-
-    def _is_of(self, episode: int) -> bool:
-        """Tell whether the bytes of ``episode_index`` are the source's, and say this alone."""
-        column, file = "episode_index", self._ours
-        return (
-            file.null_count(column) == 0
-            and file.is_column_of(column, self._theirs)
-            and file.distinct(column) == [episode]
-        )
 
 
 def _same_numbers(

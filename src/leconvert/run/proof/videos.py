@@ -398,8 +398,7 @@ def compare_header(
 ) -> Iterator[Difference]:
     """Yield where a video file's header is not the one that its samples and the source demand.
 
-    Nothing is said of a file whose samples are not as they should be: that is for
-    `leconvert.run.proof.videos` to say.
+    Nothing is said of a file whose samples are not as they should be: `compare_clips` says that.
 
     Args:
         head: What was read of the file's beginning.

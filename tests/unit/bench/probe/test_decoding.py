@@ -31,8 +31,8 @@ from leconvert.dataset.formats import Slices
 from leconvert.loading import decoders
 from leconvert.loading.files import RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
-from leconvert.media.encode import encode_clip
 from leconvert.support.errors import ProbeError
+from leconvert.testing.encode import encode_clip
 
 
 def test_whole_calls_count_until_the_time_is_over() -> None:

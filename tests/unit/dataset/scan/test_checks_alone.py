@@ -29,7 +29,7 @@ from leconvert.dataset.scan import (
 from leconvert.dataset.scan.dataset_checks import DataColumns, check_columns
 from leconvert.dataset.scan.episodes import EpisodeScanner
 from leconvert.dataset.scan.file_checks import ClipCheck, StatsCheck, pixel_format
-from leconvert.model.values import DATA_STREAM, LayoutOptions, stream_of_camera
+from leconvert.model.values import DATA_STREAM, stream_of_camera
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import SourceChangedError
 from leconvert.tables import list_sizes
@@ -381,7 +381,7 @@ def test_times_beyond_those_that_are_kept_are_compared_again(
 def test_columns_are_compared_where_footers_have_nothing_in_common(
     source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables.DataFile, "schema_key", property(lambda _: None))
+    monkeypatch.setattr(tables.DataFile, "schema_key", property(lambda file: file.path))
     assert scan_source(source).findings == ()
     edit_table(source, 2, lambda table: table.append_column("extra", pa.array(range(4))))
     assert only(scan_source(source), "schema-mismatch").episode == 2
@@ -438,7 +438,7 @@ def test_a_name_stands_for_an_episode_only_if_the_template_makes_it(
 
 @pytest.fixture
 def run(source: Path, tmp_path: Path) -> OpenedRun:
-    return open_or_plan(source, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    return open_or_plan(source, tmp_path / "out", tmp_path / "work")
 
 
 def change_a_line(source: Path) -> None:

@@ -20,9 +20,9 @@ from leconvert.dataset.statistics import (
     sample_indices,
     table_stats,
 )
-from leconvert.media.encode import encode_clip
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing.dataset import encode_png
+from leconvert.testing.encode import encode_clip
 
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

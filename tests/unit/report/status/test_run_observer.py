@@ -16,17 +16,13 @@ from leconvert.api import run_worker
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.report.status import Liveness, RunObserver, run_status, watch_run
-from leconvert.run.leasing import (
-    LeaseStore,
-    WorkerIdentity,
-    WorkerReporter,
-    release_failed,
-    void_done,
-)
+from leconvert.run.conversion import Conversion, PlanOptions
+from leconvert.run.leasing import LeaseStore, WorkerIdentity, release_failed, void_done
 from leconvert.run.packer import pack_run
-from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.planner import open_or_plan
 from leconvert.run.worker_pool import batch_costs
 from leconvert.support.errors import StorageError, UnreadableSourceError, WorkDirError
+from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.run import OpenedRun
 
 WorkerOn = Callable[..., LeaseStore]
@@ -196,8 +192,7 @@ def test_time_left_counts_bytes_that_are_decoded_as_the_progress_of_convert_does
         small_source,
         tmp_path / "out",
         tmp_path / "work",
-        LayoutOptions(),
-        RepairOptions(recompute_stats=True),
+        Conversion(repairs=RepairOptions(recompute_stats=True)),
     )
     costs, sizes = batch_costs(run), [batch.source_bytes for batch in run.batches]
     assert sum(costs) > 2 * sum(sizes)
@@ -259,8 +254,7 @@ def test_a_watch_follows_a_restart(planned: OpenedRun, small_source: Path, tmp_p
             small_source,
             tmp_path / "out",
             planned.work_dir.root,
-            options,
-            plan=PlanOptions(restart=True),
+            Conversion(layout=options, plan=PlanOptions(restart=True)),
         )
         return False
 

@@ -12,8 +12,8 @@ from tests.program import Leconvert
 from tests.trees import digest_of
 
 from leconvert import convert
+from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import BUILT_IN, Engine, EngineNames, make_engine, make_submitter
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import EngineError, UsageError
 from leconvert.workdir.run import OpenedRun
 

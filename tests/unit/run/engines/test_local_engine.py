@@ -11,9 +11,9 @@ from tests.trees import digest_of
 
 from leconvert import convert
 from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
 from leconvert.run.leasing.leases import LeaseLogFiles
-from leconvert.run.worker_pool import WorkerOptions
 from leconvert.support.errors import EngineError, IncompleteError, UsageError
 from leconvert.workdir.run import OpenedRun, open_run
 

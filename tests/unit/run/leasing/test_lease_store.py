@@ -18,11 +18,9 @@ from leconvert.run.leasing import (
     LeaseLostError,
     LeaseStore,
     WorkerIdentity,
-    WorkerReporter,
     list_batches,
     read_done,
     read_failed,
-    read_workers,
     release_failed,
     void_done,
 )
@@ -603,33 +601,6 @@ def test_the_keeper_bears_a_failing_disk_for_one_lease(
         assert (keeper.lost if lost else beats.over).wait(10)
     assert keeper.lost.is_set() == lost
     assert isinstance(keeper.error, StorageError)
-
-
-def test_workers_are_listed_by_token_and_damaged_records_left_out(run: RunPaths) -> None:
-    clock = FakeClock()
-    for name in ("b", "a"):
-        reporter = WorkerReporter(run, "r1", WorkerIdentity(name, name, 1), clock=clock)
-        reporter.update(batch_id=3)
-        clock.advance(0.5)
-        reporter.update(batch_id=None, add_bytes=100, add_frames=10)
-        assert reporter.record.batches == 1
-    run.worker("torn").write_bytes(b"")
-    run.worker("later").write_bytes(b'{"format": "leconvert/worker", "version": 9}\n')
-    first, second = read_workers(run, "r1")
-    assert (first.token, second.token) == ("a", "b")
-    assert first.state == "working", "at most one report a second reaches the disk"
-    clock.advance(9.5)
-    reporter.end()
-    ended = read_workers(run, "r1")[0]
-    assert (ended.state, ended.written_bytes, ended.bytes_per_second) == ("ended", 100, 10.0)
-
-
-def test_a_report_that_cannot_be_written_stops_nobody(run: RunPaths) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("write_new", errno.ENOSPC, times=None)
-    reporter = WorkerReporter(run, "r1", WorkerIdentity("a", "a", 1), fs=fs)
-    reporter.update(batch_id=3)
-    assert read_workers(run, "r1") == []
 
 
 def test_limits_are_what_was_given_or_sixty_seconds_three_errors_and_ten_losses(

@@ -12,7 +12,7 @@ from tests.faults.faulty_files import FaultyFileSystem
 from leconvert.run.leasing import Board, LeaseStore, read_done
 from leconvert.run.leasing.leases import Lease
 from leconvert.support.errors import StorageError
-from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
+from leconvert.workdir.exclusion import OneHostFileSystem
 from leconvert.workdir.records import RunPaths
 
 
@@ -23,9 +23,9 @@ class FaultyOneHost(OneHostFileSystem, FaultyFileSystem):
 MakeFileSystem = Callable[[], FaultyOneHost]
 
 
-@pytest.fixture(params=[Exclusion.RENAME, Exclusion.LOCK])
-def make_fs(request: pytest.FixtureRequest, run: RunPaths) -> MakeFileSystem:
-    return lambda: FaultyOneHost(Exclusion(request.param), run.naming_lock)
+@pytest.fixture
+def make_fs(run: RunPaths) -> MakeFileSystem:
+    return lambda: FaultyOneHost(run.naming_lock)
 
 
 def claim(store: LeaseStore) -> Lease:

@@ -18,6 +18,7 @@ from leconvert.api import run_worker
 from leconvert.cli.main import main
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import Conversion
 from leconvert.run.leasing import list_batches, read_done
 from leconvert.run.packer import pack_run
 from leconvert.run.packer.assembly import Collector
@@ -34,8 +35,7 @@ def worked(small_source: Path, tmp_path: Path) -> OpenedRun:
         small_source,
         tmp_path / "out",
         tmp_path / "work",
-        LayoutOptions(episodes_per_batch=3),
-        RepairOptions(retime=True),
+        Conversion(layout=LayoutOptions(episodes_per_batch=3), repairs=RepairOptions(retime=True)),
     )
     run_worker(run.work_dir.root)
     return run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.support.errors import UsageError
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from leconvert.api import run_worker
-from leconvert.model.values import LayoutOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.leasing import LeaseStore
-from leconvert.run.packer import ProofOptions, WorkerMonitor, pack_run, proof, swap_has_begun
+from leconvert.run.packer import WorkerMonitor, pack_run, proof, swap_has_begun
 from leconvert.run.packer import run as packing
 from leconvert.run.packer.proof import Packing, prove_tree
 from leconvert.run.planner import open_or_plan
@@ -138,7 +138,7 @@ def test_a_source_that_was_not_replaced_is_never_removed(
 def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_bytes(
     source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = open_or_plan(source_copy, source_copy, tmp_path / "work", LayoutOptions())
+    run = open_or_plan(source_copy, source_copy, tmp_path / "work")
     run_worker(run.work_dir.root)
     kept = pack_run(run).kept
     assert kept == source_copy.with_name("small_old")

@@ -21,7 +21,7 @@ from leconvert import media
 from leconvert.dataset.files import CARD_BEGIN
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.values import LayoutOptions
-from leconvert.run.packer import ProofOptions
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import (
     Difference,
     Sampling,

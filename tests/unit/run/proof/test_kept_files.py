@@ -117,17 +117,32 @@ def change_byte(path: Path, column: str, from_end: int) -> None:
 
 @pytest.mark.usefixtures("reading")
 @pytest.mark.parametrize(("column", "from_end"), [("index", 3), ("episode_index", 1)])
-def test_numbers_of_rows_are_not_taken_from_their_dictionary_where_the_bytes_differ(
+def test_numbers_of_rows_are_read_not_taken_from_what_the_footer_or_a_dictionary_says(
     pair: tuple[Path, Path], column: str, from_end: int
 ) -> None:
     source, result = pair
     change_byte(result / KEPT_TABLE, column, from_end)
     with tables.DataFile(str(result / KEPT_TABLE)) as file:
-        seen = file.numbers("index").tolist(), file.distinct("episode_index")
-    assert seen == ([*range(8, 13)], [1])
+        stated = [file.extremes[name] for name in ("index", "episode_index")]
+    assert stated == [(8, 12), (1, 1)]
     found = differences(result, source, "structure")
     assert len(found) == 1
     assert found[0].startswith((f"{KEPT_TABLE}: column {column!r}", f"{KEPT_TABLE}: readable rows"))
+
+
+def test_kept_rows_whose_order_is_wrong_are_found_where_bytes_are_compared(
+    pair: tuple[Path, Path],
+) -> None:
+    source, result = pair
+    wrong = pa.array([8, 10, 9, 11, 12], pa.int64())
+    put_into_both(
+        source,
+        result,
+        lambda: edit_table(source, 1, lambda table: with_column(table, "index", wrong)),
+    )
+    # A footer states the least and the greatest alone.
+    assert differences(result, source, "structure") == []
+    assert f"{KEPT_TABLE}: column 'index', row 1" in differences(result, source, "bytes")
 
 
 @pytest.mark.usefixtures("reading")

@@ -20,10 +20,11 @@ from leconvert.api import run_worker
 from leconvert.cli.main import main
 from leconvert.model.values import LayoutOptions
 from leconvert.run import upkeep
+from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.leasing import LeaseStore
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.packer import pack_run, proof
-from leconvert.run.planner import PlanOptions, open_or_plan
+from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.support.errors import BusyError, StorageError, WorkDirError
 from leconvert.workdir.fs import remove_tree
@@ -50,8 +51,7 @@ def restarted(planned: OpenedRun, small_source: Path, tmp_path: Path) -> OpenedR
         small_source,
         tmp_path / "out",
         planned.work_dir.root,
-        options,
-        plan=PlanOptions(restart=True),
+        Conversion(layout=options, plan=PlanOptions(restart=True)),
     )
 
 
@@ -202,7 +202,7 @@ def test_with_its_last_run_a_work_dir_is_empty_and_can_be_planned_in_again(
     clean_work_dir(root)
     assert list(root.iterdir()) == []
     assert clean_work_dir(root) == CleanReport(dry_run=False, removed=(), kept=())
-    again = open_or_plan(small_source, tmp_path / "again", root, LayoutOptions())
+    again = open_or_plan(small_source, tmp_path / "again", root)
     assert planned.work_dir.current_run_id() == again.manifest.run_id
 
 

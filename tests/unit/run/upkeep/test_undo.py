@@ -18,7 +18,6 @@ from tests.trees import digest_of, snapshot
 import leconvert
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
-from leconvert.model.values import LayoutOptions
 from leconvert.run import upkeep
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import Difference, VerificationReport
@@ -325,7 +324,7 @@ def test_a_run_under_way_is_not_undone(converted: Path, tmp_path: Path) -> None:
     spare = shutil.copytree(converted, tmp_path / "spare")
     shutil.rmtree(converted)
     (tmp_path / "small_old").rename(converted)
-    open_or_plan(converted, converted, default_work_dir(converted), LayoutOptions())
+    open_or_plan(converted, converted, default_work_dir(converted))
     converted.rename(tmp_path / "small_old")
     spare.rename(converted)
     with pytest.raises(BusyError, match="is not finished") as caught:

@@ -68,7 +68,7 @@ def _index_and_frames(path: Path) -> tuple[media.ClipIndex | None, int]:
     try:
         clip = media.read_clip_index(path)
     except media.UnsupportedClipError:
-        return None, sum(1 for _ in media.coded_packets(path))
+        return None, sum(1 for _ in media.packet_times(path))
     return clip, clip.num_samples
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from leconvert.media import codec_of
-from leconvert.media.encode import ENCODERS, encode_clip, own_scheduling
 from leconvert.support.errors import UsageError
 from leconvert.testing import FrameLabel, draw_frame, read_label
+from leconvert.testing.encode import ENCODERS, encode_clip, own_scheduling
 
 
 def _frames(count: int, height: int = 64, width: int = 96) -> list[np.ndarray]:

@@ -1,0 +1,343 @@
+"""What is asked of a conversion: its result, its workers, its proof; and who watches it.
+
+The command line, the Python API and a fleet's list each make a `Conversion`; the planner, the
+workers and the packer take it as it is. Its parts are groups of options, which check themselves.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from leconvert.model.repairs import RepairOptions
+from leconvert.model.selection import EpisodeSelection
+from leconvert.model.values import LayoutOptions
+from leconvert.remote.scratch import ScratchOptions
+from leconvert.run.engines import Engine, check_engine
+from leconvert.support.errors import TargetError, UsageError
+from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.workdir.former import former_dir
+from leconvert.workdir.fs import is_there
+from leconvert.workdir.run import exchanged_place
+from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
+
+if TYPE_CHECKING:
+    from leconvert.remote.push import PushOptions
+
+__all__ = [
+    "Control",
+    "Conversion",
+    "LeaseOptions",
+    "PlanOptions",
+    "ProofOptions",
+    "WorkerOptions",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Which run is planned or joined, and who may work on it.
+
+    Attributes:
+        restart: Give up a run under way and begin anew.
+        one_host: Let no host but this one work on the run.
+        allow_mixed_versions: Join a run that other library versions planned.
+    """
+
+    restart: bool = False
+    one_host: bool = False
+    allow_mixed_versions: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Who works on a conversion: threads of this process, processes, or an engine's workers.
+
+    Attributes:
+        orchestrate: Work in processes that lease batches, instead of threads of this process. None
+            goes by which of the two numbers below is given; without either it takes processes
+            where the work is many small files, which Python's lock makes slow in threads.
+        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
+            as the engine says, or as cores and free memory of this machine feed.
+        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
+        engine: What starts the workers, such as ``leconvert.run.engines.SlurmEngine(...)``; the
+            process that converts packs meanwhile. None for this machine.
+
+    Raises:
+        UsageError: A number is below 1, or two of them contradict each other.
+    """
+
+    orchestrate: bool | None = None
+    num_workers: int | Literal["auto"] | None = None
+    max_workers: int | None = None
+    engine: Engine | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("num_workers", self.num_workers), ("max_workers", self.max_workers)):
+            if value not in (None, "auto") and (isinstance(value, str) or value < 1):
+                raise UsageError(f"{name} must be at least 1, not {value}.")
+        if self.num_workers is not None and self.max_workers is not None:
+            raise UsageError(
+                "num_workers starts processes and max_workers threads; give one of them."
+            )
+        if self.engine is not None:
+            check_engine(self.engine)
+            if self.max_workers is not None or self.orchestrate is False:
+                raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOptions:
+    """What governs leases.
+
+    Attributes:
+        lease_seconds: A batch whose holder is silent for so long is taken over.
+        max_attempts: A batch fails after so many errors.
+        trouble_seconds: A worker whose disk or mount fails tries again for so long before it ends.
+
+    Raises:
+        UsageError: A time is negative, or nothing could ever be leased.
+    """
+
+    lease_seconds: float = 60.0
+    max_attempts: int = 3
+    trouble_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.trouble_seconds >= 0:
+            raise UsageError(f"trouble_seconds must be at least 0, not {self.trouble_seconds}.")
+        if not self.lease_seconds > 0:
+            raise UsageError(f"lease_seconds must be above 0, not {self.lease_seconds}.")
+        if self.max_attempts < 1:
+            raise UsageError(f"max_attempts must be at least 1, not {self.max_attempts}.")
+
+    def as_arguments(self) -> list[str]:
+        """Return the options of ``leconvert work`` that say the same."""
+        return [
+            f"--lease-seconds={self.lease_seconds}",
+            f"--max-attempts={self.max_attempts}",
+            f"--max-trouble-seconds={self.trouble_seconds}",
+        ]
+
+
+_DEPTHS = ("structure", "bytes", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofOptions:
+    """What is proven before the result takes its place, and what it may replace and remove then.
+
+    Attributes:
+        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
+            the structure, or the bytes where the source is to be removed.
+        force_conversion: Replace a dataset of the version that is written at the target; it is
+            kept as ``<target>_old``.
+        delete_source: Remove the source that the result replaced, once the result is in place and
+            nothing would be lost.
+        keep_as_former: Keep what is replaced as an append does, under a name that nobody else can
+            have (`leconvert.workdir.former`), not as ``<target>_old``; not in place.
+        max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
+    """
+
+    verify: str | None = None
+    force_conversion: bool = False
+    delete_source: bool = False
+    keep_as_former: bool = False
+    max_wait_seconds: float = 120.0
+
+    @property
+    def depth(self) -> str:
+        """What is proven before the swap."""
+        return self.verify or ("bytes" if self.delete_source else "structure")
+
+    def as_arguments(self) -> list[str]:
+        """Return the options of ``leconvert pack`` that say the same."""
+        waits = self.max_wait_seconds != ProofOptions().max_wait_seconds
+        return [
+            f"--verify={self.depth}",
+            *(["--force-conversion"] if self.force_conversion else []),
+            *(["--delete-source"] if self.delete_source else []),
+            *([f"--max-wait-seconds={self.max_wait_seconds:g}"] if waits else []),
+        ]
+
+    def check_source(self, *, is_outline: bool) -> None:
+        """Refuse a proof that needs the whole source where only its outline is here."""
+        if self.verify == "bytes" and is_outline:
+            raise UsageError(
+                "--verify bytes needs the whole source on this machine, and it is on the Hub.",
+                next_step="Use --verify structure, and `leconvert verify --bytes` with a download.",
+            )
+
+    def check_proof(self, source: Path, target: Path) -> None:
+        """Refuse a proof that there is not, or that is too little to remove the source."""
+        if self.depth not in _DEPTHS:
+            raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
+        if self.delete_source and self.depth != "bytes":
+            raise UsageError(
+                f"--delete-source demands --verify bytes, not {self.depth}.",
+                next_step="Leave --verify out: --delete-source then compares every byte.",
+            )
+        if self.delete_source and source != target:
+            raise UsageError(
+                f"--delete-source removes a source that was replaced; {source} is not touched when "
+                f"the result goes to {target}.",
+                next_step="Leave --delete-source out. `leconvert verify "
+                f"{shlex.quote(str(target))} --source {shlex.quote(str(source))} --bytes` proves "
+                "afterwards that the result holds all of it.",
+            )
+
+    def check_target(
+        self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
+    ) -> None:
+        """Refuse a target that something stands in, before any work is done."""
+        self.check_proof(source, target)
+        old = self.old_place(source, target, to, layout, appends=appends)
+        check_target(exchanged_place(source, target, layout), old)
+
+    def old_place(
+        self,
+        source: Path,
+        target: Path,
+        to: str,
+        layout: str = "",
+        *,
+        appends: bool = False,
+        run_id: str = "0",
+    ) -> Path | None:
+        """Return where the tree at the target goes, None where the target must be free.
+
+        Args:
+            source: The source's folder; the target itself where it is converted in place.
+            target: Where the result goes.
+            to: The version that is written.
+            layout: The layout.
+            appends: Whether episodes are added to what is at the target.
+            run_id: The run, where there is one by now.
+        """
+        if appends and self.force_conversion:
+            raise UsageError(
+                "--append keeps the files of the result that is there, and --force-conversion "
+                "replaces them.",
+                next_step="Leave one of them out.",
+            )
+        if source == target:
+            return old_dir(exchanged_place(source, target, layout))
+        if not is_there(target):
+            return None
+        version = codebase_version(target)
+        if not is_converted(target, to):
+            raise TargetError(
+                f"{target} exists and is no {to} dataset.",
+                path=str(target),
+                next_step="Choose another --output, or move it away.",
+            )
+        if not self.force_conversion and not appends:
+            raise TargetError(
+                f"{target} already holds a {version} dataset.",
+                path=str(target),
+                next_step="Nothing needs to be done if it is this one; --append adds the episodes "
+                "that its source has gained; --force-conversion replaces it and keeps it as "
+                f"{old_dir(target)}.",
+            )
+        is_former = appends or self.keep_as_former
+        return former_dir(target, run_id) if is_former else old_dir(target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """Everything that is asked of a conversion but the folders that it reads and writes.
+
+    Two conversions make the same result of the same source if their ``layout``, ``repairs`` and
+    ``selection`` are equal; the other fields say how it is made, proven and pushed.
+
+    Attributes:
+        layout: The version to write, and how episodes are cut into files and batches.
+        repairs: What may be changed.
+        selection: Which episodes are converted, and which frames of them.
+        plan: Whether a run under way is joined or given up, and who may work on it.
+        workers: Who does the work.
+        leases: Lease time and attempts.
+        proof: What is proven before the swap, and what it may replace and remove.
+        scratch: Where workers keep what they fetch of a source on the Hub.
+        push: Where the result is pushed; None for nowhere.
+
+    Raises:
+        TypeError: A field holds options of another kind.
+    """
+
+    layout: LayoutOptions = LayoutOptions()
+    repairs: RepairOptions = RepairOptions()
+    selection: EpisodeSelection = EpisodeSelection()
+    plan: PlanOptions = PlanOptions()
+    workers: WorkerOptions = WorkerOptions()
+    leases: LeaseOptions = LeaseOptions()
+    proof: ProofOptions = ProofOptions()
+    scratch: ScratchOptions = ScratchOptions()
+    push: PushOptions | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            given = getattr(self, name)
+            if not isinstance(given, kind):
+                raise TypeError(f"{name} must be {kind.__name__}(...), not {given!r}.")
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether the result differs from what a conversion without options makes."""
+        return bool(self.layout != LayoutOptions() or self.repairs.as_record() or self.selection)
+
+    def result_record(self) -> dict[str, Any]:
+        """Return what decides the result: a manifest keeps it, and compares it on resume."""
+        return {
+            **self.layout.as_record(),
+            **self.repairs.as_record(),
+            **self.selection.as_record(),
+        }
+
+    def check_target(self, source: Path, target: Path) -> None:
+        """Refuse a target that something stands in, before any work is done."""
+        layout = self.layout
+        self.proof.check_target(source, target, layout.to, layout.layout, appends=layout.append)
+
+    def work_arguments(self, *, fetches: bool) -> list[str]:
+        """Return the options of ``leconvert work`` that say the same.
+
+        Args:
+            fetches: Whether workers fetch files of the source.
+        """
+        return [
+            *self.leases.as_arguments(),
+            *(["--allow-mixed-versions"] if self.plan.allow_mixed_versions else []),
+            *(self.scratch.arguments() if fetches else []),
+        ]
+
+
+_KINDS = {
+    "layout": LayoutOptions,
+    "repairs": RepairOptions,
+    "selection": EpisodeSelection,
+    "plan": PlanOptions,
+    "workers": WorkerOptions,
+    "leases": LeaseOptions,
+    "proof": ProofOptions,
+    "scratch": ScratchOptions,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """How a caller stops a conversion and watches it.
+
+    Attributes:
+        stop: Set from another thread to stop; the run can be resumed.
+        progress: Where to report.
+        command: The command line that asks, for the run's records; secrets are taken out.
+    """
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    progress: Progress = NO_PROGRESS
+    command: Sequence[str] | None = None

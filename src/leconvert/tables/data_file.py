@@ -1,0 +1,279 @@
+"""One data file as a check looks at it: what its footer says, and columns only where it must.
+
+The numbers that a footer states for a column cost nothing further; to read a column takes Arrow as
+long as to open the file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.tables.arrow import (
+    innermost_type,
+    is_list,
+    list_length,
+    list_values,
+    stored_numbers,
+)
+from leconvert.tables.footers import (
+    FOOTERS,
+    FileFooter,
+    OpenedTable,
+    RowGroupEntry,
+    arrow_schema,
+    open_parquet,
+    unreadable,
+)
+from leconvert.tables.lerobot_reader import list_sizes
+from leconvert.tables.thrift import ThriftError
+
+__all__ = ["DataFile"]
+
+_HAS_EMPTY_VALUES = "empty values in its lists"
+_DIFFERENT_LENGTHS = "lists that are empty, or of different lengths"
+_ROWS_AT_A_TIME = 1 << 14
+_KEPT_SCHEMAS = 16
+
+Numbers = npt.NDArray[np.integer[Any] | np.floating[Any]]
+
+
+class DataFile:
+    """An open data file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UnreadableSourceError: It is missing, truncated or no parquet file.
+
+    Attributes:
+        path: The file.
+        table: Its bytes.
+        footer: Its footer.
+        rows: Its rows.
+        uncompressed_bytes: Sum of ``total_uncompressed_size`` over all column chunks of all row
+            groups; this is what counts towards a data file's size limit.
+        group_bytes: The same of each row group.
+        columns: Top-level column names, in file order.
+    """
+
+    __slots__ = ("_group", "columns", "footer", "group_bytes", "path", "rows", "table")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.table = OpenedTable(path)
+        try:
+            self.footer: FileFooter = FOOTERS.read(self.table.footer())
+            self.columns = self.footer.schema.columns
+            size_bytes, groups = self.table.size_bytes, self.footer.row_groups
+            self.group_bytes = [group.uncompressed_within(size_bytes) for group in groups]
+        except ThriftError as error:
+            self.table.close()
+            raise unreadable(path, error) from error
+        except BaseException:
+            self.table.close()
+            raise
+        self.rows = sum(self.footer.rows)
+        # Files of several row groups are rare, and read whole where anything is asked of them.
+        self._group: RowGroupEntry | None = groups[0] if len(groups) == 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.table.close()
+
+    @property
+    def uncompressed_bytes(self) -> int:
+        """Uncompressed size of all column chunks."""
+        return sum(self.group_bytes)
+
+    def schema(self) -> pa.Schema:
+        """Return its Arrow schema."""
+        return arrow_schema(self.footer.schema.raw, self.footer.tail.raw)
+
+    @property
+    def schema_key(self) -> tuple[bytes, bytes | None]:
+        """What equal schemas have in common.
+
+        Lists of one length and of any are stored alike, and texts and dictionaries of texts: only
+        what Arrow adds to the file tells them apart.
+        """
+        return self.footer.schema.raw, self.footer.tail.arrow_schema
+
+    @property
+    def extremes(self) -> dict[str, tuple[float, float]]:
+        """The least and the greatest value of each column, elements of lists alike.
+
+        Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
+        and empty values take no part.
+        """
+        return {} if self._group is None else self._group.extremes()
+
+    def num_values(self, column: str) -> int | None:
+        """Return the values of a column, elements of lists and nulls alike; None if not known."""
+        leaf = self.footer.schema.places.get(column)
+        if leaf is None or self._group is None:
+            return None
+        return self._group.chunk(leaf).num_values
+
+    def null_count(self, column: str) -> int | None:
+        """Return the empty values of a column, elements of lists alike; None if not known."""
+        return self._null_count(self.footer.schema.places.get(column))
+
+    def missing_files(self, column: str) -> int | None:
+        """Return how many images of a column have no bytes, but a path at best; None if not known.
+
+        Only of columns that hold bytes and path of each image.
+        """
+        return self._null_count(self.footer.schema.image_files.get(column))
+
+    def _null_count(self, leaf: int | None) -> int | None:
+        return None if leaf is None or self._group is None else self._group.null_count(leaf)
+
+    def raw(self, column: str) -> tuple[object, bytes] | None:
+        """Return a column as it stands in a small file; None where that is not at hand.
+
+        Columns of different files with equal raw forms have equal values.
+        """
+        leaf, whole = self.footer.schema.places.get(column), self.table.whole
+        if leaf is None or whole is None or self._group is None:
+            return None
+        chunk = self._group.chunk(leaf)
+        return (self._group.form, leaf), whole[chunk.start : chunk.start + chunk.compressed_bytes]
+
+    def has_footer_of(self, other: OpenedTable) -> bool:
+        """Tell whether a file of the same size has the same footer."""
+        try:
+            return self.table.footer() == other.footer()
+        except ThriftError:
+            return False
+
+    def is_column_of(self, column: str, other: OpenedTable) -> bool:
+        """Tell whether a file with the same footer has the same bytes of a column."""
+        leaf = self.footer.schema.places.get(column)
+        if leaf is None or self._group is None:
+            return False
+        chunk = self._group.chunk(leaf)
+        start, size = chunk.start, chunk.compressed_bytes
+        (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
+        return ours[at : at + size] == theirs[there : there + size]
+
+    def lengths(self, schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
+        """Return the lengths of the lists in columns whose type does not say them.
+
+        Such columns are read, and those of lists that may hold empty values. Rows without a list
+        take no part.
+
+        Returns:
+            Column to lengths, the outer list's first, or to what forbids that all rows become
+            arrays of one shape.
+        """
+        found: dict[str, tuple[int, ...] | str] = {}
+        for name, is_open in _lists_of(schema):
+            if is_open or self.null_count(name) != 0:
+                lengths = self._common_lengths(name)
+                if lengths is not None:
+                    found[name] = lengths
+        return found
+
+    def _common_lengths(self, name: str) -> tuple[int, ...] | str | None:
+        """Return the lengths that the lists of a column have in common; see `lengths`."""
+        if self._group is not None:
+            return _lengths_of(*self._read(name))
+        # A file of many episodes is not held at once.
+        known: tuple[int, ...] | None = None
+        with pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=[name], use_threads=False):
+                lengths = _lengths_of(pa.chunked_array([batch.column(0)]))
+                if isinstance(lengths, str):
+                    return lengths
+                if None not in (known, lengths) and known != lengths:
+                    return _DIFFERENT_LENGTHS
+                known = known or lengths
+        return known
+
+    def numbers(self, *columns: str) -> list[Numbers]:
+        """Return columns of one number a row, shape (rows,); a list of one counts as its number."""
+        found: list[Numbers] = []
+        for column, chunked in zip(columns, self._read(*columns), strict=True):
+            is_one = chunked.num_chunks == 1
+            values = chunked.chunk(0) if is_one else chunked.combine_chunks()
+            if is_list(values.type) and _lengths_of(chunked) == (1,):
+                values = list_values(values)
+            kind = values.type
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                error = TypeError(f"column {column} is {kind}, no number a row")
+                raise unreadable(self.path, error) from error
+            if values.null_count:
+                raise unreadable(self.path, ValueError(f"column {column} has empty values"))
+            found.append(stored_numbers(values))
+        return found
+
+    def _read(self, *columns: str) -> list[pa.ChunkedArray]:
+        """Read some columns, in this order."""
+        reader = open_parquet(self.path)
+        try:
+            leaves = {path[0]: number for number, path in enumerate(reader.column_paths)}
+            for column in columns:
+                if column not in leaves:
+                    said = f"{self.path} has no column {column}."
+                    raise UnreadableSourceError(said, path=self.path)
+            places = sorted(leaves[column] for column in columns)
+            table = reader.read_all(column_indices=places, use_threads=False)
+            return [table.column(places.index(leaves[column])) for column in columns]
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(self.path, error) from error
+        finally:
+            reader.close()
+
+
+# By the identity of the schema, which is held: to hash one takes as long as to look at it.
+_LISTS: dict[int, tuple[pa.Schema, list[tuple[str, bool]]]] = {}
+
+
+def _lists_of(schema: pa.Schema) -> list[tuple[str, bool]]:
+    """Return the columns of lists of values, and whether their types leave a length open."""
+    known = _LISTS.get(id(schema))
+    if known is not None and known[0] is schema:
+        return known[1]
+    found = [
+        (name, None in sizes)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if (sizes := list_sizes(kind)) and not pa.types.is_struct(innermost_type(kind))
+    ]
+    if len(_LISTS) >= _KEPT_SCHEMAS:
+        _LISTS.clear()
+    _LISTS[id(schema)] = schema, found
+    return found
+
+
+def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
+    """Return the lengths of lists, or why they have none in common; None without any list."""
+    kind, chunks = column.type, column.chunks
+    # Before they become one: not every version of pyarrow joins chunks of an extension type.
+    if isinstance(kind, pa.BaseExtensionType):
+        kind, chunks = kind.storage_type, [chunk.storage for chunk in chunks]
+    array = pa.chunked_array(chunks, kind).combine_chunks()
+    try:
+        array = array.drop_null() if array.null_count else array
+    except pa.ArrowNotImplementedError:  # of views, in some versions of pyarrow
+        return _HAS_EMPTY_VALUES
+    lengths: list[int] = []
+    while is_list(array.type):
+        if array.null_count:
+            return _HAS_EMPTY_VALUES
+        if not len(array):
+            return None
+        try:
+            lengths.append(list_length(array))
+        except ValueError:
+            return _DIFFERENT_LENGTHS
+        array = list_values(array)
+    return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
