@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, Self
+from typing import Self
 
 from leconvert.media.boxes import UnsupportedClipError, broken, unreadable
 from leconvert.media.clip import ClipIndex, order_digest
@@ -27,6 +28,78 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.range_mover import RangeMover
+
+# Whole blocks of this size are cloned where a file system can; what is smaller is copied.
+_BLOCK_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """How the bytes of a copy came.
+
+    Attributes:
+        size_bytes: Size of the file.
+        copied_bytes: Bytes that were copied.
+        cloned_bytes: Bytes whose blocks are shared with the source.
+    """
+
+    size_bytes: int
+    copied_bytes: int
+    cloned_bytes: int
+
+
+def copy_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    on_bytes: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    sync: bool = False,
+) -> CopiedFile:
+    """Copy a file, sharing its blocks where the file system can.
+
+    The source is read only, and shares no inode with the copy. On any error the target is removed.
+
+    Args:
+        source: The file; a link to a file is followed.
+        target: Must not exist.
+        on_bytes: Called with the number of bytes as they arrive.
+        should_stop: Asked now and then; when it answers True the copy ends.
+        sync: Force the copy to the disk.
+
+    Raises:
+        UnreadableSourceError: The source cannot be read to its end.
+        TargetError: The target exists already.
+        StorageError: The target cannot be written.
+        InterruptedRunError: ``should_stop`` said so.
+    """
+    name, new_name = os.fspath(source), os.fspath(target)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise unreadable(name, error) from error
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        destination = create_file(new_name)
+        try:
+            mover = RangeMover(
+                destination,
+                new_name,
+                block_align=_BLOCK_BYTES,
+                on_bytes=on_bytes,
+                should_stop=should_stop,
+            )
+            mover.move(descriptor, name, 0, size_bytes, 0)
+            if sync:
+                os.fsync(destination)
+        except BaseException:
+            Path(new_name).unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(destination)
+    finally:
+        os.close(descriptor)
+    return CopiedFile(size_bytes, mover.copied_bytes, mover.cloned_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +161,6 @@ class JoinedFile:
     clip_digests: tuple[str, ...]
 
 
-class _Episode(NamedTuple):
-    path: str
-    runs: list[tuple[int, int]]
-
-
 def join_clips(
     clips: Sequence[ClipRange],
     destination: str | os.PathLike[str],
@@ -146,7 +214,7 @@ def join_clips(
     target = os.fspath(destination)
     with ExitStack() as cleanup:
         scratch = _Scratch(scratch_dir, target, fps, cleanup)
-        episodes, digests, samples, first = _read_episodes(
+        coded_bytes, digests, samples, first = _read_episodes(
             clips, scratch, LastIndex() if last_index is None else last_index
         )
         header = build_header(
@@ -167,15 +235,15 @@ def join_clips(
             )
             mover.write([header.content], 0)
             with _OpenedSource() as source:
-                for place, (episode, position) in enumerate(
-                    zip(episodes, header.positions, strict=True)
+                for place, (clip, runs, position) in enumerate(
+                    zip(clips, coded_bytes.runs(), header.positions, strict=True)
                 ):
                     # A clip that was remuxed was read whole, and lies in the scratch folder.
-                    is_own = episode.path == clips[place].path
-                    where = partial(coded, place) if coded is not None and is_own else None
-                    source.open(episode.path, where)
+                    remuxed = coded_bytes.remuxed.get(place)
+                    where = None if coded is None or remuxed else partial(coded, place)
+                    source.open(remuxed or clip.path, where)
                     arrived = position
-                    for start, length in episode.runs:
+                    for start, length in runs:
                         mover.move(source.descriptor, source.path, start, length, arrived)
                         arrived += length
             if sync:
@@ -240,11 +308,41 @@ class _Scratch:
 _path = attrgetter("path")
 
 
+class _CodedBytes:
+    """Where the coded bytes of each episode lie in its file.
+
+    A file can have tens of thousands of episodes, so that these are columns of numbers.
+
+    Attributes:
+        remuxed: The files of clips that were remuxed, by the place of their episode.
+    """
+
+    def __init__(self) -> None:
+        self.remuxed: dict[int, str] = {}
+        self._starts, self._lengths, self._stops = array("q"), array("q"), array("q")
+
+    def add(self, runs: list[tuple[int, int]], remuxed: str | None) -> None:
+        """Append an episode."""
+        if remuxed is not None:
+            self.remuxed[len(self._stops)] = remuxed
+        for start, length in runs:
+            self._starts.append(start)
+            self._lengths.append(length)
+        self._stops.append(len(self._starts))
+
+    def runs(self) -> Iterator[Iterator[tuple[int, int]]]:
+        """Yield start and length of each run of bytes of each episode."""
+        runs, first = zip(self._starts, self._lengths, strict=True), 0
+        for stop in self._stops:
+            yield islice(runs, stop - first)
+            first = stop
+
+
 def _read_episodes(
     clips: Sequence[ClipRange], scratch: _Scratch, last: LastIndex
-) -> tuple[list[_Episode], list[str], FileSamples, ClipIndex]:
+) -> tuple[_CodedBytes, list[str], FileSamples, ClipIndex]:
     """Return where each episode's bytes lie, its digest, all samples, and the first index."""
-    episodes: list[_Episode] = []
+    coded_bytes = _CodedBytes()
     digests: list[str] = []
     samples = FileSamples()
     first: ClipIndex | None = None
@@ -295,12 +393,12 @@ def _read_episodes(
             source_offset=runs[0][0],
             num_bytes=sum([length for _, length in runs]),
         )
-        episodes.append(_Episode(index.path, runs))
+        coded_bytes.add(runs, None if index.path == clip.path else index.path)
         digests.append(order_digest(sizes, keyframes, lead))
     assert first is not None
     assert index is not None
     last.keep(index, stop)
-    return episodes, digests, samples, first
+    return coded_bytes, digests, samples, first
 
 
 def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:

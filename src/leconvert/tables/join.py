@@ -369,8 +369,8 @@ class _Join:
     def finish(self) -> JoinedTable:
         """Write the footer."""
         self._end_encoding()
-        footer = self._copier.writer.footer(self._entries, self._rows)
-        self._output.append(footer)
+        for piece in self._copier.writer.footer(self._entries, self._rows):
+            self._output.append(piece)
         self._output.flush()
         if self._last is not None:
             self._last.keep(self._source_name, self._source)

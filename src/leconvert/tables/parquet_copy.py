@@ -278,17 +278,23 @@ class FooterWriter:
             template += part.replace(b"%", b"%%")
         return bytes(template), tuple(groups)
 
-    def footer(self, row_groups: list[bytes], rows: int) -> bytes:
-        """Return the end of a file: the footer, its length and the magic."""
+    def footer(self, row_groups: list[bytes], rows: int) -> list[bytes]:
+        """Return the end of a file: the footer, its length and the magic.
+
+        In pieces: the entries of tens of thousands of row groups take a kilobyte each.
+        """
         tail = self.tail
-        footer = b"".join(
+        before = b"".join(
             [
                 self.schema.raw,
                 _I64_NEXT,
                 zigzag(rows),
                 _LIST_FIRST,
                 list_header(STRUCT, len(row_groups)),
-                *row_groups,
+            ]
+        )
+        behind = b"".join(
+            [
                 _LIST_FIRST,
                 tail.key_values_raw,
                 b"\x18",
@@ -298,7 +304,8 @@ class FooterWriter:
                 b"\0",
             ]
         )
-        return footer + len(footer).to_bytes(4, "little") + MAGIC
+        footer_bytes = len(before) + sum(map(len, row_groups)) + len(behind)
+        return [before, *row_groups, behind + footer_bytes.to_bytes(4, "little") + MAGIC]
 
 
 def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
