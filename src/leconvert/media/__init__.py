@@ -12,13 +12,10 @@ from leconvert.media.header import (
     has_exact_times,
 )
 from leconvert.media.index import (
-    StoredIndex,
     may_be_damaged,
-    read_alike,
     read_clip_index,
     read_clip_indexes,
     read_clips,
-    read_stored_index,
 )
 from leconvert.media.join import (
     ClipRange,
@@ -50,7 +47,6 @@ __all__ = [
     "FileSamples",
     "JoinedFile",
     "LastIndex",
-    "StoredIndex",
     "UnsupportedClipError",
     "build_header",
     "carried_tracks",
@@ -67,11 +63,9 @@ __all__ = [
     "order_digest",
     "other_tracks_sha256",
     "packet_times",
-    "read_alike",
     "read_clip_index",
     "read_clip_indexes",
     "read_clips",
-    "read_stored_index",
     "remux_clip",
     "samples_sha256",
 ]

@@ -34,21 +34,16 @@ from leconvert.dataset.formats.v3 import (
 )
 from leconvert.model.values import DATA_STREAM, OVERLAY
 from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.equality import differing_keys
+from leconvert.run.proof.expected import Expected, Routes, read_routes
 from leconvert.run.proof.metadata import (
-    Expected,
-    ResultStats,
-    Routes,
     compare_info,
     compare_location,
     compare_own_values,
-    compare_stats,
     compare_tasks,
-    flat_columns,
-    flattened,
-    read_routes,
-    same_json,
     unusable_columns,
 )
+from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
 from leconvert.support.errors import UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
@@ -303,12 +298,9 @@ class V21Tables:
         )
         for have, (index, length, line) in zip(self._episodes, of_source, strict=True):
             wanted = v2.episode_line(line, int(have["episode_index"]), length)
-            for key in {**wanted, **have}:
-                if not same_json(wanted.get(key), have.get(key)) or (key in wanted) != (
-                    key in have
-                ):
-                    theirs, ours = (str(row.get(key, "no such key")) for row in (wanted, have))
-                    yield Difference(key, path, theirs, ours, episode=index)
+            for key in differing_keys(wanted, have):
+                theirs, ours = (str(row.get(key, "no such key")) for row in (wanted, have))
+                yield Difference(key, path, theirs, ours, episode=index)
 
     def compare_stats(self, expected: Expected) -> Iterator[Difference]:
         """Compare the statistics of episodes, and those of the dataset with their aggregate."""
