@@ -29,7 +29,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.range_mover import RangeMover
 
-# Whole blocks of this size are cloned where a file system can; what is smaller is copied.
+# Whole blocks of this size are shared where a file system can; what is smaller is copied.
 _BLOCK_BYTES = 4096
 
 
