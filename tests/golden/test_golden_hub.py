@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.remote.fetch import HubRepo, RemoteFile
 from leconvert.remote.provenance import (
     Origin,
     Provenance,
@@ -18,8 +17,11 @@ from leconvert.remote.provenance import (
     read_provenance,
 )
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
-from leconvert.remote.stores import StoredFile, read_notes
+from leconvert.remote.stores import read_notes
 from leconvert.support.errors import WorkDirError
+from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.urls import StoredFile
 
 GOLDEN = Path(__file__).parent / "v1_hub"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

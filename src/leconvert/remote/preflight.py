@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from leconvert.dataset.files import kept_dataset
 from leconvert.dataset.formats.v3 import INFO_PATH
 from leconvert.model.versions import V3_VERSION, unreadable
-from leconvert.remote.client import hub_errors
 from leconvert.remote.provenance import Provenance, facts_of
 from leconvert.remote.push_plan import (
     CARD_PATH,
@@ -35,6 +34,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import Progress
 from leconvert.support.text import count
+from leconvert.transfer.client import hub_errors
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -40,7 +40,6 @@ from leconvert.dataset.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.dataset.scan.changes import FileFacts
 from leconvert.model.versions import SOURCE_VERSIONS
 from leconvert.remote.card import render_card
-from leconvert.remote.client import TOKEN_HELP, check_token, hub_errors, make_api, without_its_bars
 from leconvert.remote.preflight import (
     KIND,
     NOTHING,
@@ -82,6 +81,13 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, duration
+from leconvert.transfer.client import (
+    TOKEN_HELP,
+    check_token,
+    hub_errors,
+    make_api,
+    without_its_bars,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi

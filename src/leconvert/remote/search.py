@@ -15,10 +15,10 @@ from typing import Any
 
 from leconvert.dataset.formats.v2 import INFO_PATH
 from leconvert.model.versions import unreadable
-from leconvert.remote.client import hub_errors, make_api
-from leconvert.remote.fetch import HubRepo, TransientError
 from leconvert.remote.source import find_converted, resolve_revision
 from leconvert.support.errors import HubError, HubUnavailableError, LeconvertError
+from leconvert.transfer.client import hub_errors, make_api
+from leconvert.transfer.hub import HubRepo, TransientError
 
 __all__ = ["HubGlance", "HubGroup", "datasets_of", "glance_at", "parse_group", "read_info"]
 

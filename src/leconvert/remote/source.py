@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from leconvert.dataset.formats.v2 import INFO_PATH
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
-from leconvert.remote.client import hub_errors, make_api
-from leconvert.remote.fetch import Fetcher, HubRepo, download_dataset
-from leconvert.remote.provenance import HubOrigin, Origin, known_origin
-from leconvert.remote.scratch import limit_too_small
+from leconvert.remote.provenance import NOTES, HubOrigin, Origin, known_origin, write_origin
 from leconvert.remote.sparse_snapshot import (
     SparseSnapshot,
     make_sparse_snapshot,
     open_sparse_snapshot,
 )
-from leconvert.support.errors import HubError, SourceError, TargetError, WorkDirError
-from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.support.errors import (
+    HubError,
+    InterruptedRunError,
+    SourceError,
+    StorageError,
+    TargetError,
+    WorkDirError,
+)
+from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+from leconvert.transfer.client import hub_errors, make_api
+from leconvert.transfer.hub import Fetcher, HubRepo
+from leconvert.transfer.scratch import limit_too_small
+from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import is_there
-from leconvert.workdir.incoming import not_fetched_from
+from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
@@ -425,3 +438,130 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
     if made.origin.repo_id != repo_id:
         return None
     return made if revision in (None, made.origin.revision, made.origin.commit) else None
+
+
+# ------------------------------------------------------------------------------------------------
+# A whole dataset from the Hub into a folder that appears when it is complete.
+
+
+_THREADS = 8
+_GRACE_SECONDS = 2.0
+_FILES_AT_A_TIME = 4096
+
+
+def download_dataset(
+    repo: HubRepo,
+    revision: str,
+    target: Path,
+    *,
+    listed: pa.Table | None = None,
+    replaces: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Origin:
+    """Bring every file of a commit into a folder; ``listed`` has them, where that is known.
+
+    It arrives in a hidden folder beside the target and gets the target's name when all of it is
+    there, checked by hash. Interrupted, the same call goes on; files that another commit shares
+    with what had arrived are kept, the others go. Files in the client's cache are copied.
+    """
+    stop = stop or threading.Event()
+    listed = read_all(repo.list_files()) if listed is None else listed
+    size_bytes = sum(listed.column("size_bytes").to_pylist())
+    origin = Origin(repo.repo_id, revision, repo.commit)
+    with incoming(target) as arriving:
+        if is_there(target):
+            if not replaces:
+                raise TargetError(
+                    f"{target} exists already and is not overwritten.", path=str(target)
+                )
+            if known_origin(target) == origin and all(
+                _is_right(file, target / file.path) for file in files_of(listed)
+            ):
+                return origin
+            arriving.take_back()
+        arriving.keep({file.path for file in files_of(listed)})
+        _check_space(arriving, repo, size_bytes)
+        failed = threading.Event()
+
+        def should_stop() -> bool:
+            return stop.is_set() or failed.is_set()
+
+        fetcher = Fetcher(repo, should_stop=should_stop)
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+        with progress.stage("fetch", size_bytes, "B") as stage:
+            files = files_of(listed)
+            running: list[Future[None]] = []
+            try:
+                while block := list(islice(files, _FILES_AT_A_TIME)):
+                    running = [
+                        pool.submit(_bring, repo, fetcher, file, arriving, stage) for file in block
+                    ]
+                    for each in running:
+                        each.result()
+            except BaseException:
+                failed.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                # A thread that waits for an answer may wait for minutes. What it then gets it does
+                # not write: it looks first whether it shall stop.
+                wait(running, timeout=_GRACE_SECONDS)
+                raise
+            pool.shutdown()
+        if stop.is_set():
+            raise InterruptedRunError(
+                f"{target} is not complete yet.", next_step="Run the same command again to go on."
+            )
+        (arriving.tree / NOTES).mkdir(parents=True, exist_ok=True)
+        write_origin(arriving.tree / NOTES, origin, run_id="-")
+        arriving.finish()
+    return origin
+
+
+def _bring(
+    repo: HubRepo, fetcher: Fetcher, file: RemoteFile, arriving: Incoming, stage: Stage
+) -> None:
+    target, part = arriving.tree / file.path, arriving.part(file.path)
+    if _is_right(file, target):
+        stage.advance(file.size_bytes)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    cached = cached_file(repo, file.path)
+    if cached is not None:
+        shutil.copyfile(cached, part)
+        if file.is_content_of(part):
+            part.replace(target)
+            stage.advance(file.size_bytes)
+            return
+        part.unlink()
+    fetcher.download(file, target, part, on_bytes=stage.advance)
+
+
+def cached_file(repo: HubRepo, path: str) -> Path | None:
+    """Return a file of the client's cache; None where it has none."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    found = try_to_load_from_cache(
+        repo.repo_id,
+        path,
+        cache_dir=constants.HF_HUB_CACHE,
+        revision=repo.commit,
+        repo_type="dataset",
+    )
+    return Path(found) if isinstance(found, str) else None
+
+
+def _is_right(file: RemoteFile, path: Path) -> bool:
+    return path.is_file() and file.is_content_of(path)
+
+
+def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
+    free, there = shutil.disk_usage(arriving.folder).free, arriving.size_bytes()
+    if free + there < size_bytes:
+        place = arriving.folder.parent
+        raise StorageError(
+            f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
+            path=str(place),
+            next_step="Free some space, choose another place with --root, or use --orchestrate, "
+            "which holds no more than --scratch-limit of the source.",
+        )

@@ -47,15 +47,6 @@ from leconvert.dataset.formats.v2 import EPISODES_PATH, EpisodeLines, SourcePath
 from leconvert.media.boxes import read_moov
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM
-from leconvert.remote.fetch import (
-    Fetcher,
-    HubRepo,
-    Listing,
-    RemoteFile,
-    files_of,
-    read_all,
-    write_listing,
-)
 from leconvert.remote.provenance import Origin
 from leconvert.support.errors import (
     HubAccessError,
@@ -68,6 +59,8 @@ from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
+from leconvert.transfer.hub import Fetcher, HubRepo
+from leconvert.transfer.store import Listing, RemoteFile, files_of, read_all, write_listing
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 

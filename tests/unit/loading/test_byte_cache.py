@@ -27,10 +27,11 @@ from tests.unit.loading.conftest import LENGTHS
 
 __all__ = ["hub", "lone_client", "pauses"]
 
-from leconvert.loading import EpisodeStream, StreamLoader, byte_cache
-from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
-from leconvert.loading.files import RemoteFile
+from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.support.machine import Machine
+from leconvert.transfer import byte_cache
+from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
+from leconvert.transfer.files import RemoteFile
 from leconvert.workdir.fs import Mount
 
 BLOCK = bytes(range(256)) * (BLOCK_BYTES // 256)

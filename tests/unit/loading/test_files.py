@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leconvert.loading.files import OpenFile, RemoteFile, _Spans, files_at
 from leconvert.support.errors import UnreadableSourceError, UsageError
+from leconvert.transfer.files import OpenFile, RemoteFile, _Spans, files_at
 
 SIZE = 100_000
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from leconvert.loading.files import OpenFile, RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.rows import RowReader
 from leconvert.support.errors import UnreadableSourceError
+from leconvert.transfer.files import OpenFile, RemoteFile, files_at
 
 
 class InterruptedLock:

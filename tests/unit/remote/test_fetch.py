@@ -14,7 +14,6 @@ import pytest
 from huggingface_hub.utils import httpx
 from tests.hub import Fault, StandIn
 
-from leconvert.remote.fetch import Body, Fetcher, HubRepo, RemoteFile
 from leconvert.support.errors import (
     HubAccessError,
     HubError,
@@ -23,6 +22,8 @@ from leconvert.support.errors import (
     StorageError,
     UnreadableSourceError,
 )
+from leconvert.transfer.hub import Body, Fetcher, HubRepo
+from leconvert.transfer.store import RemoteFile
 
 REPO = "tester/arm"
 CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks

@@ -7,9 +7,9 @@ import json
 import pytest
 from tests.hub import StandIn
 
-from leconvert.remote.fetch import Fetcher, HubRepo
 from leconvert.remote.source import Resolved, check_convertible, find_converted, resolve_revision
 from leconvert.support.errors import HubError, SourceError
+from leconvert.transfer.hub import Fetcher, HubRepo
 
 REPO = "tester/arm"
 

@@ -22,7 +22,6 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.values import LayoutOptions, SourceScan
 from leconvert.remote import source as hub_source
 from leconvert.remote import sparse_snapshot as sparse
-from leconvert.remote.fetch import Fetcher, HubRepo, RemoteFile
 from leconvert.remote.provenance import HubOrigin
 from leconvert.remote.sparse_snapshot import SparseCopy, SparseSnapshot, open_sparse_snapshot
 from leconvert.run.conversion import Conversion
@@ -38,6 +37,8 @@ from leconvert.support.errors import (
 )
 from leconvert.testing import DatasetSpec, make_dataset, with_column
 from leconvert.testing.defects import edit_info, edit_lines, edit_table
+from leconvert.transfer.hub import Fetcher, HubRepo
+from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import OpenedRun

@@ -18,7 +18,7 @@ import leconvert
 from leconvert.cli import main
 from leconvert.dataset.files import published_files
 from leconvert.remote import stores
-from leconvert.remote.stores import download_tree, open_store, upload_tree
+from leconvert.remote.stores import download_tree, upload_tree
 from leconvert.support.errors import (
     InstallationError,
     InterruptedRunError,
@@ -31,6 +31,7 @@ from leconvert.support.errors import (
     VerificationError,
 )
 from leconvert.support.extras import command_for_extra
+from leconvert.transfer.urls import open_store
 from leconvert.workdir.incoming import source_dir
 
 

@@ -13,9 +13,7 @@ from tests.trees import digest_of
 from leconvert import convert
 from leconvert.api import ConversionReport, run_worker
 from leconvert.model.values import LayoutOptions
-from leconvert.remote import scratch as window
 from leconvert.remote import source as hub_source
-from leconvert.remote.scratch import ScratchOptions
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.packer import pack_run
@@ -28,6 +26,8 @@ from leconvert.support.errors import (
     SourceChangedError,
     UsageError,
 )
+from leconvert.transfer import scratch as window
+from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.run import OpenedRun, open_run
 
 REPO = "tester/arm"

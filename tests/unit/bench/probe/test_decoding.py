@@ -29,10 +29,10 @@ from leconvert.bench.probe.limit import (
 )
 from leconvert.dataset.formats import Slices
 from leconvert.loading import decoders
-from leconvert.loading.files import RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.support.errors import ProbeError
 from leconvert.testing.encode import encode_clip
+from leconvert.transfer.files import RemoteFile, files_at
 
 
 def test_whole_calls_count_until_the_time_is_over() -> None:

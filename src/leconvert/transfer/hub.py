@@ -1,103 +1,39 @@
-"""Bringing files over: tried again, resumed where they broke off, and checked.
+"""Reading from a dataset on the Hub at one commit: its listing, whole files, ranges of bytes.
 
-A file has its final name only when what lies on the disk is what the listing says, by hash; before,
-it has another, and whoever fetches it next, in this process or another, goes on behind what is
-there. Bytes that turn out wrong are thrown away and fetched anew.
+Every address holds the commit's hash, so a branch that moves changes nothing here. Files are
+fetched again where the Hub fails, resumed where they broke off, and checked: a file has its final
+name only when what lies on the disk is what the listing says, by hash. Before, it has another name,
+and whoever fetches it next, in this process or another, goes on behind what is there.
+
+The client's own download and its file system do not do: they check a size and no hash, put parts
+where a scratch limit does not count them, and cannot be stopped within a file.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import random
 import re
-import shutil
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from leconvert._version import __version__
-from leconvert.remote.client import asked_to_wait, hub_errors, make_api
-from leconvert.remote.provenance import NOTES, Origin, known_origin, write_origin
 from leconvert.support.errors import (
     HubError,
     InterruptedRunError,
     SourceError,
-    StorageError,
-    TargetError,
     UnreadableSourceError,
 )
-from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.fs import is_there
-from leconvert.workdir.incoming import Incoming, incoming
+from leconvert.transfer.client import asked_to_wait, hub_errors, make_api
+from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import Response
     from huggingface_hub.hf_api import RepoFile
-
-
-# ------------------------------------------------------------------------------------------------
-# A file of a store that is not mounted: where it is, how large, and which bytes it must have.
-
-
-_SHA256_DIGITS = 64
-_BLOCK_BYTES = 4096
-_READ_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """One file of a dataset at one commit."""
-
-    path: str  # its path in the dataset
-    size_bytes: int  # its size
-    # SHA-256 of its content where it is kept in large-file storage (64 hexadecimal digits), the id
-    # of its Git blob where it is not (40), empty where the store has none.
-    digest: str = ""
-
-    @property
-    def is_large(self) -> bool:
-        """Whether it is in large-file storage, where its digest names its content."""
-        return len(self.digest) == _SHA256_DIGITS
-
-    @property
-    def charge_bytes(self) -> int:
-        """What it takes on a disk of blocks of 4 KiB."""
-        return -(-self.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
-
-    def is_content_of(self, path: Path) -> bool:
-        """Tell whether a local file has the size and the content that were listed.
-
-        Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
-        """
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != self.size_bytes:
-                return False
-            if not self.digest:
-                return True
-            if self.is_large:
-                return hashlib.file_digest(file, "sha256").hexdigest() == self.digest
-            digest = hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
-            while chunk := file.read(_READ_BYTES):
-                digest.update(chunk)
-            return digest.hexdigest() == self.digest
-
-
-# ------------------------------------------------------------------------------------------------
-# Reading from a dataset on the Hub at one commit: its listing, whole files, ranges of bytes.
-#
-# Every address holds the commit's hash, so a branch that moves changes nothing here.
 
 
 _CHUNK_BYTES = 1 << 20
@@ -366,208 +302,4 @@ class Fetcher:
             f"{file.path} of {self._repo.name} breaks off again and again.",
             path=file.path,
             next_step="Check the network, then run the same command again; it goes on.",
-        )
-
-
-# ------------------------------------------------------------------------------------------------
-# The files of a remote dataset as a table: written once by the planner, looked up by workers.
-#
-# Sorted by path, in row groups whose footers say their first and last path, so that a worker
-# reads only the groups that hold its files.
-
-
-_ROWS_PER_GROUP = 16_384
-_SCHEMA = pa.schema(
-    [("path", pa.string()), ("size_bytes", pa.int64()), ("digest", pa.string()), ("whole", "bool")]
-)
-
-
-def read_all(files: Iterable[RemoteFile]) -> pa.Table:
-    """Return a listing as a table sorted by path, some 100 bytes a file."""
-    batches = []
-    for block in _blocks(files):
-        columns = [
-            [file.path for file in block],
-            [file.size_bytes for file in block],
-            [file.digest for file in block],
-            [False] * len(block),
-        ]
-        batches.append(pa.table(columns, schema=_SCHEMA))
-    return pa.concat_tables(batches or [_SCHEMA.empty_table()]).sort_by("path")
-
-
-def files_of(table: pa.Table) -> Iterator[RemoteFile]:
-    """Yield the files of a table, in its order."""
-    for batch in table.to_batches(max_chunksize=_ROWS_PER_GROUP):
-        columns = [batch.column(place).to_pylist() for place in range(3)]
-        yield from map(RemoteFile, *columns)
-
-
-def write_listing(path: Path, table: pa.Table, whole: Iterable[str]) -> None:
-    """Write a sorted table."""
-    held = pc.is_in(table.column("path"), pa.array(list(whole), pa.string()))
-    table = table.set_column(table.schema.get_field_index("whole"), "whole", held)
-    pq.write_table(table, path, row_group_size=_ROWS_PER_GROUP, compression="zstd")
-
-
-class Listing:
-    """A written listing."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        metadata = pq.read_metadata(path)
-        place = metadata.schema.names.index("path")
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        self._firsts = [group.column(place).statistics.min for group in groups]
-
-    def find(self, paths: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
-        """Return files by path, each with whether the outline holds it whole."""
-        found: dict[str, tuple[RemoteFile, bool]] = {}
-        groups = sorted({max(0, bisect_right(self._firsts, path) - 1) for path in paths})
-        wanted = pa.array(paths, pa.string())
-        with pq.ParquetFile(self._path) as file:
-            for group in groups:
-                table = file.read_row_group(group, use_threads=False)
-                table = table.filter(pc.is_in(table.column("path"), wanted))
-                for row in table.to_pylist():
-                    remote = RemoteFile(row["path"], row["size_bytes"], row["digest"])
-                    found[remote.path] = remote, row["whole"]
-        return [found[path] for path in paths]
-
-
-def _blocks(files: Iterable[RemoteFile]) -> Iterator[list[RemoteFile]]:
-    block: list[RemoteFile] = []
-    for file in files:
-        block.append(file)
-        if len(block) == _ROWS_PER_GROUP:
-            yield block
-            block = []
-    if block:
-        yield block
-
-
-# ------------------------------------------------------------------------------------------------
-# A whole dataset from the Hub into a folder that appears when it is complete.
-
-
-_THREADS = 8
-_GRACE_SECONDS = 2.0
-_FILES_AT_A_TIME = 4096
-
-
-def download_dataset(
-    repo: HubRepo,
-    revision: str,
-    target: Path,
-    *,
-    listed: pa.Table | None = None,
-    replaces: bool = False,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
-) -> Origin:
-    """Bring every file of a commit into a folder; ``listed`` has them, where that is known.
-
-    It arrives in a hidden folder beside the target and gets the target's name when all of it is
-    there, checked by hash. Interrupted, the same call goes on; files that another commit shares
-    with what had arrived are kept, the others go. Files in the client's cache are copied.
-    """
-    stop = stop or threading.Event()
-    listed = read_all(repo.list_files()) if listed is None else listed
-    size_bytes = sum(listed.column("size_bytes").to_pylist())
-    origin = Origin(repo.repo_id, revision, repo.commit)
-    with incoming(target) as arriving:
-        if is_there(target):
-            if not replaces:
-                raise TargetError(
-                    f"{target} exists already and is not overwritten.", path=str(target)
-                )
-            if known_origin(target) == origin and all(
-                _is_right(file, target / file.path) for file in files_of(listed)
-            ):
-                return origin
-            arriving.take_back()
-        arriving.keep({file.path for file in files_of(listed)})
-        _check_space(arriving, repo, size_bytes)
-        failed = threading.Event()
-
-        def should_stop() -> bool:
-            return stop.is_set() or failed.is_set()
-
-        fetcher = Fetcher(repo, should_stop=should_stop)
-        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
-        with progress.stage("fetch", size_bytes, "B") as stage:
-            files = files_of(listed)
-            running: list[Future[None]] = []
-            try:
-                while block := list(islice(files, _FILES_AT_A_TIME)):
-                    running = [
-                        pool.submit(_bring, repo, fetcher, file, arriving, stage) for file in block
-                    ]
-                    for each in running:
-                        each.result()
-            except BaseException:
-                failed.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                # A thread that waits for an answer may wait for minutes. What it then gets it does
-                # not write: it looks first whether it shall stop.
-                wait(running, timeout=_GRACE_SECONDS)
-                raise
-            pool.shutdown()
-        if stop.is_set():
-            raise InterruptedRunError(
-                f"{target} is not complete yet.", next_step="Run the same command again to go on."
-            )
-        (arriving.tree / NOTES).mkdir(parents=True, exist_ok=True)
-        write_origin(arriving.tree / NOTES, origin, run_id="-")
-        arriving.finish()
-    return origin
-
-
-def _bring(
-    repo: HubRepo, fetcher: Fetcher, file: RemoteFile, arriving: Incoming, stage: Stage
-) -> None:
-    target, part = arriving.tree / file.path, arriving.part(file.path)
-    if _is_right(file, target):
-        stage.advance(file.size_bytes)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    cached = cached_file(repo, file.path)
-    if cached is not None:
-        shutil.copyfile(cached, part)
-        if file.is_content_of(part):
-            part.replace(target)
-            stage.advance(file.size_bytes)
-            return
-        part.unlink()
-    fetcher.download(file, target, part, on_bytes=stage.advance)
-
-
-def cached_file(repo: HubRepo, path: str) -> Path | None:
-    """Return a file of the client's cache; None where it has none."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    found = try_to_load_from_cache(
-        repo.repo_id,
-        path,
-        cache_dir=constants.HF_HUB_CACHE,
-        revision=repo.commit,
-        repo_type="dataset",
-    )
-    return Path(found) if isinstance(found, str) else None
-
-
-def _is_right(file: RemoteFile, path: Path) -> bool:
-    return path.is_file() and file.is_content_of(path)
-
-
-def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
-    free, there = shutil.disk_usage(arriving.folder).free, arriving.size_bytes()
-    if free + there < size_bytes:
-        place = arriving.folder.parent
-        raise StorageError(
-            f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
-            path=str(place),
-            next_step="Free some space, choose another place with --root, or use --orchestrate, "
-            "which holds no more than --scratch-limit of the source.",
         )

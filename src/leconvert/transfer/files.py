@@ -17,16 +17,14 @@ import os
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, override
 from urllib.parse import quote
 
-from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.support.errors import UnreadableSourceError, UsageError
-
-__all__ = ["Files", "OpenFile", "content_mark", "files_at"]
-
+from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
+from leconvert.transfer.urls import content_mark
 
 _HUB = "hf://"
 _HUB_DATASETS = f"{_HUB}datasets/"
@@ -34,11 +32,6 @@ _HUB_DATASETS = f"{_HUB}datasets/"
 _PAGE_BYTES = mmap.PAGESIZE
 # Asked for at once: others may wait for it, and all of it is in memory for a moment.
 _REQUEST_BYTES = 16 * BLOCK_BYTES
-# What stores say of a file that changes when its content does.
-_MARKS = (
-    *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId", "blob_id", "xet_hash"),
-    *("LastModified", "last_modified", "mtime", "created"),
-)
 
 
 class OpenFile:
@@ -100,6 +93,7 @@ class RemoteFile(OpenFile):
         # By process id, so that the name also holds in a thread of another name space of files.
         super().__init__(f"/proc/{os.getpid()}/fd/{self._descriptor}", name, size_bytes)
 
+    @override
     def need(self, spans: Iterable[tuple[int, int]]) -> None:
         for start, stop in self._rounded(spans):
             with self._lock:
@@ -109,11 +103,13 @@ class RemoteFile(OpenFile):
                 for first in range(gap_start, gap_stop, _REQUEST_BYTES):
                     self._bring(first, min(first + _REQUEST_BYTES, gap_stop))
 
+    @override
     def take_fetched_bytes(self) -> int:
         with self._lock:
             fetched, self._fetched_bytes = self._fetched_bytes, 0
         return fetched
 
+    @override
     def release(self, spans: Iterable[tuple[int, int]]) -> None:
         with self._lock:
             for span in self._rounded(spans):
@@ -126,6 +122,7 @@ class RemoteFile(OpenFile):
                     self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
                     self._present.remove(start, stop)
 
+    @override
     def close(self) -> None:
         self._memory.close()
         self._end()
@@ -351,11 +348,6 @@ class _Spans:
             if max(stop, first) < last:
                 rest.append((max(stop, first), last))
         self._spans = rest
-
-
-def content_mark(found: Mapping[str, Any]) -> str:
-    """Return what a store says of a file that changes when its content does; may be empty."""
-    return ";".join(f"{key}={found[key]}" for key in _MARKS if found.get(key) is not None)
 
 
 def files_at(
