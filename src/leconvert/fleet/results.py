@@ -47,7 +47,7 @@ from leconvert.remote.source import (
 from leconvert.remote.sparse_snapshot import copies_bytes
 from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
-from leconvert.transfer.hub import Fetcher
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.pace import Pace, wait_for_hub
 from leconvert.transfer.scratch import ScratchOptions, folder_of, hold_folder, usual_limit
 from leconvert.transfer.store import RemoteFile, files_of, read_all
@@ -259,7 +259,7 @@ class Host:
             repo = state.resolved.repo
             check_convertible(
                 state.resolved,
-                Fetcher(repo, should_stop=self.stop.is_set),
+                HubStore(repo, should_stop=self.stop.is_set),
                 also_v3=dataset.options.layout.to == "v2.1",
             )
             listed = read_all(repo.list_files())

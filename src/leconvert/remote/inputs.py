@@ -11,7 +11,7 @@ from pathlib import Path
 from leconvert.media.boxes import read_moov
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
 from leconvert.support.errors import SourceChangedError
-from leconvert.transfer.hub import Fetcher
+from leconvert.transfer.hub import HubStore
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.incoming import part_in
@@ -75,7 +75,7 @@ class HubInputs:
             yield sources.__getitem__
             return
         waiting = threading.Event()
-        fetcher = Fetcher(self._repo, should_stop=should_stop)
+        fetcher = HubStore(self._repo, should_stop=should_stop)
 
         def fetch(file: RemoteFile, target: Path) -> None:
             part = part_in(self._slot.files_dir, file.path)

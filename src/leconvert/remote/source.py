@@ -33,7 +33,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.transfer.client import hub_errors, make_api
-from leconvert.transfer.hub import Fetcher, HubRepo
+from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.scratch import limit_too_small
 from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import is_there
@@ -93,7 +93,7 @@ def find_converted(
     if to not in [ref.name for ref in refs.tags]:
         return None
     found = resolve_revision(repo_id, to, endpoint=endpoint)
-    info = _read_info(found.repo, Fetcher(found.repo))
+    info = _read_info(found.repo, HubStore(found.repo))
     if unreadable(info, repo_id) or info["codebase_version"] != to:
         return None
     return None if source is not None and _came_after(source, found, info) else found
@@ -104,7 +104,7 @@ def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) 
 
     An older LeRobot goes on recording, pushes to ``main`` and moves the tag of its own version.
     """
-    own = _read_info(source.repo, Fetcher(source.repo))
+    own = _read_info(source.repo, HubStore(source.repo))
     totals = ("total_episodes", "total_frames")
     if [own.get(name) for name in totals] == [info.get(name) for name in totals]:
         return False
@@ -122,7 +122,7 @@ def _default_revision(tags: list[str], to: str) -> str:
     return next(name for name in wanted if name in (*tags, _MAIN))
 
 
-def _read_info(repo: HubRepo, fetcher: Fetcher) -> dict[str, Any]:
+def _read_info(repo: HubRepo, fetcher: HubStore) -> dict[str, Any]:
     """Return a dataset's ``info.json``; empty where there is no dataset."""
     file = repo.find_file(INFO_PATH)
     if file is None:
@@ -135,7 +135,7 @@ def _read_info(repo: HubRepo, fetcher: Fetcher) -> dict[str, Any]:
 
 
 def check_convertible(
-    found: Resolved, fetcher: Fetcher, *, also_v3: bool = False, is_whole: bool = True
+    found: Resolved, fetcher: HubStore, *, also_v3: bool = False, is_whole: bool = True
 ) -> None:
     """Refuse what is no v2.x dataset, before anything else is fetched.
 
@@ -327,7 +327,7 @@ def download(
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
     found = resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
-    check_convertible(found, Fetcher(found.repo), also_v3=also_v3)
+    check_convertible(found, HubStore(found.repo), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
     if local.is_dir() and not anew:
         local.rmdir()  # empty, as a mount point or a careful user may leave it
@@ -405,7 +405,7 @@ def fetch_sparse(
         return FetchedSource(folder, HubOrigin(origin))
     else:
         found = found or resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
-        fetcher = Fetcher(found.repo, should_stop=stop.is_set)
+        fetcher = HubStore(found.repo, should_stop=stop.is_set)
         check_convertible(found, fetcher, also_v3=also_v3, is_whole=False)
         progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
         with planner_lock(WorkDir(work_dir)):
@@ -487,7 +487,7 @@ def download_dataset(
         def should_stop() -> bool:
             return stop.is_set() or failed.is_set()
 
-        fetcher = Fetcher(repo, should_stop=should_stop)
+        fetcher = HubStore(repo, should_stop=should_stop)
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
         with progress.stage("fetch", size_bytes, "B") as stage:
             files = files_of(listed)
@@ -518,7 +518,7 @@ def download_dataset(
 
 
 def _bring(
-    repo: HubRepo, fetcher: Fetcher, file: RemoteFile, arriving: Incoming, stage: Stage
+    repo: HubRepo, fetcher: HubStore, file: RemoteFile, arriving: Incoming, stage: Stage
 ) -> None:
     target, part = arriving.tree / file.path, arriving.part(file.path)
     if _is_right(file, target):

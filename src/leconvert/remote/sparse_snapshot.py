@@ -59,7 +59,7 @@ from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
-from leconvert.transfer.hub import Fetcher, HubRepo
+from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.store import Listing, RemoteFile, files_of, read_all, write_listing
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record
@@ -86,7 +86,7 @@ _TRAILER_BYTES = 8
 class SparseCopy:
     """The local file; not for several threads."""
 
-    def __init__(self, file: RemoteFile, fetcher: Fetcher, descriptor: int) -> None:
+    def __init__(self, file: RemoteFile, fetcher: HubStore, descriptor: int) -> None:
         self._file = file
         self._fetcher = fetcher
         self._descriptor = descriptor
@@ -264,7 +264,7 @@ def make_sparse_snapshot(
     work_dir: Path,
     repo: HubRepo,
     revision: str,
-    fetcher: Fetcher,
+    fetcher: HubStore,
     *,
     for_copies: bool = False,
     progress: Progress = NO_PROGRESS,
@@ -334,7 +334,7 @@ def _name(begun: Path, target: Path) -> None:
 class _Writer:
     """Makes files of the tree."""
 
-    def __init__(self, folder: Path, fetcher: Fetcher, *, for_copies: bool) -> None:
+    def __init__(self, folder: Path, fetcher: HubStore, *, for_copies: bool) -> None:
         self._folder = folder
         self.for_copies = for_copies
         self.whole_tables = False

@@ -25,8 +25,9 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count, first_few
-from leconvert.transfer.urls import Store, StoredFile, open_store, store_errors
-from leconvert.workdir.fs import is_there, sync_file, write_durably
+from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.urls import UrlStore, open_store, store_errors
+from leconvert.workdir.fs import is_there, write_durably
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.records import encode_record, read_record
 
@@ -104,7 +105,7 @@ def download_tree(
             def bring(relative: str) -> None:
                 if not stop.is_set():
                     if relative not in same:
-                        _bring(store, relative, listed[relative], arriving)
+                        _bring(store, listed[relative], arriving)
                     stage.advance(listed[relative].size_bytes)
 
             for _ in parallel_map(bring, [(name,) for name in listed], Spread(threads=_THREADS)):
@@ -120,10 +121,10 @@ def download_tree(
     return target
 
 
-def _listed(store: Store) -> dict[str, StoredFile]:
+def _listed(store: UrlStore) -> dict[str, RemoteFile]:
     """Return a store's files without the records of whoever fetched the dataset before."""
     files = store.list_files()
-    return {name: file for name, file in files.items() if not name.startswith(_RECORDS)}
+    return {file.path: file for file in files if not file.path.startswith(_RECORDS)}
 
 
 def _check_fetched_from(url: str, target: Path) -> None:
@@ -135,17 +136,17 @@ def _check_fetched_from(url: str, target: Path) -> None:
         raise not_fetched_from(target, url, found)
 
 
-def read_notes(folder: Path) -> tuple[str | None, dict[str, StoredFile]]:
+def read_notes(folder: Path) -> tuple[str | None, dict[str, RemoteFile]]:
     """Return from which URL a folder was fetched, and what was listed then; None for unknown."""
     try:
         record = read_record(folder / _NOTES, _KIND, version=_VERSION)
-        files = {name: StoredFile(**fields) for name, fields in record["files"].items()}
+        files = {name: RemoteFile(name, **fields) for name, fields in record["files"].items()}
     except (OSError, StorageError, WorkDirError, KeyError, TypeError, AttributeError):
         return None, {}
     return record.get("url"), files  # version 1 has none
 
 
-def _same_as_then(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> set[str]:
+def _same_as_then(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> set[str]:
     """Return files that were fetched from a URL and that the store still lists as then."""
     found, before = read_notes(folder)
     if found != url:
@@ -162,35 +163,27 @@ def _same_as_then(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> s
     return {name for name in listed if is_same(name)}
 
 
-def _note(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> None:
+def _note(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> None:
     """Note what is fetched, before the first file."""
     notes = folder / _NOTES
     notes.parent.mkdir(parents=True, exist_ok=True)
-    fields = {"url": url, "files": {name: asdict(file) for name, file in listed.items()}}
+    files = {
+        name: {"size_bytes": file.size_bytes, "mark": file.mark} for name, file in listed.items()
+    }
+    fields = {"url": url, "files": files}
     write_durably(notes, encode_record(_KIND, _VERSION, "-", fields))
 
 
-def _bring(store: Store, relative: str, file: StoredFile, arriving: Incoming) -> None:
-    target, begun = arriving.tree / relative, arriving.part(relative)
+def _bring(store: UrlStore, file: RemoteFile, arriving: Incoming) -> None:
+    target = arriving.tree / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with store_errors(store.url):
-        try:
-            store.fs.get_file(store.path(relative), str(begun))
-        except FileNotFoundError as error:
-            raise _changed(store.url, [f"{relative}: it is gone"]) from error
-    size_bytes = begun.stat().st_size
-    if size_bytes != file.size_bytes:
-        raise UnreadableSourceError(
-            f"{relative} of {store.url} arrives with {size_bytes:,} bytes, {file.size_bytes:,} "
-            "are listed.",
-            path=store.path(relative),
-            next_step="Run the same command again.",
-        )
-    sync_file(begun)  # the next call believes a file that has its name and its size
-    begun.replace(target)
+    try:
+        store.download(file, target, arriving.part(file.path))
+    except FileNotFoundError as error:
+        raise _changed(store.url, [f"{file.path}: it is gone"]) from error
 
 
-def _check_same(url: str, before: Mapping[str, StoredFile], now: Mapping[str, StoredFile]) -> None:
+def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, RemoteFile]) -> None:
     changes = [
         f"{name}: {'it is gone' if name not in now else 'it is new or changed'}"
         for name in sorted({*before, *now})
@@ -329,11 +322,11 @@ def _claim_of(digest: str) -> str:
     return f"{UPLOAD_CLAIM}{digest[:32]}.json"
 
 
-def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
+def _claim(store: UrlStore, digest: str) -> dict[str, RemoteFile]:
     """Claim a place; return what an interrupted upload of the same tree left there."""
     mine = _claim_of(digest)
     content = json.dumps({"format": "leconvert/upload", "version": 1, "tree": digest}).encode()
-    there = store.list_files()
+    there = _everything(store)
     if there.keys() & {mine, UPLOAD_MARKER}:
         found = {name for name in there if name.startswith(UPLOAD_CLAIM) and name != mine}
         if UPLOAD_MARKER in there:  # as earlier versions called the claim of any tree
@@ -348,7 +341,7 @@ def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
     with store_errors(store.url):
         store.fs.makedirs(store.root, exist_ok=True)
         store.fs.pipe_file(store.path(mine), content)
-    others = store.list_files()
+    others = _everything(store)
     others.pop(mine, None)
     if others:
         _remove(store, mine)
@@ -356,7 +349,11 @@ def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
     return {}
 
 
-def _taken(store: Store, there: Mapping[str, StoredFile]) -> TargetError:
+def _everything(store: UrlStore) -> dict[str, RemoteFile]:
+    return {file.path: file for file in store.list_files()}
+
+
+def _taken(store: UrlStore, there: Mapping[str, RemoteFile]) -> TargetError:
     claims = any(name.startswith((UPLOAD_CLAIM, UPLOAD_MARKER)) for name in there)
     return TargetError(
         f"{store.url} holds {'another, unfinished upload' if claims else 'something'} already: "
@@ -366,9 +363,9 @@ def _taken(store: Store, there: Mapping[str, StoredFile]) -> TargetError:
     )
 
 
-def _check_arrived(store: Store, sizes: Mapping[str, int]) -> None:
+def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
     """Look once more at what the store holds: all of it, and nothing else."""
-    there = store.list_files()
+    there = _everything(store)
     for name, size_bytes in sizes.items():
         if name not in there or there[name].size_bytes != size_bytes:
             raise _kept_wrong(store, name, there.get(name), size_bytes)
@@ -387,7 +384,9 @@ def _check_arrived(store: Store, sizes: Mapping[str, int]) -> None:
         )
 
 
-def _kept_wrong(store: Store, name: str, found: StoredFile | None, size_bytes: int) -> StorageError:
+def _kept_wrong(
+    store: UrlStore, name: str, found: RemoteFile | None, size_bytes: int
+) -> StorageError:
     kept = "nothing" if found is None else f"{found.size_bytes:,} bytes"
     return StorageError(
         f"{store.url} keeps {kept} of {name} instead of {size_bytes:,} bytes.",
@@ -396,12 +395,12 @@ def _kept_wrong(store: Store, name: str, found: StoredFile | None, size_bytes: i
     )
 
 
-def _remove(store: Store, name: str) -> None:
+def _remove(store: UrlStore, name: str) -> None:
     with store_errors(store.url), suppress(FileNotFoundError):
         store.fs.rm_file(store.path(name))
 
 
-def _send(store: Store, root: Path, name: str) -> None:
+def _send(store: UrlStore, root: Path, name: str) -> None:
     path = store.path(name)
     with store_errors(store.url):
         store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leconvert._version import __version__
 from leconvert.support.errors import (
@@ -32,8 +33,9 @@ from leconvert.transfer.client import asked_to_wait, hub_errors, make_api
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import Response
-    from huggingface_hub.hf_api import RepoFile
+    from huggingface_hub.hf_api import RepoFile, RepoFolder
 
 
 _CHUNK_BYTES = 1 << 20
@@ -68,39 +70,25 @@ class HubRepo:
     commit: str  # the commit's hash
     endpoint: str | None = None  # the Hub's address; None for the one that is configured.
 
+    kind: str = "dataset"
+
     @property
     def name(self) -> str:
         """How it is called in messages, and as a URL."""
-        return f"hf://datasets/{self.repo_id}@{self.commit}"
+        return f"hf://{self.kind}s/{self.repo_id}@{self.commit}"
 
-    def list_files(self) -> Iterator[RemoteFile]:
-        """Yield every file, in the order of the listing's pages."""
-        from huggingface_hub.hf_api import RepoFile
-
-        with hub_errors(self.repo_id, self.commit):
-            entries = make_api(endpoint=self.endpoint).list_repo_tree(
-                self.repo_id, recursive=True, revision=self.commit, repo_type="dataset"
-            )
-            for entry in entries:
-                if isinstance(entry, RepoFile):
-                    yield self._file(entry)
+    def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
+        """Yield the files below a folder, in the order of the listing's pages."""
+        api = make_api(endpoint=self.endpoint)
+        return list_files(api, self, folder, recursive=recursive)
 
     def find_file(self, path: str) -> RemoteFile | None:
         """Return one file of the listing, or None."""
-        from huggingface_hub.hf_api import RepoFile
-
         with hub_errors(self.repo_id, self.commit):
             entries = make_api(endpoint=self.endpoint).get_paths_info(
-                self.repo_id, [path], revision=self.commit, repo_type="dataset"
+                self.repo_id, [path], revision=self.commit, repo_type=self.kind
             )
-            files = [entry for entry in entries if isinstance(entry, RepoFile)]
-            return self._file(files[0]) if files else None
-
-    def _file(self, entry: RepoFile) -> RemoteFile:
-        if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
-            raise SourceError(f"{self.name} has a file with the name {entry.path!r}.")
-        digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
-        return RemoteFile(entry.path, entry.size, digest)
+            return next(_files_among(entries, self), None)
 
     @contextmanager
     def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
@@ -110,7 +98,7 @@ class HubRepo:
         from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(
-            self.repo_id, path, repo_type="dataset", revision=self.commit, endpoint=self.endpoint
+            self.repo_id, path, repo_type=self.kind, revision=self.commit, endpoint=self.endpoint
         )
         headers = build_hf_headers(library_name="leconvert", library_version=__version__)
         # What is hashed and measured are the stored bytes.
@@ -132,6 +120,53 @@ class HubRepo:
                 raise TransientError(error) from error
 
 
+def list_files(
+    api: HfApi, repo: HubRepo, folder: str = "", *, recursive: bool = True
+) -> Iterator[RemoteFile]:
+    """Yield what a client sees below a folder of a repo; nothing where there is no such folder."""
+    from huggingface_hub.errors import EntryNotFoundError
+
+    with hub_errors(repo.repo_id, repo.commit):
+        try:
+            entries = api.list_repo_tree(
+                repo.repo_id,
+                folder or None,
+                recursive=recursive,
+                revision=repo.commit,
+                repo_type=repo.kind,
+            )
+            yield from _files_among(entries, repo)
+        except EntryNotFoundError:
+            return
+
+
+def _files_among(entries: Iterable[RepoFile | RepoFolder], repo: HubRepo) -> Iterator[RemoteFile]:
+    from huggingface_hub.hf_api import RepoFile
+
+    for entry in entries:
+        if not isinstance(entry, RepoFile):
+            continue
+        if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
+            raise SourceError(f"{repo.name} has a file with the name {entry.path!r}.")
+        digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
+        yield RemoteFile(entry.path, entry.size, digest)
+
+
+def find_repo(url: str) -> tuple[HubRepo, str] | None:
+    """Return the repo of a URL, at the commit that its revision is now, and the folder in it.
+
+    None for a bucket, which has no commits.
+    """
+    from huggingface_hub import HfFileSystem
+
+    place: Any = HfFileSystem().resolve_path(url)
+    if not hasattr(place, "repo_id"):
+        return None
+    found = make_api().repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
+    assert found.sha is not None
+    return HubRepo(place.repo_id, found.sha, kind=place.repo_type), place.path_in_repo
+
+
 def _first_byte(answer: Response) -> int:
     """Return where a body begins: a server or a proxy may ignore what range was asked for."""
     if answer.status_code != 206:
@@ -140,13 +175,6 @@ def _first_byte(answer: Response) -> int:
     if found is None:
         raise TransientError(ConnectionError("a part of a file without its place in it"))
     return int(found[1])
-
-
-# ------------------------------------------------------------------------------------------------
-# Bringing files over: tried again, resumed where they broke off, and checked.
-#
-# The client's own download and its file system do not do: they check a size and no hash, put parts
-# where a scratch limit does not count them, and cannot be stopped within a file.
 
 
 _TRIES = 7
@@ -162,8 +190,15 @@ class _BrokenOffError(Exception):
     """The answer ended before the file did."""
 
 
-class Fetcher:
-    """Fetches files of one repo at one commit. Threads may share it."""
+class HubStore:
+    """The files of one repo at one commit. Threads may share it.
+
+    Args:
+        repo: The repo.
+        should_stop: Asked while it waits, and with each chunk that arrives.
+        pause: Waits so many seconds.
+        tries: Failures in a row, without a byte that arrives between them, before it gives up.
+    """
 
     def __init__(
         self,
@@ -177,6 +212,14 @@ class Fetcher:
         self._should_stop = should_stop
         self._pause = pause
         self._tries = tries
+
+    def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
+        """Yield the files below a folder; none where there is no such folder."""
+        return self._repo.list_files(folder)
+
+    def find_file(self, path: str) -> RemoteFile | None:
+        """Return one file; None where there is none."""
+        return self._repo.find_file(path)
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         """Return a range of a file's bytes."""
@@ -204,9 +247,20 @@ class Fetcher:
     ) -> None:
         """Bring a whole file to a path that does not exist; its folder does.
 
+        A file that the client's cache has is copied.
+
         Args:
             on_bytes: Called with the number of bytes as they arrive, those found there included.
         """
+        cached = self._cached(file)
+        if cached is not None:
+            with storage_errors(part):
+                shutil.copyfile(cached, part)
+            if file.is_content_of(part):
+                part.replace(target)
+                on_bytes(file.size_bytes)
+                return
+            part.unlink()
         for _ in range(_WRONG_CONTENTS):
             self._complete(file, part, on_bytes)
             if file.is_content_of(part):
@@ -219,6 +273,18 @@ class Fetcher:
             path=file.path,
             next_step="Try again later; if it stays so, the stored file is damaged.",
         )
+
+    def _cached(self, file: RemoteFile) -> Path | None:
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        found = try_to_load_from_cache(
+            self._repo.repo_id,
+            file.path,
+            cache_dir=constants.HF_HUB_CACHE,
+            revision=self._repo.commit,
+            repo_type=self._repo.kind,
+        )
+        return Path(found) if isinstance(found, str) else None
 
     def _complete(self, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
         with storage_errors(part), part.open("ab") as out:

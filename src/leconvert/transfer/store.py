@@ -1,17 +1,24 @@
-"""The files of a store: what a listing says of each, and listings kept as tables."""
+"""A store: files elsewhere that are listed, read in ranges and fetched whole.
+
+`leconvert.transfer.hub.HubStore` is a repo of the Hub at one commit, and
+`leconvert.transfer.urls.UrlStore` a folder behind any URL that `fsspec` knows.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from leconvert.support.storage_errors import storage_errors
 
 _SHA256_DIGITS = 64
 _BLOCK_BYTES = 4096
@@ -20,13 +27,15 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a dataset at one commit."""
+    """One file of a store, as a listing shows it."""
 
-    path: str  # its path in the dataset
+    path: str  # its path in the store
     size_bytes: int  # its size
     # SHA-256 of its content where it is kept in large-file storage (64 hexadecimal digits), the id
     # of its Git blob where it is not (40), empty where the store has none.
     digest: str = ""
+    # What else a store says that changes when the content does, such as an ETag; may be empty.
+    mark: str = ""
 
     @property
     def is_large(self) -> bool:
@@ -43,7 +52,7 @@ class RemoteFile:
 
         Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
         """
-        with path.open("rb") as file:
+        with storage_errors(path), path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != self.size_bytes:
                 return False
             if not self.digest:
@@ -56,12 +65,36 @@ class RemoteFile:
             return digest.hexdigest() == self.digest
 
 
-# ------------------------------------------------------------------------------------------------
-# The files of a remote dataset as a table: written once by the planner, looked up by workers.
-#
-# Sorted by path, in row groups whose footers say their first and last path, so that a worker
-# reads only the groups that hold its files.
+class Store(Protocol):
+    """Files elsewhere. Threads may share it."""
 
+    def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
+        """Yield the files below a folder; none where there is no such folder."""
+
+    def find_file(self, path: str) -> RemoteFile | None:
+        """Return one file; None where there is none."""
+
+    def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
+        """Return a range of a file's bytes, cut at its end."""
+
+    def download(
+        self,
+        file: RemoteFile,
+        target: Path,
+        part: Path,
+        *,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Bring a whole file to a path that does not exist, by way of a part beside it.
+
+        Args:
+            on_bytes: Called with the number of bytes as they arrive, those found there included.
+        """
+
+
+# A listing as a table: written once by the planner, looked up by workers. It is sorted by path, in
+# row groups whose footers say their first and last path, so that a worker reads only the groups
+# that hold its files.
 
 _ROWS_PER_GROUP = 16_384
 _SCHEMA = pa.schema(

@@ -1,11 +1,11 @@
-"""Folders in stores that `fsspec` knows."""
+"""Folders in stores that `fsspec` knows, whose libraries try again themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from leconvert.support.errors import (
@@ -13,9 +13,12 @@ from leconvert.support.errors import (
     LeconvertError,
     SourceError,
     StorageError,
+    UnreadableSourceError,
     UsageError,
 )
 from leconvert.support.extras import command_for_extra
+from leconvert.transfer.store import RemoteFile
+from leconvert.workdir.fs import sync_file
 from leconvert.workdir.secrets import without_credentials
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
@@ -27,45 +30,27 @@ _MARKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
-    """One file of a store.
+class UrlStore:
+    """A folder of a store."""
 
-    Attributes:
-        size_bytes: Its size.
-        mark: What else the store says that changes when the content does; may be empty.
-    """
-
-    size_bytes: int
-    mark: str
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A folder of a store.
-
-    Attributes:
-        url: As the user wrote it, without a slash at the end and without credentials; for people.
-        fs: The file system.
-        root: The folder in it.
-    """
-
-    url: str
-    fs: Any
-    root: str
+    url: str  # as the user wrote it, without a slash at the end and without credentials
+    fs: Any  # the file system
+    root: str  # the folder in it
 
     def path(self, relative: str) -> str:
         """Return the store's path of a file."""
         return f"{self.root}/{relative}"
 
-    def list_files(self) -> dict[str, StoredFile]:
-        """Return every file below the folder by its relative path; empty where there is none."""
+    def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
+        """Yield the files below a folder, sorted; none where there is no such folder."""
         with store_errors(self.url):
             self.fs.invalidate_cache()  # what was listed before may have changed
             try:
-                found: Mapping[str, Mapping[str, Any]] = self.fs.find(self.root, detail=True)
+                found: Mapping[str, Mapping[str, Any]] = self.fs.find(
+                    self.path(folder).rstrip("/"), detail=True
+                )
             except FileNotFoundError:
-                return {}
-        files = {}
+                return
         prefix = f"{self.root}/"
         for path, seen in sorted(found.items()):
             if path.endswith("/"):
@@ -73,11 +58,61 @@ class Store:
             relative = path.removeprefix(prefix)
             if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
                 raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
-            files[relative] = StoredFile(int(seen["size"]), content_mark(seen))
-        return files
+            yield RemoteFile(relative, int(seen["size"]), mark=_content_mark(seen))
+
+    def find_file(self, path: str) -> RemoteFile | None:
+        """Return one file; None where there is none."""
+        with store_errors(self.url), suppress(FileNotFoundError):
+            found = self.fs.info(self.path(path))
+            return RemoteFile(path, int(found["size"]), mark=_content_mark(found))
+        return None
+
+    def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
+        """Return a range of a file's bytes, cut at its end."""
+        stop = min(stop, file.size_bytes)
+        if start >= stop:
+            return b""
+        with store_errors(self.url):
+            data: bytes = self.fs.cat_file(self.path(file.path), start=start, end=stop)
+        if len(data) != stop - start:
+            name = f"{self.url}/{file.path}"
+            raise UnreadableSourceError(
+                f"{name} gave {len(data)} of {stop - start} bytes from byte {start}.",
+                path=name,
+                next_step="Check that the file was uploaded whole.",
+            )
+        return data
+
+    def download(
+        self,
+        file: RemoteFile,
+        target: Path,
+        part: Path,
+        *,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Bring a whole file to a path that does not exist; its folder does.
+
+        Raises:
+            FileNotFoundError: It is gone.
+            UnreadableSourceError: It arrives with another size.
+        """
+        with store_errors(self.url):
+            self.fs.get_file(self.path(file.path), str(part))
+        size_bytes = part.stat().st_size
+        if size_bytes != file.size_bytes:
+            raise UnreadableSourceError(
+                f"{file.path} of {self.url} arrives with {size_bytes:,} bytes, "
+                f"{file.size_bytes:,} are listed.",
+                path=self.path(file.path),
+                next_step="Run the same command again.",
+            )
+        sync_file(part)  # the next call believes a file that has its name and its size
+        part.replace(target)
+        on_bytes(size_bytes)
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str) -> UrlStore:
     """Return the folder that a URL names; asks nothing yet.
 
     Raises:
@@ -105,7 +140,7 @@ def open_store(url: str) -> Store:
         raise UsageError(
             f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
         ) from error
-    return Store(shown.rstrip("/"), fs, str(root).rstrip("/"))
+    return UrlStore(shown.rstrip("/"), fs, str(root).rstrip("/"))
 
 
 @contextmanager
@@ -132,6 +167,6 @@ def _failure(url: str, error: Exception) -> StorageError:
     )
 
 
-def content_mark(found: Mapping[str, Any]) -> str:
+def _content_mark(found: Mapping[str, Any]) -> str:
     """Return what a store says of a file that changes when its content does; may be empty."""
     return ";".join(f"{key}={found[key]}" for key in _MARKS if found.get(key) is not None)

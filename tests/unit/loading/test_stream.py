@@ -110,13 +110,13 @@ def test_the_files_of_a_batch_are_opened_side_by_side(
     count = len(table.data_paths) + sum(len(camera.paths) for camera in table.cameras.values())
     assert len(LENGTHS) * (1 + len(CAMERAS)) > count > 2
     together = threading.Barrier(count)
-    opened = remote_files.RemoteFile.__init__
+    opened = remote_files.SparseFile.__init__
 
     def open_with_all(self: Any, *args: Any) -> None:
         opened(self, *args)
         together.wait(30)  # for a thread that opens each of the others
 
-    monkeypatch.setattr(remote_files.RemoteFile, "__init__", open_with_all)
+    monkeypatch.setattr(remote_files.SparseFile, "__init__", open_with_all)
     monkeypatch.setattr(frames, "_URGENT_THREADS", count)
     (batch,) = stream.batches(FRAMES)
     assert len(batch["index"]) == FRAMES

@@ -37,7 +37,7 @@ from leconvert.support.errors import (
 )
 from leconvert.testing import DatasetSpec, make_dataset, with_column
 from leconvert.testing.defects import edit_info, edit_lines, edit_table
-from leconvert.transfer.hub import Fetcher, HubRepo
+from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
@@ -412,7 +412,7 @@ def test_a_remote_file_is_read_as_a_file_and_what_was_read_is_kept(
     remote = HubRepo(REPO, repo.branches["main"], hub.endpoint)
     file = RemoteFile("a.mp4", len(content))
     with (tmp_path / "copy").open("w+b") as local:
-        copy = SparseCopy(file, Fetcher(remote), local.fileno())
+        copy = SparseCopy(file, HubStore(remote), local.fileno())
         reader = io.BufferedReader(sparse._Window(copy), buffer_size=512)
         reader.seek(-10, os.SEEK_END)
         assert reader.read() == content[-10:]

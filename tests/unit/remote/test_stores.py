@@ -65,7 +65,7 @@ def put(url: str, folder: Path) -> None:
 
 
 def names(url: str) -> list[str]:
-    return list(open_store(url).list_files())
+    return [file.path for file in open_store(url).list_files()]
 
 
 class Calls:
