@@ -74,7 +74,7 @@ from leconvert.fleet.results import (
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.remote.provenance import facts_of
 from leconvert.remote.push import PushOptions, PushReport
-from leconvert.remote.search import read_info
+from leconvert.remote.source import read_info
 from leconvert.run.conversion import (
     Control,
     Conversion,
@@ -115,7 +115,7 @@ from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.transfer.client import check_can_push
-from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.pace import Pace
 from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.activity import WorkerReporter, read_workers
@@ -540,7 +540,8 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         if not isinstance(dataset.source, HubName) or silent.is_set():
             return dataset
         try:
-            info = read_info(HubRepo(dataset.source.repo_id, dataset.source.revision or "main"))
+            repo = HubRepo(dataset.source.repo_id, dataset.source.revision or "main")
+            info = read_info(HubStore(repo, tries=1))
         except HubUnavailableError:
             silent.set()
         except LeconvertError:

@@ -75,12 +75,12 @@ class HubInputs:
             yield sources.__getitem__
             return
         waiting = threading.Event()
-        fetcher = HubStore(self._repo, should_stop=should_stop)
+        store = HubStore(self._repo, should_stop=should_stop)
 
         def fetch(file: RemoteFile, target: Path) -> None:
             part = part_in(self._slot.files_dir, file.path)
             part.parent.mkdir(exist_ok=True)
-            fetcher.download(file, target, part)
+            store.download(file, target, part)
             _check_same_index(self._tree, file.path, target)
 
         with (

@@ -7,9 +7,8 @@ import shlex
 import shutil
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,14 @@ from leconvert.remote.sparse_snapshot import (
 )
 from leconvert.support.errors import (
     HubError,
-    InterruptedRunError,
     SourceError,
     StorageError,
     TargetError,
     WorkDirError,
 )
-from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import hub_errors, make_api
+from leconvert.transfer.download import download_all
 from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.scratch import limit_too_small
 from leconvert.transfer.store import RemoteFile, files_of, read_all
@@ -93,7 +92,7 @@ def find_converted(
     if to not in [ref.name for ref in refs.tags]:
         return None
     found = resolve_revision(repo_id, to, endpoint=endpoint)
-    info = _read_info(found.repo, HubStore(found.repo))
+    info = read_info(HubStore(found.repo))
     if unreadable(info, repo_id) or info["codebase_version"] != to:
         return None
     return None if source is not None and _came_after(source, found, info) else found
@@ -104,7 +103,7 @@ def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) 
 
     An older LeRobot goes on recording, pushes to ``main`` and moves the tag of its own version.
     """
-    own = _read_info(source.repo, HubStore(source.repo))
+    own = read_info(HubStore(source.repo))
     totals = ("total_episodes", "total_frames")
     if [own.get(name) for name in totals] == [info.get(name) for name in totals]:
         return False
@@ -122,20 +121,17 @@ def _default_revision(tags: list[str], to: str) -> str:
     return next(name for name in wanted if name in (*tags, _MAIN))
 
 
-def _read_info(repo: HubRepo, fetcher: HubStore) -> dict[str, Any]:
-    """Return a dataset's ``info.json``; empty where there is no dataset."""
-    file = repo.find_file(INFO_PATH)
-    if file is None:
-        return {}
-    try:
-        info = json.loads(fetcher.read(file, 0, file.size_bytes))
-    except ValueError:
-        return {}
-    return info if isinstance(info, dict) else {}
+def read_info(store: HubStore) -> dict[str, Any]:
+    """Return ``meta/info.json`` by one request; empty where there is no dataset."""
+    with suppress(ValueError):
+        info = json.loads(store.read_whole(INFO_PATH) or b"")
+        if isinstance(info, dict):
+            return info
+    return {}
 
 
 def check_convertible(
-    found: Resolved, fetcher: HubStore, *, also_v3: bool = False, is_whole: bool = True
+    found: Resolved, store: HubStore, *, also_v3: bool = False, is_whole: bool = True
 ) -> None:
     """Refuse what is no v2.x dataset, before anything else is fetched.
 
@@ -144,7 +140,7 @@ def check_convertible(
         is_whole: Whether all of it is fetched.
     """
     repo, revision = found.repo, found.revision
-    info = _read_info(repo, fetcher)
+    info = read_info(store)
     if not isinstance(info.get("codebase_version"), str):
         raise SourceError(
             f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
@@ -405,15 +401,15 @@ def fetch_sparse(
         return FetchedSource(folder, HubOrigin(origin))
     else:
         found = found or resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
-        fetcher = HubStore(found.repo, should_stop=stop.is_set)
-        check_convertible(found, fetcher, also_v3=also_v3, is_whole=False)
+        store = HubStore(found.repo, should_stop=stop.is_set)
+        check_convertible(found, store, also_v3=also_v3, is_whole=False)
         progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
         with planner_lock(WorkDir(work_dir)):
             made = make_sparse_snapshot(
                 work_dir,
                 found.repo,
                 found.revision,
-                fetcher,
+                store,
                 for_copies=for_copies,
                 progress=progress,
             )
@@ -444,11 +440,6 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
 # A whole dataset from the Hub into a folder that appears when it is complete.
 
 
-_THREADS = 8
-_GRACE_SECONDS = 2.0
-_FILES_AT_A_TIME = 4096
-
-
 def download_dataset(
     repo: HubRepo,
     revision: str,
@@ -465,7 +456,6 @@ def download_dataset(
     there, checked by hash. Interrupted, the same call goes on; files that another commit shares
     with what had arrived are kept, the others go. Files in the client's cache are copied.
     """
-    stop = stop or threading.Event()
     listed = read_all(repo.list_files()) if listed is None else listed
     size_bytes = sum(listed.column("size_bytes").to_pylist())
     origin = Origin(repo.repo_id, revision, repo.commit)
@@ -476,82 +466,29 @@ def download_dataset(
                     f"{target} exists already and is not overwritten.", path=str(target)
                 )
             if known_origin(target) == origin and all(
-                _is_right(file, target / file.path) for file in files_of(listed)
+                _is_right(file, target) for file in files_of(listed)
             ):
                 return origin
             arriving.take_back()
         arriving.keep({file.path for file in files_of(listed)})
         _check_space(arriving, repo, size_bytes)
-        failed = threading.Event()
-
-        def should_stop() -> bool:
-            return stop.is_set() or failed.is_set()
-
-        fetcher = HubStore(repo, should_stop=should_stop)
-        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
-        with progress.stage("fetch", size_bytes, "B") as stage:
-            files = files_of(listed)
-            running: list[Future[None]] = []
-            try:
-                while block := list(islice(files, _FILES_AT_A_TIME)):
-                    running = [
-                        pool.submit(_bring, repo, fetcher, file, arriving, stage) for file in block
-                    ]
-                    for each in running:
-                        each.result()
-            except BaseException:
-                failed.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                # A thread that waits for an answer may wait for minutes. What it then gets it does
-                # not write: it looks first whether it shall stop.
-                wait(running, timeout=_GRACE_SECONDS)
-                raise
-            pool.shutdown()
-        if stop.is_set():
-            raise InterruptedRunError(
-                f"{target} is not complete yet.", next_step="Run the same command again to go on."
-            )
+        download_all(
+            lambda should_stop: HubStore(repo, should_stop=should_stop),
+            files_of(listed),
+            arriving,
+            is_here=lambda file: _is_right(file, arriving.tree),
+            size_bytes=size_bytes,
+            stop=stop or threading.Event(),
+            progress=progress,
+        )
         (arriving.tree / NOTES).mkdir(parents=True, exist_ok=True)
         write_origin(arriving.tree / NOTES, origin, run_id="-")
         arriving.finish()
     return origin
 
 
-def _bring(
-    repo: HubRepo, fetcher: HubStore, file: RemoteFile, arriving: Incoming, stage: Stage
-) -> None:
-    target, part = arriving.tree / file.path, arriving.part(file.path)
-    if _is_right(file, target):
-        stage.advance(file.size_bytes)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    cached = cached_file(repo, file.path)
-    if cached is not None:
-        shutil.copyfile(cached, part)
-        if file.is_content_of(part):
-            part.replace(target)
-            stage.advance(file.size_bytes)
-            return
-        part.unlink()
-    fetcher.download(file, target, part, on_bytes=stage.advance)
-
-
-def cached_file(repo: HubRepo, path: str) -> Path | None:
-    """Return a file of the client's cache; None where it has none."""
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    found = try_to_load_from_cache(
-        repo.repo_id,
-        path,
-        cache_dir=constants.HF_HUB_CACHE,
-        revision=repo.commit,
-        repo_type="dataset",
-    )
-    return Path(found) if isinstance(found, str) else None
-
-
-def _is_right(file: RemoteFile, path: Path) -> bool:
+def _is_right(file: RemoteFile, tree: Path) -> bool:
+    path = tree / file.path
     return path.is_file() and file.is_content_of(path)
 
 

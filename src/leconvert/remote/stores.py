@@ -15,7 +15,6 @@ from leconvert.dataset.check.dataset import checked_result
 from leconvert.dataset.files import UPLOAD_CLAIM, UPLOAD_MARKER, published_files
 from leconvert.support.errors import (
     InterruptedRunError,
-    SourceChangedError,
     StorageError,
     TargetError,
     UnreadableSourceError,
@@ -24,11 +23,12 @@ from leconvert.support.errors import (
 )
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.support.text import count, first_few
+from leconvert.support.text import count
+from leconvert.transfer.download import download_all
 from leconvert.transfer.store import RemoteFile
-from leconvert.transfer.urls import UrlStore, open_store, store_errors
+from leconvert.transfer.urls import UrlStore, changed_meanwhile, open_store, store_errors
 from leconvert.workdir.fs import is_there, write_durably
-from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
+from leconvert.workdir.incoming import incoming, not_fetched_from
 from leconvert.workdir.records import encode_record, read_record
 
 __all__ = ["UploadReport", "download_tree", "read_notes", "upload_tree"]
@@ -39,7 +39,6 @@ __all__ = ["UploadReport", "download_tree", "read_notes", "upload_tree"]
 
 
 _THREADS = 8
-_CHANGES_SHOWN = 20
 _RECORDS = ".cache/leconvert/"
 _NOTES = f"{_RECORDS}mirror.json"
 _KIND, _VERSION = "mirror", 2
@@ -79,7 +78,6 @@ def download_tree(
         StorageError: The store or the disk fails.
         InterruptedRunError: ``stop`` was set.
     """
-    stop = stop or threading.Event()
     store = open_store(url)
     _check_fetched_from(store.url, target)
     listed = _listed(store)
@@ -100,22 +98,15 @@ def download_tree(
         same = _same_as_then(arriving.tree, store.url, listed)
         arriving.keep(same)
         _note(arriving.tree, store.url, listed)
-        with progress.stage("fetch", sum(f.size_bytes for f in listed.values()), "B") as stage:
-
-            def bring(relative: str) -> None:
-                if not stop.is_set():
-                    if relative not in same:
-                        _bring(store, listed[relative], arriving)
-                    stage.advance(listed[relative].size_bytes)
-
-            for _ in parallel_map(bring, [(name,) for name in listed], Spread(threads=_THREADS)):
-                pass
-        if stop.is_set():
-            raise InterruptedRunError(
-                f"{store.url} is not here completely yet.",
-                path=str(arriving.folder),
-                next_step="Run the same command again to go on.",
-            )
+        download_all(
+            lambda _: store,
+            listed.values(),
+            arriving,
+            is_here=lambda file: file.path in same,
+            size_bytes=sum(file.size_bytes for file in listed.values()),
+            stop=stop or threading.Event(),
+            progress=progress,
+        )
         _check_same(store.url, listed, _listed(store))
         arriving.finish()
     return target
@@ -174,15 +165,6 @@ def _note(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> None:
     write_durably(notes, encode_record(_KIND, _VERSION, "-", fields))
 
 
-def _bring(store: UrlStore, file: RemoteFile, arriving: Incoming) -> None:
-    target = arriving.tree / file.path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        store.download(file, target, arriving.part(file.path))
-    except FileNotFoundError as error:
-        raise _changed(store.url, [f"{file.path}: it is gone"]) from error
-
-
 def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, RemoteFile]) -> None:
     changes = [
         f"{name}: {'it is gone' if name not in now else 'it is new or changed'}"
@@ -190,16 +172,7 @@ def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, Re
         if before.get(name) != now.get(name)
     ]
     if changes:
-        raise _changed(url, changes)
-
-
-def _changed(url: str, changes: list[str]) -> SourceChangedError:
-    return SourceChangedError(
-        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
-        path=url,
-        details=first_few(changes, _CHANGES_SHOWN),
-        next_step="Run the same command again when nobody writes there; it fetches what changed.",
-    )
+        raise changed_meanwhile(url, changes)
 
 
 # ------------------------------------------------------------------------------------------------

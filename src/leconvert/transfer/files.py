@@ -93,7 +93,7 @@ class SparseFile(OpenFile):
         os.ftruncate(self._descriptor, size_bytes)
         self._memory = mmap.mmap(self._descriptor, max(size_bytes, 1))
         self._lock = threading.Lock()
-        self._present = _Spans()
+        self._present = Spans()
         self._users: dict[tuple[int, int], int] = {}
         self._fetched_bytes = 0
         # By process id, so that the name also holds in a thread of another name space of files.
@@ -136,7 +136,7 @@ class SparseFile(OpenFile):
     def _rounded(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return what is fetched for ranges: whole blocks of the cache, neighbours joined."""
         unit = 1 if self._cache is None else BLOCK_BYTES
-        wanted = _Spans()
+        wanted = Spans()
         for start, stop in spans:
             end = min(-(-stop // unit) * unit, self.size_bytes)
             if start < end:
@@ -163,7 +163,7 @@ class SparseFile(OpenFile):
     def _place_cached(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Put what the cache has of whole blocks into its place; return the ranges it lacks."""
         assert self._cache is not None
-        lacking = _Spans()
+        lacking = Spans()
         for first in range(start, stop, BLOCK_BYTES):
             last = min(first + BLOCK_BYTES, self.size_bytes)
             data = self._cache.read(self._key, first // BLOCK_BYTES, last - first)
@@ -180,7 +180,7 @@ class SparseFile(OpenFile):
 
     def _unused_pages(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the whole pages of a range that nobody needs."""
-        needed = _Spans()
+        needed = Spans()
         for held_start, held_stop in self._users:
             if held_start < stop and start < held_stop:
                 needed.add(held_start, held_stop)
@@ -332,7 +332,7 @@ class Files:
         return self._store[1]
 
 
-class _Spans:
+class Spans:
     """A set of bytes as disjoint ascending ranges."""
 
     def __init__(self) -> None:
@@ -342,6 +342,7 @@ class _Spans:
         return iter(self._spans)
 
     def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the parts of a range that are not in the set."""
         gaps = []
         for first, last in self._spans[max(0, bisect_right(self._spans, (start,)) - 1) :]:
             if first >= stop or start >= stop:
@@ -354,11 +355,13 @@ class _Spans:
         return gaps
 
     def add(self, start: int, stop: int) -> None:
+        """Put a range into the set."""
         touching = [span for span in self._spans if span[0] <= stop and start <= span[1]]
         merged = (min([start, *(a for a, _ in touching)]), max([stop, *(b for _, b in touching)]))
         self._spans = sorted([span for span in self._spans if span not in touching] + [merged])
 
     def remove(self, start: int, stop: int) -> None:
+        """Take a range out of the set."""
         rest = []
         for first, last in self._spans:
             if first < min(start, last):

@@ -237,6 +237,25 @@ class HubStore:
             self._try(file, lambda: (start + len(found), stop), take)
         return bytes(found[: max(stop - start, 0)])
 
+    def read_whole(self, path: str) -> bytes | None:
+        """Return a small file whose size is not known, by one request; None where there is none."""
+        from huggingface_hub.errors import EntryNotFoundError
+
+        found = bytearray()
+
+        def take(chunks: Iterator[bytes]) -> None:
+            found.clear()
+            for chunk in chunks:
+                found.extend(chunk)
+
+        try:
+            self._try(RemoteFile(path, 0), lambda: (0, None), take)
+        except HubError as error:
+            if isinstance(error.__cause__, EntryNotFoundError):
+                return None
+            raise
+        return bytes(found)
+
     def download(
         self,
         file: RemoteFile,

@@ -11,6 +11,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import batched
 from pathlib import Path
 from typing import Protocol
 
@@ -105,7 +106,7 @@ _SCHEMA = pa.schema(
 def read_all(files: Iterable[RemoteFile]) -> pa.Table:
     """Return a listing as a table sorted by path, some 100 bytes a file."""
     batches = []
-    for block in _blocks(files):
+    for block in batched(files, _ROWS_PER_GROUP):
         columns = [
             [file.path for file in block],
             [file.size_bytes for file in block],
@@ -153,14 +154,3 @@ class Listing:
                     remote = RemoteFile(row["path"], row["size_bytes"], row["digest"])
                     found[remote.path] = remote, row["whole"]
         return [found[path] for path in paths]
-
-
-def _blocks(files: Iterable[RemoteFile]) -> Iterator[list[RemoteFile]]:
-    block: list[RemoteFile] = []
-    for file in files:
-        block.append(file)
-        if len(block) == _ROWS_PER_GROUP:
-            yield block
-            block = []
-    if block:
-        yield block

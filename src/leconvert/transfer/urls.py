@@ -11,16 +11,19 @@ from typing import Any
 from leconvert.support.errors import (
     InstallationError,
     LeconvertError,
+    SourceChangedError,
     SourceError,
     StorageError,
     UnreadableSourceError,
     UsageError,
 )
 from leconvert.support.extras import command_for_extra
+from leconvert.support.text import count, first_few
 from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.fs import sync_file
 from leconvert.workdir.secrets import without_credentials
 
+_CHANGES_SHOWN = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 # What stores say of a file that changes when its content does.
 _MARKS = (
@@ -94,11 +97,14 @@ class UrlStore:
         """Bring a whole file to a path that does not exist; its folder does.
 
         Raises:
-            FileNotFoundError: It is gone.
+            SourceChangedError: It is gone.
             UnreadableSourceError: It arrives with another size.
         """
         with store_errors(self.url):
-            self.fs.get_file(self.path(file.path), str(part))
+            try:
+                self.fs.get_file(self.path(file.path), str(part))
+            except FileNotFoundError as error:
+                raise changed_meanwhile(self.url, [f"{file.path}: it is gone"]) from error
         size_bytes = part.stat().st_size
         if size_bytes != file.size_bytes:
             raise UnreadableSourceError(
@@ -170,3 +176,13 @@ def _failure(url: str, error: Exception) -> StorageError:
 def _content_mark(found: Mapping[str, Any]) -> str:
     """Return what a store says of a file that changes when its content does; may be empty."""
     return ";".join(f"{key}={found[key]}" for key in _MARKS if found.get(key) is not None)
+
+
+def changed_meanwhile(url: str, changes: list[str]) -> SourceChangedError:
+    """Return the error for files that changed while they were fetched."""
+    return SourceChangedError(
+        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
+        path=url,
+        details=first_few(changes, _CHANGES_SHOWN),
+        next_step="Run the same command again when nobody writes there; it fetches what changed.",
+    )

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leconvert.support.errors import UnreadableSourceError, UsageError
-from leconvert.transfer.files import OpenFile, SparseFile, _Spans, files_at
+from leconvert.transfer.files import OpenFile, Spans, SparseFile, files_at
 from leconvert.transfer.store import RemoteFile
 from leconvert.transfer.urls import UrlStore
 
@@ -112,7 +112,7 @@ def test_a_file_that_gives_too_little_is_an_error(system: CountingSystem) -> Non
 def test_spans_are_a_set_of_bytes(
     steps: list[tuple[bool, int, int]], asked: tuple[int, int]
 ) -> None:
-    spans = _Spans()
+    spans = Spans()
     held: set[int] = set()
     for is_added, one, other in steps:
         start, stop = sorted((one, other))
