@@ -213,7 +213,8 @@ def bench_push(episodes: int, layout: str, folder: Path) -> dict[str, Any]:  # n
     """Plan a push of a migration: both listings, what the Hub copies, and every commit's share."""
     from huggingface_hub import CommitOperationCopy
 
-    from leconvert.remote.push_plan import Owned, RemoteFile, plan_push
+    from leconvert.remote.push_plan import Owned, plan_push
+    from leconvert.transfer.store import RemoteFile
 
     streams = ["data", *(f"videos/observation.images.{n}" for n in range(CAMERAS))]
     names = _OVERLAID if layout == OVERLAY else v3.USUAL_NAMES
@@ -223,7 +224,7 @@ def bench_push(episodes: int, layout: str, folder: Path) -> dict[str, Any]:  # n
     digests: dict[str, str] = {}
     for number, (stream, episode) in enumerate(product(streams, range(episodes))):
         old, new = _OVERLAID.path(stream, episode), names.path(stream, episode)
-        remote[old] = RemoteFile(2_000_000, f"{number:064x}", f"{number:040x}")
+        remote[old] = RemoteFile(old, 2_000_000, f"{number:064x}")
         sizes[new], digests[new] = 2_000_000, f"{number:064x}"
     same = sizes.keys() & remote.keys()
     cameras = {f"observation.images.{n}": {"dtype": "video"} for n in range(CAMERAS)}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from leconvert.model.selection import EpisodeSelection, FrameInterval
     from leconvert.model.values import LayoutOptions
     from leconvert.remote.push import PushOptions, PushReport, push
-    from leconvert.remote.scratch import ScratchOptions
     from leconvert.run.conversion import (
         Conversion,
         LeaseOptions,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport, verify_pair
     from leconvert.run.repairing import RepairReport
     from leconvert.support.errors import LeconvertError
+    from leconvert.transfer.scratch import ScratchOptions
 
 __all__ = [
     "Conversion",
@@ -81,7 +81,7 @@ _HOME = {
     "PushReport": "leconvert.remote.push",
     "RepairOptions": "leconvert.model.repairs",
     "RepairReport": "leconvert.run.repairing",
-    "ScratchOptions": "leconvert.remote.scratch",
+    "ScratchOptions": "leconvert.transfer.scratch",
     "SplitPart": "leconvert.api",
     "VerificationReport": "leconvert.run.proof",
     "WorkerOptions": "leconvert.run.conversion",

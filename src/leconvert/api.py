@@ -22,7 +22,6 @@ from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.model.values import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
-from leconvert.remote.scratch import ScratchOptions
 from leconvert.run.appending import former_episodes
 from leconvert.run.conversion import (
     Control,
@@ -77,6 +76,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few
+from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
@@ -556,7 +556,7 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
     if not push.dry_run:
-        from leconvert.remote.client import check_can_push
+        from leconvert.transfer.client import check_can_push
 
         check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
 
@@ -594,8 +594,8 @@ def _push_migrated(
     on_hub: Mapping[str, str],
     control: Control,
 ) -> PushReport:
-    from leconvert.remote.pace import wait_for_hub
     from leconvert.remote.push import push
+    from leconvert.transfer.pace import wait_for_hub
 
     pause = partial(wait_for_hub, control.stop)
     try:

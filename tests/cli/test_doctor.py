@@ -110,7 +110,7 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
 def test_what_does_not_load_is_lacking_and_stops_nothing(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "leconvert.remote.client", None)
+    monkeypatch.setitem(sys.modules, "leconvert.transfer.client", None)
 
     def broken() -> None:
         raise ImportError("libavcodec.so.61: cannot open shared object file")
@@ -118,7 +118,7 @@ def test_what_does_not_load_is_lacking_and_stops_nothing(
     monkeypatch.setattr("leconvert.media.pyav.carried_ffmpeg", broken)
     seen = found()
     assert seen.lacks == ("PyAV does not load: libavcodec.so.61: cannot open shared object file.",)
-    assert "leconvert.remote.client" in seen.hub["trouble"]
+    assert "leconvert.transfer.client" in seen.hub["trouble"]
     assert seen.as_record()["ok"] is False
 
 

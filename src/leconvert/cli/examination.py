@@ -436,7 +436,7 @@ def _machine() -> dict[str, Any]:
 
 def _hub() -> dict[str, Any]:
     try:
-        from leconvert.remote.client import hub_access
+        from leconvert.transfer.client import hub_access
 
         return asdict(hub_access())
     except Exception as error:  # noqa: BLE001 - whatever a broken package raises when it is imported

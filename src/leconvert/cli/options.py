@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from leconvert.model.values import LayoutOptions
     from leconvert.remote.provenance import Origin
     from leconvert.remote.push import PushOptions
-    from leconvert.remote.scratch import ScratchOptions
     from leconvert.run.conversion import (
         Control,
         Conversion,
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     )
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
     from leconvert.run.engines.slurm import Site
+    from leconvert.transfer.scratch import ScratchOptions
 
 __all__ = [
     "add_added_options",
@@ -385,7 +385,7 @@ def add_scratch_options(parser: argparse.ArgumentParser) -> None:
 
 def scratch_options(options: argparse.Namespace) -> ScratchOptions:
     """Return what `add_scratch_options` declared."""
-    from leconvert.remote.scratch import ScratchOptions
+    from leconvert.transfer.scratch import ScratchOptions
 
     return filled(ScratchOptions, options)
 

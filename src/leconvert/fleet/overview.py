@@ -35,9 +35,6 @@ from leconvert.fleet.work import (
 )
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
-from leconvert.remote.fetch import HubRepo
-from leconvert.remote.pace import read_pause
-from leconvert.remote.scratch import ScratchOptions
 from leconvert.remote.search import glance_at
 from leconvert.remote.source import Resolved
 from leconvert.report.status import Progressed, RateWindow
@@ -56,6 +53,9 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
+from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.pace import read_pause
+from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import is_there, make_durably, replace_record

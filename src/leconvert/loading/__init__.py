@@ -9,7 +9,7 @@
 torch is needed, torchcodec wanted: the extra ``probe``. Nothing of it is imported before one of
 the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`, `StreamLoader`,
 `StreamFacts`, `UnreadableFrame`, `group_episodes_by_files` and `partition_episodes` are for
-everybody, the other names for the probe, resampling and stores.
+everybody, the other names for the probe and resampling.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         open_decoder,
         torchcodec_trouble,
     )
-    from leconvert.loading.files import Files, OpenFile, content_mark, files_at
     from leconvert.loading.loader import StreamLoader
     from leconvert.loading.metadata import (
         PAD_SUFFIX,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         UnreadableFrame,
     )
     from leconvert.loading.tensors import StreamFacts, keep_freed_memory
+    from leconvert.transfer.files import Files, OpenFile, files_at
 
 __all__ = [
     "PAD_SUFFIX",
@@ -89,10 +89,9 @@ _NAMES = {
         "open_decoder",
         "torchcodec_trouble",
     ),
-    "files": (
+    "leconvert.transfer.files": (
         "Files",
         "OpenFile",
-        "content_mark",
         "files_at",
     ),
     "loader": ("StreamLoader",),

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.scratch import ScratchOptions
 from leconvert.run.engines import Engine, check_engine
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.run import exchanged_place

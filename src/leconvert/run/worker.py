@@ -64,7 +64,7 @@ Files = Callable[[int], str]
 
 
 class Inputs(Protocol):
-    """Provides source files that are not on this machine; see `leconvert.remote.scratch`."""
+    """Provides source files that are not on this machine; see `leconvert.remote.inputs`."""
 
     def files(
         self, sources: Sequence[str], should_stop: Callable[[], bool]

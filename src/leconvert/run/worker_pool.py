@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from leconvert.model.values import DATA_STREAM, MEBIBYTE, camera_of
-from leconvert.remote.scratch import ScratchOptions, hold_slot
 from leconvert.run.conversion import Control, Conversion, LeaseOptions, WorkerOptions
 from leconvert.run.engines import Engine
 from leconvert.run.engines.local import LocalEngine
@@ -23,13 +22,14 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
+from leconvert.transfer.scratch import ScratchOptions, hold_slot
 from leconvert.workdir.activity import WorkerRecord, WorkerReporter, read_workers
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import Manifest, OpenedRun
 
 if TYPE_CHECKING:
-    from leconvert.remote.scratch import HubInputs
+    from leconvert.remote.inputs import HubInputs
 
 __all__ = [
     "WorkerPool",
@@ -123,7 +123,7 @@ class WorkerPool:
         if manifest.outline is None:
             yield None
             return
-        from leconvert.remote.scratch import HubInputs
+        from leconvert.remote.inputs import HubInputs
 
         with hold_slot(self._scratch, manifest.run_id) as slot:
             yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)

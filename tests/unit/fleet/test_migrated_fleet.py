@@ -26,10 +26,10 @@ from leconvert.fleet import FleetStatus, Policy, PolicyRule
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.remote.push import PushOptions
-from leconvert.remote.scratch import ScratchOptions
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset
 from leconvert.testing import with_column as column
+from leconvert.transfer.scratch import ScratchOptions
 
 LAYOUTS = ("episode-files", "overlay")
 NAMES = ("tester/pick", "tester/place")

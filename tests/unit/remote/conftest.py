@@ -13,12 +13,12 @@ from tests.hub import StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.remote import scratch
 from leconvert.remote import sparse_snapshot as sparse
 from leconvert.remote.provenance import read_provenance, write_provenance
 from leconvert.remote.push import PushOptions, PushReport, push
 from leconvert.support.progress import NO_PROGRESS
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer import scratch
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 

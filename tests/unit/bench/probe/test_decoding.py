@@ -29,10 +29,10 @@ from leconvert.bench.probe.limit import (
 )
 from leconvert.dataset.formats import Slices
 from leconvert.loading import decoders
-from leconvert.loading.files import RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.support.errors import ProbeError
 from leconvert.testing.encode import encode_clip
+from leconvert.transfer.files import SparseFile, files_at
 
 
 def test_whole_calls_count_until_the_time_is_over() -> None:
@@ -136,9 +136,9 @@ def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
     for module in (environment, verdicts):
         monkeypatch.setattr(module, "PACKETS_LOOKED_AT", 12)
     fetched: list[int] = []
-    fetch = RemoteFile._fetch
+    fetch = SparseFile._fetch
     monkeypatch.setattr(
-        RemoteFile, "_fetch", lambda *call: fetched.append(call[2] - call[1]) or fetch(*call)
+        SparseFile, "_fetch", lambda *call: fetched.append(call[2] - call[1]) or fetch(*call)
     )
     local = files_at(several_files)
     meta = load_meta(local)

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from huggingface_hub.utils import httpx
 from tests.hub import Fault, StandIn
 
-from leconvert.remote.fetch import Body, Fetcher, HubRepo, RemoteFile
 from leconvert.support.errors import (
     HubAccessError,
     HubError,
@@ -23,6 +23,8 @@ from leconvert.support.errors import (
     StorageError,
     UnreadableSourceError,
 )
+from leconvert.transfer.hub import Body, HubRepo, HubStore, list_files
+from leconvert.transfer.store import RemoteFile
 
 REPO = "tester/arm"
 CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks
@@ -72,7 +74,7 @@ def test_a_file_arrives_whole(
     repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path, name: str
 ) -> None:
     arrived: list[int] = []
-    Fetcher(repo).download(
+    HubStore(repo).download(
         files[name], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
     )
     assert (tmp_path / "it").read_bytes() == {"a.mp4": CLIP, "README.md": NOTE}[name]
@@ -85,7 +87,7 @@ def test_a_body_that_breaks_off_goes_on_where_it_stopped(
 ) -> None:
     first = 1 << 20
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=first + 5))
-    Fetcher(repo, pause=Paused()).download(
+    HubStore(repo, pause=Paused()).download(
         files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
     )
     assert (tmp_path / "it").read_bytes() == CLIP
@@ -100,13 +102,13 @@ def test_an_interrupted_download_is_finished_by_the_next(
     target = tmp_path / "it"
     arrived: list[int] = []
     with pytest.raises(InterruptedRunError):
-        Fetcher(repo, should_stop=lambda: bool(arrived)).download(
+        HubStore(repo, should_stop=lambda: bool(arrived)).download(
             files["a.mp4"], target, part_of(target), on_bytes=arrived.append
         )
     assert not target.exists()
     left = part_of(target).stat().st_size
     assert left == arrived[0] > 0
-    Fetcher(repo).download(files["a.mp4"], target, part_of(target))
+    HubStore(repo).download(files["a.mp4"], target, part_of(target))
     assert target.read_bytes() == CLIP
     assert ranges(hub)[-1] == (206, len(CLIP) - left)
 
@@ -120,7 +122,7 @@ def test_wrong_bytes_are_thrown_away_and_fetched_again(
     mend = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP))
     hub.break_requests(Fault("none", path="/resolve/"), mend)
     arrived: list[int] = []
-    Fetcher(repo).download(
+    HubStore(repo).download(
         files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
     )
     assert (tmp_path / "it").read_bytes() == CLIP
@@ -141,7 +143,7 @@ def test_bytes_that_stay_wrong_are_an_error(
     if len(wrong) > len(CLIP):  # the stand-in sends no more than it lists, so less is expected
         file = RemoteFile(file.path, file.size_bytes - 4, file.digest)
     with pytest.raises(UnreadableSourceError, match="arrives with other content"):
-        Fetcher(repo).download(file, tmp_path / "it", part_of(tmp_path / "it"))
+        HubStore(repo).download(file, tmp_path / "it", part_of(tmp_path / "it"))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 
 
@@ -150,7 +152,7 @@ def test_a_part_that_is_no_part_of_the_file_is_thrown_away(
 ) -> None:
     target = tmp_path / "it"
     part_of(target).write_bytes(b"of another commit")
-    Fetcher(repo).download(files["a.mp4"], target, part_of(target))
+    HubStore(repo).download(files["a.mp4"], target, part_of(target))
     assert target.read_bytes() == CLIP
 
 
@@ -166,7 +168,7 @@ def test_what_counts_is_what_lies_on_the_disk(
             with part_of(it).open("r+b") as part:
                 part.write(b"damage")
 
-    Fetcher(repo).download(files["a.mp4"], it, part_of(it), on_bytes=damage)
+    HubStore(repo).download(files["a.mp4"], it, part_of(it), on_bytes=damage)
     assert it.read_bytes() == CLIP
     assert ranges(hub) == [(200, len(CLIP))] * 2
     assert sum(arrived) == len(CLIP)
@@ -178,7 +180,7 @@ def test_a_hub_that_asks_to_wait_is_given_the_time(
     paused = Paused()
     busy = Fault("status", path="/resolve/", status=429, headers={"Retry-After": "7"})
     hub.break_requests(busy, Fault("status", path="/resolve/", status=503))
-    Fetcher(repo, pause=paused).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
+    HubStore(repo, pause=paused).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
     assert [status for status, _ in ranges(hub)] == [429, 503, 200]
     assert 7 + 1 <= sum(paused.seconds) <= 7 + 2, "as asked, then half to all of two seconds"
 
@@ -189,7 +191,7 @@ def test_a_hub_that_stays_silent_is_given_up(
     hub.break_requests(Fault("drop_before", path="/resolve/", times=None))
     paused = Paused()
     with pytest.raises(HubError, match=f"The Hub did not answer about {REPO}"):
-        Fetcher(repo, pause=paused, tries=4).download(
+        HubStore(repo, pause=paused, tries=4).download(
             files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
         )
     assert len(ranges(hub)) == 4
@@ -202,7 +204,7 @@ def test_a_request_to_stop_ends_the_waiting(
     hub.break_requests(Fault("status", path="/resolve/", status=503, times=None))
     paused = Paused()
     with pytest.raises(InterruptedRunError):
-        Fetcher(repo, pause=paused, should_stop=lambda: bool(paused.seconds)).read(
+        HubStore(repo, pause=paused, should_stop=lambda: bool(paused.seconds)).read(
             files["a.mp4"], 0, 10
         )
     assert len(paused.seconds) == 1
@@ -218,7 +220,7 @@ def test_what_will_not_change_is_not_tried_again(
 ) -> None:
     hub.break_requests(Fault("status", path="/resolve/", status=status))
     with pytest.raises(error):
-        Fetcher(repo).read(files["a.mp4"], 0, 10)
+        HubStore(repo).read(files["a.mp4"], 0, 10)
     assert len(ranges(hub)) == 1
 
 
@@ -228,7 +230,7 @@ def test_what_will_not_change_is_not_tried_again(
 def test_a_range_is_read(
     repo: HubRepo, files: dict[str, RemoteFile], start: int, stop: int
 ) -> None:
-    assert Fetcher(repo).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+    assert HubStore(repo).read(files["a.mp4"], start, stop) == CLIP[start:stop]
 
 
 def test_a_range_that_breaks_off_goes_on(
@@ -236,7 +238,7 @@ def test_a_range_that_breaks_off_goes_on(
 ) -> None:
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=1 << 20))
     start, stop = 100, 2_000_000
-    assert Fetcher(repo, pause=Paused()).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+    assert HubStore(repo, pause=Paused()).read(files["a.mp4"], start, stop) == CLIP[start:stop]
 
 
 # --- answers that a proxy or a broken store gives ---------------------------------------------
@@ -247,6 +249,7 @@ class Answers:
 
     def __init__(self, repo: HubRepo, *bodies: tuple[int, bytes]) -> None:
         self.repo_id, self.commit, self.name = repo.repo_id, repo.commit, repo.name
+        self.kind = repo.kind
         self.asked: list[tuple[int, int | None]] = []
         self._bodies = list(bodies)
 
@@ -258,8 +261,8 @@ class Answers:
         yield Body(first, iter(pieces))
 
 
-def fetcher_of(answers: Answers, **options: object) -> Fetcher:
-    return Fetcher(answers, pause=Paused(), **options)  # type: ignore[arg-type]
+def fetcher_of(answers: Answers, **options: object) -> HubStore:
+    return HubStore(answers, pause=Paused(), **options)  # type: ignore[arg-type]
 
 
 def test_a_store_that_answers_with_more_than_was_asked_is_cut_to_it(repo: HubRepo) -> None:
@@ -322,7 +325,7 @@ def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
 
     monkeypatch.setattr(Path, "open", on_the_disk)
     with pytest.raises(StorageError, match="the server does not answer") as caught:
-        Fetcher(repo).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
+        HubStore(repo).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
     assert caught.value.path == str(part_of(tmp_path / "it"))
 
 
@@ -342,7 +345,7 @@ def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
     transport = httpx.MockTransport(answer)
     monkeypatch.setattr(huggingface_hub, "get_session", lambda: httpx.Client(transport=transport))
     with pytest.raises(HubError, match="a part of a file without its place in it"):
-        Fetcher(repo, pause=Paused(), tries=2).read(files["a.mp4"], 10, 20)
+        HubStore(repo, pause=Paused(), tries=2).read(files["a.mp4"], 10, 20)
     assert asked == ["bytes=10-19"] * 2
 
 
@@ -351,8 +354,9 @@ def test_a_name_that_leads_outside_is_refused(repo: HubRepo, path: str) -> None:
     from huggingface_hub.hf_api import RepoFile
 
     entry = RepoFile(path=path, size=1, oid="0" * 40)
+    api = SimpleNamespace(list_repo_tree=lambda *_, **__: [entry])
     with pytest.raises(SourceError, match="has a file with the name"):
-        repo._file(entry)
+        list(list_files(api, repo))  # type: ignore[arg-type]
 
 
 def test_a_file_that_a_commit_does_not_have_is_not_found(repo: HubRepo) -> None:

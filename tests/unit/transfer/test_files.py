@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leconvert.loading.files import OpenFile, RemoteFile, _Spans, files_at
 from leconvert.support.errors import UnreadableSourceError, UsageError
+from leconvert.transfer.files import OpenFile, Spans, SparseFile, files_at
+from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.urls import UrlStore
 
 SIZE = 100_000
 
@@ -25,9 +27,6 @@ class CountingSystem:
         self.content = np.random.default_rng(0).bytes(SIZE)
         self.asked: list[tuple[int, int]] = []
 
-    def info(self, _: str) -> dict[str, Any]:
-        return {"size": SIZE}
-
     def cat_file(self, _: str, *, start: int, end: int) -> bytes:
         self.asked.append((start, end))
         return self.content[start:end]
@@ -38,9 +37,13 @@ def system() -> CountingSystem:
     return CountingSystem()
 
 
+def opened(system: CountingSystem) -> SparseFile:
+    return SparseFile(UrlStore("memory:/", system, ""), RemoteFile("there", SIZE), "memory://there")
+
+
 @pytest.fixture
-def remote(system: CountingSystem) -> Iterator[RemoteFile]:
-    file = RemoteFile(system, "there", "memory://there")
+def remote(system: CountingSystem) -> Iterator[SparseFile]:
+    file = opened(system)
     yield file
     file.close()
 
@@ -52,7 +55,7 @@ def read(file: OpenFile, start: int, stop: int) -> bytes:
 
 
 def test_ranges_are_fetched_once_and_lie_where_they_belong(
-    system: CountingSystem, remote: RemoteFile
+    system: CountingSystem, remote: SparseFile
 ) -> None:
     assert Path(remote.path).stat().st_size == SIZE
     remote.need([(100, 200), (150, 300)])
@@ -67,7 +70,7 @@ def test_ranges_are_fetched_once_and_lie_where_they_belong(
     assert system.asked[-1] == (SIZE - 10, SIZE)
 
 
-def test_released_ranges_give_their_memory_back(system: CountingSystem, remote: RemoteFile) -> None:
+def test_released_ranges_give_their_memory_back(system: CountingSystem, remote: SparseFile) -> None:
     span = (10_000, 90_000)
     remote.need([span])
     before = Path(remote.path).stat().st_blocks
@@ -77,7 +80,7 @@ def test_released_ranges_give_their_memory_back(system: CountingSystem, remote: 
     assert read(remote, *span) == system.content[slice(*span)]
 
 
-def test_a_range_that_somebody_else_needs_stays(system: CountingSystem, remote: RemoteFile) -> None:
+def test_a_range_that_somebody_else_needs_stays(system: CountingSystem, remote: SparseFile) -> None:
     remote.need([(0, 50_000)])
     remote.need([(40_000, 90_000)])
     remote.need([(0, 50_000)])
@@ -96,7 +99,7 @@ def test_a_file_that_gives_too_little_is_an_error(system: CountingSystem) -> Non
         def cat_file(self, path: str, *, start: int, end: int) -> bytes:
             return super().cat_file(path, start=start, end=end)[1:]
 
-    file = RemoteFile(Short(), "there", "memory://there")
+    file = opened(Short())
     with pytest.raises(UnreadableSourceError, match="99 of 100 bytes"):
         file.need([(0, 100)])
     file.close()
@@ -109,7 +112,7 @@ def test_a_file_that_gives_too_little_is_an_error(system: CountingSystem) -> Non
 def test_spans_are_a_set_of_bytes(
     steps: list[tuple[bool, int, int]], asked: tuple[int, int]
 ) -> None:
-    spans = _Spans()
+    spans = Spans()
     held: set[int] = set()
     for is_added, one, other in steps:
         start, stop = sorted((one, other))
@@ -149,10 +152,12 @@ def test_missing_files_are_named(tmp_path: Path, in_memory: str) -> None:
         files_at(in_memory).copy_folder("nothing", tmp_path)
 
 
-def test_an_unreachable_place_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_place_is_an_error_of_ours(
+    in_memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ConnectionError("the network is down")
 
     monkeypatch.setattr(fsspec.filesystem("memory").__class__, "cat_file", refuse)
     with pytest.raises(UnreadableSourceError, match="the network is down"):
-        files_at("memory://x").read("meta/info.json")
+        files_at(in_memory).read("meta/info.json")

@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from leconvert.remote.client import asked_to_wait, attach_hooks, follow_pace
 from leconvert.support.errors import InterruptedRunError, LeconvertError
+from leconvert.transfer.client import asked_to_wait, attach_hooks, follow_pace
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record, find_record
 

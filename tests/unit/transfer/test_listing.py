@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.remote import fetch
-from leconvert.remote.fetch import Listing, RemoteFile, files_of, read_all, write_listing
+from leconvert.transfer import store as fetch
+from leconvert.transfer.store import Listing, RemoteFile, files_of, read_all, write_listing
 
 FILES = [RemoteFile(f"data/{n:03d}.parquet", n, f"{n:040x}") for n in range(10)]
 

@@ -12,7 +12,6 @@ from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import httpx
 from tests.hub import Fault, StandIn
 
-from leconvert.remote.client import hub_errors, make_api
 from leconvert.remote.push import Uploader
 from leconvert.support.errors import (
     HubAccessError,
@@ -21,6 +20,7 @@ from leconvert.support.errors import (
     HubUnavailableError,
     LeconvertError,
 )
+from leconvert.transfer.client import hub_errors, make_api
 
 REPO = "tester/arm"
 Client = Callable[..., HfApi]

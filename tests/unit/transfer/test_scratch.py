@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.remote import scratch
-from leconvert.remote.fetch import RemoteFile
-from leconvert.remote.scratch import ScratchOptions, ScratchSlot, hold_slot
 from leconvert.support.errors import InterruptedRunError, StorageError, UsageError
+from leconvert.transfer import scratch
+from leconvert.transfer.scratch import ScratchOptions, ScratchSlot, hold_slot
+from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.incoming import part_in
 
 BLOCK = 4096

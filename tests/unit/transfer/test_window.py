@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.remote import scratch as windows
-from leconvert.remote.fetch import RemoteFile
-from leconvert.remote.scratch import Window
 from leconvert.support.errors import HubError, InterruptedRunError
+from leconvert.transfer import scratch as windows
+from leconvert.transfer.scratch import Window
+from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.incoming import part_in
 
 BLOCK = 4096

@@ -17,16 +17,22 @@ import os
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import override
 from urllib.parse import quote
 
-from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
-from leconvert.support.errors import UnreadableSourceError, UsageError
-
-__all__ = ["Files", "OpenFile", "content_mark", "files_at"]
-
+from leconvert.support.errors import (
+    LeconvertError,
+    StorageError,
+    UnreadableSourceError,
+    UsageError,
+)
+from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
+from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
+from leconvert.transfer.hub import HubRepo, HubStore, find_repo
+from leconvert.transfer.store import RemoteFile, Store
+from leconvert.transfer.urls import open_store
 
 _HUB = "hf://"
 _HUB_DATASETS = f"{_HUB}datasets/"
@@ -34,11 +40,6 @@ _HUB_DATASETS = f"{_HUB}datasets/"
 _PAGE_BYTES = mmap.PAGESIZE
 # Asked for at once: others may wait for it, and all of it is in memory for a moment.
 _REQUEST_BYTES = 16 * BLOCK_BYTES
-# What stores say of a file that changes when its content does.
-_MARKS = (
-    *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId", "blob_id", "xet_hash"),
-    *("LastModified", "last_modified", "mtime", "created"),
-)
 
 
 class OpenFile:
@@ -72,21 +73,19 @@ class OpenFile:
         """Give everything back; the path is gone where the file was remote."""
 
 
-class RemoteFile(OpenFile):
-    """The sparse stand-in of a remote file; reading what was not fetched gives zeros."""
+class SparseFile(OpenFile):
+    """The stand-in of a remote file; reading what was not fetched gives zeros."""
 
     def __init__(
-        self, system: Any, remote_path: str, name: str, cache: ByteCache | None = None
+        self, store: Store, file: RemoteFile, name: str, cache: ByteCache | None = None
     ) -> None:
-        try:
-            found = system.info(remote_path)
-            size_bytes = int(found["size"])
-        except Exception as error:
-            raise _unreachable(name, error) from error
+        size_bytes = file.size_bytes
         self._cache = cache
-        self._key = "" if cache is None else cache.key(name, size_bytes, content_mark(found))
-        self._system = system
-        self._remote_path = remote_path
+        self._key = ""
+        if cache is not None:
+            self._key = cache.key(name, size_bytes, file.digest or file.mark)
+        self._store = store
+        self._file = file
         self._descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
         # Nobody closes what a stream in the training process opened; it goes when the stream goes.
         self._end = weakref.finalize(self, os.close, self._descriptor)
@@ -94,12 +93,13 @@ class RemoteFile(OpenFile):
         os.ftruncate(self._descriptor, size_bytes)
         self._memory = mmap.mmap(self._descriptor, max(size_bytes, 1))
         self._lock = threading.Lock()
-        self._present = _Spans()
+        self._present = Spans()
         self._users: dict[tuple[int, int], int] = {}
         self._fetched_bytes = 0
         # By process id, so that the name also holds in a thread of another name space of files.
         super().__init__(f"/proc/{os.getpid()}/fd/{self._descriptor}", name, size_bytes)
 
+    @override
     def need(self, spans: Iterable[tuple[int, int]]) -> None:
         for start, stop in self._rounded(spans):
             with self._lock:
@@ -109,11 +109,13 @@ class RemoteFile(OpenFile):
                 for first in range(gap_start, gap_stop, _REQUEST_BYTES):
                     self._bring(first, min(first + _REQUEST_BYTES, gap_stop))
 
+    @override
     def take_fetched_bytes(self) -> int:
         with self._lock:
             fetched, self._fetched_bytes = self._fetched_bytes, 0
         return fetched
 
+    @override
     def release(self, spans: Iterable[tuple[int, int]]) -> None:
         with self._lock:
             for span in self._rounded(spans):
@@ -126,6 +128,7 @@ class RemoteFile(OpenFile):
                     self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
                     self._present.remove(start, stop)
 
+    @override
     def close(self) -> None:
         self._memory.close()
         self._end()
@@ -133,7 +136,7 @@ class RemoteFile(OpenFile):
     def _rounded(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return what is fetched for ranges: whole blocks of the cache, neighbours joined."""
         unit = 1 if self._cache is None else BLOCK_BYTES
-        wanted = _Spans()
+        wanted = Spans()
         for start, stop in spans:
             end = min(-(-stop // unit) * unit, self.size_bytes)
             if start < end:
@@ -160,7 +163,7 @@ class RemoteFile(OpenFile):
     def _place_cached(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Put what the cache has of whole blocks into its place; return the ranges it lacks."""
         assert self._cache is not None
-        lacking = _Spans()
+        lacking = Spans()
         for first in range(start, stop, BLOCK_BYTES):
             last = min(first + BLOCK_BYTES, self.size_bytes)
             data = self._cache.read(self._key, first // BLOCK_BYTES, last - first)
@@ -177,7 +180,7 @@ class RemoteFile(OpenFile):
 
     def _unused_pages(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the whole pages of a range that nobody needs."""
-        needed = _Spans()
+        needed = Spans()
         for held_start, held_stop in self._users:
             if held_start < stop and start < held_stop:
                 needed.add(held_start, held_stop)
@@ -189,15 +192,9 @@ class RemoteFile(OpenFile):
 
     def _fetch(self, start: int, stop: int) -> bytes:
         try:
-            data: bytes = self._system.cat_file(self._remote_path, start=start, end=stop)
+            data = self._store.read(self._file, start, stop)
         except Exception as error:
             raise _unreachable(self.name, error) from error
-        if len(data) != stop - start:
-            raise UnreadableSourceError(
-                f"{self.name} gave {len(data)} of {stop - start} bytes from byte {start}.",
-                path=self.name,
-                next_step="Check that the file was uploaded whole.",
-            )
         with self._lock:
             self._fetched_bytes += len(data)
         return data
@@ -219,10 +216,15 @@ class Files:
         self.is_local = is_local
         self.commit: str | None = None
         self._cache = cache
-        # The root at the commit; it goes to other processes with the rest.
-        self._fixed_root = root if is_local or not root.startswith(_HUB) else None
+        self._is_fixed = is_local or not root.startswith(_HUB)
+        # The repo at the commit, and the dataset's folder in it; they go to other processes with
+        # the rest.
+        self._repo: HubRepo | None = None
+        self._folder = ""
+        # What a folder of the repo holds, listed by the first that needs a file of it.
+        self._listed: dict[str, dict[str, RemoteFile]] = {}
         # Of this process: a store's client is dear to make, and those of stores serve all threads.
-        self._system: tuple[int, Any, str] | None = None
+        self._store: tuple[int, Store] | None = None
 
     def name(self, relative: str) -> str:
         """Return what to call a file towards the user."""
@@ -233,32 +235,23 @@ class Files:
 
         The first file that is opened does it too, but each process for itself.
         """
-        if self._fixed_root is not None:
+        if self._is_fixed:
             return
-        import fsspec
-        from huggingface_hub import HfApi
-
         try:
-            system, path = fsspec.core.url_to_fs(self.root)
-            place = system.resolve_path(path)
-            if hasattr(place, "repo_id"):  # buckets have no commits
-                api = HfApi(system.endpoint, token=system.token)
-                found = api.repo_info(
-                    place.repo_id, repo_type=place.repo_type, revision=place.revision
-                )
-                self.commit = found.sha
-                repo = place.root.partition("@")[0]
-                path = f"{repo}@{self.commit}/{place.path_in_repo}".rstrip("/")
+            found = find_repo(self.root)
         except Exception as error:
             raise _unreachable(self.root, error) from error
-        self._fixed_root = f"{_HUB}{path}"
+        if found is not None:
+            self._repo, folder = found
+            self.commit = self._repo.commit
+            self._folder = f"{folder}/" if folder else ""
+        self._is_fixed = True
 
     def open(self, relative: str) -> OpenFile:
         """Open a file."""
         name = self.name(relative)
         if not self.is_local:
-            system, base = self._connect()
-            return RemoteFile(system, f"{base}/{relative}", name, self._cache)
+            return SparseFile(*self._find(relative), name, self._cache)
         try:
             return OpenFile(name, name, os.stat(name).st_size)  # noqa: PTH116 (a name, not a Path)
         except OSError as error:
@@ -270,9 +263,8 @@ class Files:
         The first request of a process makes the store's client, and so does each other that begins
         before it is made: with s3fs a tenth of a second of the processor each.
         """
-        with contextlib.suppress(Exception):
-            system, base = self._connect()
-            system.info(f"{base}/{relative}")
+        with contextlib.suppress(UnreadableSourceError):
+            self._find(relative)
 
     def read(self, relative: str) -> bytes:
         """Read a whole file."""
@@ -280,44 +272,67 @@ class Files:
         try:
             if self.is_local:
                 return Path(name).read_bytes()
-            system, base = self._connect()
-            data: bytes = system.cat_file(f"{base}/{relative}")
+            store, file = self._find(relative)
+            return store.read(file, 0, file.size_bytes)
         except Exception as error:
             raise _unreachable(name, error) from error
-        return data
 
     def copy_folder(self, relative: str, target: Path) -> None:
         """Copy a remote folder to a local one."""
+
+        def bring(file: RemoteFile) -> None:
+            place = target / file.path.removeprefix(self._folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(self._connect().read(file, 0, file.size_bytes))
+
         try:
-            system, base = self._connect()
-            found = system.find(f"{base}/{relative}")
+            found = list(self._connect().list_files(f"{self._folder}{relative}"))
             if not found:
                 raise FileNotFoundError(errno.ENOENT, "no such folder")
-            for path, data in system.cat(list(found)).items():  # side by side
-                place = target / str(path).partition(f"{base.rstrip('/')}/")[2]
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(data)
+            for _ in parallel_map(
+                bring, [(file,) for file in found], Spread(threads=THREADS_THAT_WAIT)
+            ):
+                pass
         except Exception as error:
             raise _unreachable(self.name(relative), error) from error
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_system": None}
+        return {**self.__dict__, "_store": None, "_listed": {}}
 
-    def _connect(self) -> tuple[Any, str]:
+    def _find(self, relative: str) -> tuple[Store, RemoteFile]:
+        """Return a file, and the store to read it from."""
+        try:
+            store = self._connect()
+            path = f"{self._folder}{relative}"
+            if self._repo is None:
+                file = store.find_file(path)
+            else:
+                folder = path.rpartition("/")[0]
+                if folder not in self._listed:
+                    files = self._repo.list_files(folder, recursive=False)
+                    self._listed[folder] = {each.path: each for each in files}
+                file = self._listed[folder].get(path)
+            if file is None:
+                raise FileNotFoundError(errno.ENOENT, "no such file")
+        except Exception as error:
+            raise _unreachable(self.name(relative), error) from error
+        return store, file
+
+    def _connect(self) -> Store:
         process = os.getpid()
-        if self._system is None or self._system[0] != process:
-            import fsspec
-
+        if self._store is None or self._store[0] != process:
             self.fix()
-            # Its cache has one for each thread.
-            system, base = fsspec.core.url_to_fs(self._fixed_root)
-            if not system.async_impl:  # others need not be safe for several threads
-                return system, str(base)
-            self._system = process, system, str(base)
-        return self._system[1:]
+            if self._repo is not None:
+                self._store = process, HubStore(self._repo)
+                return self._store[1]
+            store = open_store(self.root)  # its library keeps one for each thread
+            if not store.fs.async_impl:  # others need not be safe for several threads
+                return store
+            self._store = process, store
+        return self._store[1]
 
 
-class _Spans:
+class Spans:
     """A set of bytes as disjoint ascending ranges."""
 
     def __init__(self) -> None:
@@ -327,6 +342,7 @@ class _Spans:
         return iter(self._spans)
 
     def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the parts of a range that are not in the set."""
         gaps = []
         for first, last in self._spans[max(0, bisect_right(self._spans, (start,)) - 1) :]:
             if first >= stop or start >= stop:
@@ -339,11 +355,13 @@ class _Spans:
         return gaps
 
     def add(self, start: int, stop: int) -> None:
+        """Put a range into the set."""
         touching = [span for span in self._spans if span[0] <= stop and start <= span[1]]
         merged = (min([start, *(a for a, _ in touching)]), max([stop, *(b for _, b in touching)]))
         self._spans = sorted([span for span in self._spans if span not in touching] + [merged])
 
     def remove(self, start: int, stop: int) -> None:
+        """Take a range out of the set."""
         rest = []
         for first, last in self._spans:
             if first < min(start, last):
@@ -351,11 +369,6 @@ class _Spans:
             if max(stop, first) < last:
                 rest.append((max(stop, first), last))
         self._spans = rest
-
-
-def content_mark(found: Mapping[str, Any]) -> str:
-    """Return what a store says of a file that changes when its content does; may be empty."""
-    return ";".join(f"{key}={found[key]}" for key in _MARKS if found.get(key) is not None)
 
 
 def files_at(
@@ -392,6 +405,13 @@ def _unreachable(name: str, error: Exception) -> UnreadableSourceError:
             f"{name} is missing.",
             path=name,
             next_step="Complete the dataset, or check its name, revision and --data-files-root.",
+        )
+    if isinstance(error, StorageError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if isinstance(error, LeconvertError):
+        reason = error.message.rstrip(".")
+        return UnreadableSourceError(
+            f"{name} cannot be read: {reason}.", path=name, next_step=error.next_step
         )
     reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or repr(error)
     return UnreadableSourceError(

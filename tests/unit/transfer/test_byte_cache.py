@@ -27,10 +27,13 @@ from tests.unit.loading.conftest import LENGTHS
 
 __all__ = ["hub", "lone_client", "pauses"]
 
-from leconvert.loading import EpisodeStream, StreamLoader, byte_cache
-from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
-from leconvert.loading.files import RemoteFile
+from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.support.machine import Machine
+from leconvert.transfer import byte_cache
+from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
+from leconvert.transfer.files import SparseFile
+from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.urls import UrlStore
 from leconvert.workdir.fs import Mount
 
 BLOCK = bytes(range(256)) * (BLOCK_BYTES // 256)
@@ -50,20 +53,18 @@ class Store:
         self.asked: list[tuple[int, int]] = []
         self.meanwhile: list[Any] = []
 
-    def info(self, _: str) -> dict[str, Any]:
-        return {"size": len(self.content), "ETag": "x"}
-
     def cat_file(self, _: str, *, start: int, end: int) -> bytes:
         self.asked.append((start, end))
         for step in self.meanwhile:
             step()
         return self.content[start:end]
 
-    def open(self, cache: ByteCache | None) -> RemoteFile:
-        return RemoteFile(self, "there", "memory://there", cache)
+    def open(self, cache: ByteCache | None) -> SparseFile:
+        file = RemoteFile("there", len(self.content), mark="ETag=x")
+        return SparseFile(UrlStore("memory:/", self, ""), file, "memory://there", cache)
 
 
-def content(file: RemoteFile, start: int, stop: int) -> bytes:
+def content(file: SparseFile, start: int, stop: int) -> bytes:
     with Path(file.path).open("rb") as opened:
         opened.seek(start)
         return opened.read(stop - start)

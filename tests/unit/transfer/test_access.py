@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from leconvert.remote.client import HubAccess, hub_access
+from leconvert.transfer.client import HubAccess, hub_access
 
 TOKEN = "hf_0123456789abcdef"
 
