@@ -21,7 +21,6 @@ from leconvert.media.index import (
     read_stored_index,
 )
 from leconvert.media.join import (
-    ClipRange,
     CopiedFile,
     JoinedFile,
     LastIndex,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClipIndex",
-    "ClipRange",
     "CopiedFile",
     "FileHeader",
     "FileSamples",

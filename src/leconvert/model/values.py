@@ -45,6 +45,7 @@ __all__ = [
     "OutputFile",
     "Remedy",
     "Shard",
+    "Slice",
     "Source",
     "SourceScan",
     "StreamLayout",
@@ -193,6 +194,20 @@ FILE_COLUMNS = tuple(field.name for field in fields(FileTable))
 def v3_file_key(chunk_index: IntArray, file_index: IntArray) -> IntArray:
     """Return what a `FileTable` calls the files of a v3.0 dataset; the keys sort as the files."""
     return chunk_index * V3_FILES_PER_CHUNK_KEY + file_index
+
+
+class Slice(NamedTuple):
+    """One episode's rows of a table, or samples of a video in decode order.
+
+    Attributes:
+        path: The file.
+        first: The first row or sample; None where the file holds nothing else.
+        frames: How many there are; None for all that follow in the file.
+    """
+
+    path: str
+    first: int | None = None
+    frames: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
