@@ -1,6 +1,7 @@
-"""Checks of a v2.x dataset as a whole, when every file was looked at.
+"""Checks of a source as a whole, when every file was looked at.
 
-What ``info.json`` declares is compared with itself and with the columns that are stored.
+First come the checks that need what was found in all files: missing files, columns, tasks, totals.
+Then ``info.json`` is compared with itself and with the columns that are stored.
 """
 
 from __future__ import annotations
@@ -75,8 +76,12 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# What can only be said once every file was looked at.
+_VISUAL_DTYPES = frozenset({"video", "image"})
+_SHOWN = 5
+
+Features = Mapping[str, Mapping[str, Any]]
+# Total in info.json to the numbers that it may have.
+Totals = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -499,18 +504,6 @@ def dropped_phantoms(
             said = f"{shown(camera)} is declared, but has no video."
             stream = stream_of_camera(camera)
             yield Observation("phantom-feature", said, stream=stream, feature=camera)
-
-
-# ------------------------------------------------------------------------------------------------
-# Declarations, against each other and against the columns that are stored.
-
-
-_VISUAL_DTYPES = frozenset({"video", "image"})
-_SHOWN = 5
-
-Features = Mapping[str, Mapping[str, Any]]
-# Total in info.json to the numbers that it may have.
-Totals = Mapping[str, Sequence[int]]
 
 
 def beyond_target(features: Features, to: str) -> Iterator[Observation]:

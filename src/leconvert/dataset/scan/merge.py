@@ -82,10 +82,6 @@ def join_scans(
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# What all sources must have in common.
-
-
 def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schema:
     """Refuse sources that differ in what a dataset has once; return a schema that holds all rows.
 
@@ -156,10 +152,6 @@ def _type_rows(schemas: Sequence[pa.Schema]) -> Iterator[list[str]]:
         if len({str(kind) for kind in types}) > 1:
             stored = ["-" if kind is None else f"stored as {kind}" for kind in types]
             yield [shown(name), *stored]
-
-
-# ------------------------------------------------------------------------------------------------
-# What becomes of each source.
 
 
 def _task_maps(views: Sources) -> list[dict[int, int] | None]:
@@ -235,10 +227,6 @@ def _joined_stream(scans: Sequence[SourceScan], name: str) -> StreamScan:
     files = FileTable(*chained(lambda part: part.files, FILE_COLUMNS))
     slices = chained(lambda part: part, SLICE_COLUMNS)
     return StreamScan(name, files, *slices, kinds=tuple(groups))
-
-
-# ------------------------------------------------------------------------------------------------
-# What the user should know.
 
 
 def _findings_of(scans: Sequence[SourceScan], *, has_quantiles: bool) -> Iterator[Finding]:

@@ -203,10 +203,6 @@ def _info(raw: Mapping[str, Any], declared: v3.Declared) -> DatasetInfo:
     )
 
 
-# ------------------------------------------------------------------------------------------------
-# The tables below ``meta``.
-
-
 def _read_tasks(
     root: Path, raw: Mapping[str, Any], remarks: list[Observation]
 ) -> tuple[TaskTable, dict[str, int] | None]:
@@ -333,10 +329,6 @@ def _check_stats(
     return missing
 
 
-# ------------------------------------------------------------------------------------------------
-# Where the files are.
-
-
 class V3Paths:
     """Relative and absolute paths of the files that episodes lie in."""
 
@@ -374,10 +366,6 @@ class V3Paths:
 
     def misplaced(self, _: str) -> None:
         """Return nothing: which file is whose is said by a table, not by names."""
-
-
-# ------------------------------------------------------------------------------------------------
-# One look at one file.
 
 
 class FileScanner(Scanner):
