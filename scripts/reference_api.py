@@ -27,7 +27,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     ),
     "leconvert.bench.probe": ("Comparison", "compare_with_map"),
     "leconvert.bench.resampling": ("Resampled", "ResampledDataset", "resample"),
-    "leconvert.media": ("ClipRange", "JoinedFile", "LastIndex", "join_clips"),
+    "leconvert.media": ("JoinedFile", "LastIndex", "join_clips"),
     "leconvert.model.float32_tolerance": None,
     "leconvert.testing": None,
 }

@@ -18,7 +18,6 @@ from leconvert.media.index import (
     read_clips,
 )
 from leconvert.media.join import (
-    ClipRange,
     CopiedFile,
     JoinedFile,
     LastIndex,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClipIndex",
-    "ClipRange",
     "CopiedFile",
     "FileHeader",
     "FileSamples",

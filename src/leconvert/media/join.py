@@ -20,6 +20,7 @@ from leconvert.media.boxes import UnsupportedClipError, broken, unreadable
 from leconvert.media.clip import ClipIndex, order_digest
 from leconvert.media.header import FileSamples, build_header
 from leconvert.media.index import read_clip_index, read_clip_indexes
+from leconvert.model.values import Slice
 from leconvert.support.errors import (
     SourceError,
     StorageError,
@@ -102,21 +103,6 @@ def copy_file(
     return CopiedFile(size_bytes, mover.copied_bytes, mover.cloned_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class ClipRange:
-    """One episode's samples: all of a clip, or a part of a file that holds several episodes.
-
-    Attributes:
-        path: The file.
-        first_sample: Its first sample, in decode order.
-        num_samples: How many; None for all that follow.
-    """
-
-    path: str
-    first_sample: int = 0
-    num_samples: int | None = None
-
-
 class LastIndex:
     """The index of the file that a join cut last, so that the next join need not read it again.
 
@@ -162,7 +148,7 @@ class JoinedFile:
 
 
 def join_clips(
-    clips: Sequence[ClipRange],
+    clips: Sequence[Slice],
     destination: str | os.PathLike[str],
     *,
     fps: Fraction,
@@ -339,7 +325,7 @@ class _CodedBytes:
 
 
 def _read_episodes(
-    clips: Sequence[ClipRange], scratch: _Scratch, last: LastIndex
+    clips: Sequence[Slice], scratch: _Scratch, last: LastIndex
 ) -> tuple[_CodedBytes, list[str], FileSamples, ClipIndex]:
     """Return where each episode's bytes lie, its digest, all samples, and the first index."""
     coded_bytes = _CodedBytes()
@@ -369,10 +355,11 @@ def _read_episodes(
                 path=clip.path,
                 next_step="Give them separate output files, as a new plan (--restart) does.",
             )
-        start = clip.first_sample
-        count = index.num_samples - start if clip.num_samples is None else clip.num_samples
+        start = clip.first or 0
+        count = index.num_samples - start if clip.frames is None else clip.frames
         stop = start + count
-        if start < 0 or count < 1 or stop > index.num_samples:
+        holds_others = clip.first is None and count < index.num_samples
+        if start < 0 or count < 1 or stop > index.num_samples or holds_others:
             raise UnreadableSourceError(
                 f"{clip.path} has {index.num_samples} frames, not {count} from frame {start} on.",
                 path=clip.path,

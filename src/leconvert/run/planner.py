@@ -1025,7 +1025,7 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
     sources = open_sources(scan.sources)
     found = []
     for stream in scan.streams:
-        for reason, number, first in misfit_counts(scan.misfits[stream.stream][kept:]):
+        for reason, number, first in misfit_counts(stream.misfit[kept:]):
             position = first + kept
             dataset = sources[int(scan.source[position])].dataset
             path = dataset.relative(stream.stream, int(stream.key[position]))

@@ -28,9 +28,9 @@ from leconvert.dataset.scan import changed_files, check_tables_unchanged, source
 from leconvert.model.values import (
     DATA_STREAM,
     Batch,
-    FileTable,
     IntArray,
     Shard,
+    Slice,
     StreamScan,
     camera_of,
 )
@@ -95,9 +95,7 @@ class ShardWriter:
         # Several shards may be cut from one file, which is then opened and parsed once.
         self._last_table = tables.LastTable()
         self._last_index = media.LastIndex()
-        self._slices: dict[str, _Slices] = {}
-        # Of each source, by its number, the files that these are parts of.
-        self._source_files: dict[str, list[tuple[int, FileTable]]] = {}
+        self._read: dict[str, _ReadSlices] = {}
 
     def close(self) -> None:
         """Close the files that shards were cut from last."""
@@ -122,9 +120,9 @@ class ShardWriter:
                 first, stop = spans.get(shard.stream, (shard.first, shard.stop))
                 spans[shard.stream] = min(first, shard.first), max(stop, shard.stop)
             for stream, (first, stop) in spans.items():
-                scan, episodes = self._run.scan.stream(stream, first, stop)
-                self._slices[stream] = _Slices.of(scan, self._sources, first, episodes)
-                self._source_files[stream] = list(scan.files.by_source())
+                slices, index = self._run.scan.stream(stream, first, stop)
+                paths = list(self._sources.absolute(stream, slices.files))
+                self._read[stream] = _ReadSlices(slices, index, paths, first)
             self._check_unchanged()
             yield
         except BaseException as error:
@@ -134,14 +132,13 @@ class ShardWriter:
                 check_tables_unchanged(self._run)
             raise
         finally:
-            self._slices.clear()
-            self._source_files.clear()
+            self._read.clear()
         if self._inputs is not None:
             self.close()
 
     def _check_unchanged(self) -> None:
-        for stream, of_sources in self._source_files.items():
-            for number, files in of_sources:
+        for stream, read in self._read.items():
+            for number, files in read.slices.files.by_source():
                 changes = changed_files(self._sources[number].dataset, stream, files)
                 if changes:
                     raise source_changed(self._sources[number].root, changes)
@@ -155,16 +152,15 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Write one shard of the batch that is under way; return its record for ``done``."""
-        slices = self._slices[shard.stream].between(shard.first, shard.stop)
         path, computes = f"{folder}/{shard.name}", self._computes(shard.stream)
-        job = _ShardJob(shard, path, slices, on_bytes, should_stop)
+        job = _ShardJob(shard, path, self._read[shard.stream], self._sources, on_bytes, should_stop)
         # A migration keeps files unread, unless their statistics are computed.
         stays = shard.keep and self._is_migration and not computes
         try:
             if self._inputs is None or stays:
-                written = self._write(job, slices.sources.__getitem__, computes)
+                written = self._write(job, job.paths.__getitem__, computes)
             else:
-                with self._inputs.files(slices.sources, should_stop) as files:
+                with self._inputs.files(job.paths, should_stop) as files:
                     written = self._write(job, files, computes)
         except UnreadableSourceError:
             self._check_unchanged()  # a file replaced under us is not a broken file
@@ -207,7 +203,7 @@ class ShardWriter:
     ) -> dict[str, Any]:
         """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
         if self._is_migration:
-            link_into_tree(job.slices.sources[0], job.path)
+            link_into_tree(job.paths[0], job.path)
             sync_file(job.path)
             size_bytes = Path(job.path).stat().st_size
             copied = media.CopiedFile(size_bytes, copied_bytes=0, cloned_bytes=0)
@@ -227,32 +223,13 @@ class ShardWriter:
     def _join_tables(
         self, job: _ShardJob, files: Files, observe: Callable[[pa.Table], None] | None
     ) -> dict[str, Any]:
-        slices = job.slices
-        ranges = (  # one at a time: a file of short episodes has tens of thousands
-            tables.RowRange(
-                source,
-                rows,
-                None if is_whole else first,
-                self._repair(slices.episode(place), job.shard.first + place)
-                if view.repairs.change_rows
-                else None,
-            )
-            for place, (source, rows, is_whole, first, view) in enumerate(
-                zip(
-                    slices.sources,
-                    slices.frames,
-                    slices.is_whole,
-                    slices.begins,
-                    slices.views,
-                    strict=True,
-                )
-            )
-        )
+        changes_rows = any(view.repairs.change_rows for view in self._sources)
         table = tables.join_tables(
-            ranges,
+            job.parts(),
             job.path,
             schema=self._schema,
             stored=files,
+            repair=partial(self._repair, job) if changes_rows else None,
             # What was fetched goes when its shard is written.
             last_table=self._last_table if self._inputs is None else None,
             on_table=observe,
@@ -264,18 +241,8 @@ class ShardWriter:
     def _join_clips(
         self, job: _ShardJob, files: Files, on_bytes: Callable[[int], None] | None
     ) -> dict[str, Any]:
-        slices = job.slices
         joined = media.join_clips(
-            [
-                media.ClipRange(source, first, None if is_whole else frames)
-                for source, first, frames, is_whole in zip(
-                    slices.sources,
-                    slices.begins,
-                    slices.frames,
-                    slices.is_whole,
-                    strict=True,
-                )
-            ],
+            list(job.parts()),
             job.path,
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
@@ -285,12 +252,6 @@ class ShardWriter:
             should_stop=job.should_stop,
             sync=True,
         )
-        expected = sum(slices.frames)
-        if joined.samples != expected:
-            raise UnreadableSourceError(
-                f"{job.shard.name} got {joined.samples} frames, the scan counted {expected}.",
-                path=job.path,
-            )
         return {
             "size_bytes": joined.size_bytes,
             "copied_bytes": joined.copied_bytes,
@@ -298,33 +259,38 @@ class ShardWriter:
             "clip_digests": list(joined.clip_digests),
         }
 
-    def _repair(self, episode: _Episode, position: int) -> tables.RowRepair:
-        repairs = episode.source.repairs
+    def _repair(self, job: _ShardJob, place: int) -> tables.RowRepair | None:
+        """Return what becomes of an episode's rows, by its place in the shard."""
+        view, number, position = *job.episode(place), job.shard.first + place
+        if not view.repairs.change_rows:
+            return None
         return tables.RowRepair(
-            repairs,
+            view.repairs,
             self._run.manifest.fps,
             position,
             int(self._first_indices[position]),
-            self._task(episode),
-            is_trimmed=episode.number in repairs.trimmed_episodes,
+            # The result's task of all rows; None where they have their own.
+            None if view.repairs.tasks_from is None else view.listed_tasks.get(number),
+            is_trimmed=number in view.repairs.trimmed_episodes,
         )
 
     def _table_observer(self, job: _ShardJob, stats: _StatsFile) -> Callable[[pa.Table], None]:
         # Only runs that compute statistics pay for these imports.
         from leconvert.dataset.statistics import table_stats
 
-        places = iter(range(len(job.slices.sources)))
+        places = iter(range(len(job.paths)))
 
         def observe(table: pa.Table) -> None:
             place = next(places)
-            episode = job.slices.episode(place)
-            levels: dict[str, Any] | None = {} if episode.source.repairs.quantiles else None
+            view, number = job.episode(place)
+            repairs = view.repairs
+            levels: dict[str, Any] | None = {} if repairs.quantiles else None
             found = table_stats(
                 table,
                 self._sources.features,
-                names=[name for name in self._column_stats if episode.computes_stats(name)],
-                quantiles=episode.source.repairs.quantiles,
-                path=job.slices.sources[place],
+                names=[n for n in self._column_stats if repairs.computes_stats(n, number)],
+                quantiles=repairs.quantiles,
+                path=job.paths[place],
                 levels=levels,
             )
             stats.add(job.shard.first + place, found, levels)
@@ -340,28 +306,29 @@ class ShardWriter:
 
         camera, shard = str(camera_of(job.shard.stream)), job.shard
         is_depth = is_depth_map(self._sources.features[camera])
-        slices = job.slices
-        file, episodes = slices.sources, list(map(slices.episode, range(len(slices.sources))))
-        first = [begin + lead for begin, lead in zip(slices.begins, slices.lead, strict=True)]
+        file, slices = job.paths, job.slices
+        episodes = [job.episode(place) for place in range(len(file))]
+        computed = [view.repairs.computes_stats(camera, number) for view, number in episodes]
+        first = (slices.first + slices.lead).tolist()
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
-        while place < len(episodes):
-            if not episodes[place].computes_stats(camera):
+        while place < len(file):
+            if not computed[place]:
                 yield {}, None
                 place += 1
                 continue
             # Slices that follow each other in a file are decoded in one pass over it.
             stop = place + 1
             while (
-                stop < len(episodes)
+                stop < len(file)
                 and file[stop] == file[place]
                 and first[stop] >= first[stop - 1] + frames[stop - 1]
-                and episodes[stop].computes_stats(camera)
+                and computed[stop]
             ):
                 stop += 1
             source = files(place)
             spans = list(zip(first[place:stop], frames[place:stop], strict=True))
-            quantiles = episodes[place].source.repairs.quantiles
+            quantiles = episodes[place][0].repairs.quantiles
             levels: list[Any] | None = [] if quantiles else None
             found = clip_stats(source, spans, is_depth=is_depth, quantiles=quantiles, levels=levels)
             for _ in spans:
@@ -371,17 +338,27 @@ class ShardWriter:
                 yield stats, {camera: levels.pop()} if levels else None
             place = stop
 
-    def _task(self, episode: _Episode) -> int | None:
-        """Return the result's task of all rows of an episode; None where they have their own."""
-        if episode.source.repairs.tasks_from is None:
-            return None
-        return episode.source.listed_tasks.get(episode.number)
-
     @cached_property
     def _first_indices(self) -> IntArray:
         """Place of each episode's first frame in the result, shape (E,); 8 bytes an episode."""
         _, length = self._run.scan.lengths()
         return np.concatenate(([0], np.cumsum(length)[:-1]))
+
+
+class _ReadSlices(NamedTuple):
+    """What a batch reads of one stream.
+
+    Attributes:
+        slices: The slices of neighbouring episodes.
+        episode_index: Index of each of the episodes in its source.
+        paths: The slices' files, in the order of ``slices.files``.
+        position: Position of the first of the episodes.
+    """
+
+    slices: StreamScan
+    episode_index: IntArray
+    paths: Sequence[str]
+    position: int
 
 
 class _ShardJob:
@@ -391,6 +368,7 @@ class _ShardJob:
         shard: Which episodes of which stream.
         path: Where it is written.
         slices: The slices of its episodes.
+        paths: The path of each slice's file; slices of one file have the same object.
         should_stop: Asked now and then; True ends the work.
     """
 
@@ -398,16 +376,35 @@ class _ShardJob:
         self,
         shard: Shard,
         path: str,
-        slices: _Slices,
+        read: _ReadSlices,
+        sources: Sources,
         on_bytes: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> None:
+        rows = slice(shard.first - read.position, shard.stop - read.position)
         self.shard = shard
         self.path = path
-        self.slices = slices
+        self.slices = read.slices.rows(rows)
+        self.paths = [read.paths[number] for number in self.slices.file.tolist()]
         self.should_stop = should_stop
+        self._episode_index = read.episode_index[rows]
+        self._sources = sources
         self._on_bytes = on_bytes
         self._told_bytes = 0
+
+    def parts(self) -> Iterator[Slice]:
+        """Yield the slices one at a time: a file of short episodes has tens of thousands."""
+        slices = self.slices
+        # Lists: to take one value of an array costs ten times as much.
+        first, frames = slices.first.tolist(), slices.frames.tolist()
+        is_whole = slices.is_whole.tolist()
+        for path, begin, number, whole in zip(self.paths, first, frames, is_whole, strict=True):
+            yield Slice(path, None if whole else begin, number)
+
+    def episode(self, place: int) -> tuple[SourceView, int]:
+        """Return the source of an episode of the shard, and the episode's index there."""
+        source = self.slices.files.source[self.slices.file[place]]
+        return self._sources[int(source)], int(self._episode_index[place])
 
     def tell(self, size_bytes: int) -> None:
         """Report source bytes that were just dealt with."""
@@ -416,78 +413,13 @@ class _ShardJob:
 
     def tell_episode(self, place: int) -> None:
         """Report all source bytes of an episode, by its place in the shard."""
-        self.tell(self.slices.size_bytes[place])
+        self.tell(int(self.slices.size_bytes[place]))
 
     def finish(self) -> None:
         """Report source bytes that are not samples, such as indices and tables."""
-        rest = sum(self.slices.size_bytes) - self._told_bytes
+        rest = int(self.slices.size_bytes.sum()) - self._told_bytes
         if rest:
             self.tell(rest)
-
-
-class _Slices(NamedTuple):
-    """The slices of neighbouring episodes of one stream, from ``position`` on.
-
-    Lists: to take one value of an array, or a piece of one, costs ten times as much.
-
-    Attributes:
-        views: The source of each slice's episode.
-        numbers: The number of the episode there.
-        sources: The path of each slice's file; slices of one file have the same object.
-        begins: First row or sample of each in its file.
-        frames: Rows or samples of each.
-        is_whole: Whether it is all of its file.
-        size_bytes: Bytes of each.
-        lead: Samples of each before the episode's first frame.
-    """
-
-    position: int
-    views: list[SourceView]
-    numbers: list[int]
-    sources: list[str]
-    begins: list[int]
-    frames: list[int]
-    is_whole: list[bool]
-    size_bytes: list[int]
-    lead: list[int]
-
-    @classmethod
-    def of(
-        cls, scan: StreamScan, sources: Sources, position: int, episode_index: IntArray
-    ) -> _Slices:
-        paths = list(sources.absolute(scan.stream, scan.files))
-        return cls(
-            position,
-            [sources[source] for source in scan.files.source[scan.file].tolist()],
-            episode_index.tolist(),
-            [paths[number] for number in scan.file.tolist()],
-            scan.first.tolist(),
-            scan.frames.tolist(),
-            scan.is_whole.tolist(),
-            scan.size_bytes.tolist(),
-            scan.lead.tolist(),
-        )
-
-    def episode(self, place: int) -> _Episode:
-        """Return the episode of a slice, by its place here."""
-        return _Episode(self.views[place], self.numbers[place])
-
-    def between(self, first: int, stop: int) -> _Slices:
-        """Return those of the episodes at some positions."""
-        if stop - first == len(self.sources):
-            return self  # the only shard of the stream: lists of many episodes are not held twice
-        rows = slice(first - self.position, stop - self.position)
-        return _Slices._make((first, *[column[rows] for column in self[1:]]))
-
-
-class _Episode(NamedTuple):
-    """An episode of a shard: its source, and its number there."""
-
-    source: SourceView
-    number: int
-
-    def computes_stats(self, feature: str) -> bool:
-        return self.source.repairs.computes_stats(feature, self.number)
 
 
 class _StatsFile:

@@ -17,7 +17,6 @@ from tests.packets import coded_packets
 from tests.pictures import decoded_pictures
 
 from leconvert.media import (
-    ClipRange,
     UnsupportedClipError,
     carried_tracks,
     decode_shown,
@@ -28,6 +27,7 @@ from leconvert.media import (
     remux_clip,
     samples_sha256,
 )
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 
 MakeClip = Callable[[Recipe], Path]
@@ -163,7 +163,7 @@ def test_a_clip_that_needs_two_decoders_is_refused_and_not_cut_to_one(
         remux_clip(source, result, fps=Fraction(30))
     assert not isinstance(caught.value, UnsupportedClipError), "a remux does not help"
     with pytest.raises(UnreadableSourceError, match=words):
-        join_clips([ClipRange(str(source))], result, fps=Fraction(30))
+        join_clips([Slice(str(source))], result, fps=Fraction(30))
     assert not result.exists()
 
 
@@ -202,7 +202,7 @@ def test_fragments_that_may_need_two_decoders_are_refused(
 def test_a_joined_clip_that_is_missing_is_named(make_clip: MakeClip, tmp_path: Path) -> None:
     clips = [make_clip(RECIPES["x264"]), tmp_path / "absent.mp4"]
     with pytest.raises(UnreadableSourceError, match=r"absent\.mp4 cannot be read") as caught:
-        join_clips([ClipRange(str(clip)) for clip in clips], tmp_path / "out.mp4", fps=Fraction(30))
+        join_clips([Slice(str(clip)) for clip in clips], tmp_path / "out.mp4", fps=Fraction(30))
     assert caught.value.path == str(clips[1])
     assert list(tmp_path.iterdir()) == []
 

@@ -35,7 +35,7 @@ from leconvert.dataset.formats import (
 from leconvert.dataset.scan import files_along
 from leconvert.dataset.scan.modality import extension_files, mended_extension
 from leconvert.model.repairs import Repairs
-from leconvert.model.values import DATA_STREAM, OutputFile, Shard, Source, camera_of
+from leconvert.model.values import DATA_STREAM, OutputFile, Shard, Slice, Source, camera_of
 from leconvert.run.appending import other_files
 from leconvert.run.layout import first_frames
 from leconvert.run.leasing import BatchState, Board, read_done, read_failed, void_done
@@ -404,18 +404,11 @@ class Assembly:
         scan, _ = self._run.scan.stream(file.stream, file.first, file.stop)
         frames = scan.frames.tolist()
         if file.stream == DATA_STREAM:
-            rows = [
-                tables.RowRange(path, count, first)
-                for path, first, count in _parts(file, shards, frames)
-            ]
             schema = tables.deserialize_schema(self._run.manifest.data_schema)
-            tables.join_tables(rows, target, schema=schema)
+            tables.join_tables(_parts(file, shards, frames), target, schema=schema)
             return
         media.join_clips(
-            [
-                media.ClipRange(path, first, count)
-                for path, first, count in _parts(file, shards, frames)
-            ],
+            list(_parts(file, shards, frames)),
             target,
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
@@ -425,12 +418,12 @@ class Assembly:
 
 def _parts(
     file: OutputFile, shards: list[tuple[Shard, str]], frames: Sequence[int]
-) -> Iterator[tuple[str, int, int]]:
-    """Yield the part, the first row or sample in it, and their number, of each episode."""
+) -> Iterator[Slice]:
+    """Yield each episode's slice of the part that it is in."""
     for shard, path in shards:
         first = 0
         for number in frames[shard.first - file.first : shard.stop - file.first]:
-            yield path, first, number
+            yield Slice(path, first, number)
             first += number
 
 

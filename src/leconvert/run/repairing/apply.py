@@ -47,7 +47,7 @@ from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import read_info, refuse_pointers
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
-from leconvert.model.values import Finding
+from leconvert.model.values import Finding, Slice
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.run.packer import facts_of_tree
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
@@ -361,7 +361,7 @@ class _TreeWriter:
             return
         joined = media.join_clips(
             [
-                media.ClipRange(str(source), first, stop - first)
+                Slice(str(source), first, stop - first)
                 for first, stop in pairwise([*video.begins, video.frames])
             ],
             target,

@@ -19,6 +19,7 @@ import pytest
 from mutations_of_videos import exchange
 
 from leconvert import media
+from leconvert.model.values import Slice
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.equality import first_differing_row, same_values
 from leconvert.run.proof.expected import Routes
@@ -188,9 +189,7 @@ def drop_last_frame(root: Path) -> None:
     path = root / TOP
     index = media.read_clip_index(path)
     shorter = root / "shorter.mp4"
-    media.join_clips(
-        [media.ClipRange(str(path), 0, index.num_samples - 1)], shorter, fps=leconvert_fps(root)
-    )
+    media.join_clips([Slice(str(path), 0, index.num_samples - 1)], shorter, fps=leconvert_fps(root))
     shorter.replace(path)
 
 

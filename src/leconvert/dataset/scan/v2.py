@@ -1,4 +1,4 @@
-"""One block of a source's episodes, looked at: sizes, parquet footers, MP4 headers, statistics."""
+"""The scan of a v2.x dataset, block by block of episodes: sizes, footers, indices, statistics."""
 
 from __future__ import annotations
 
@@ -6,27 +6,21 @@ import errno
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert import media, tables
-from leconvert.dataset.findings import Observation, ObservationLog, RepeatedObservations
+from leconvert.dataset.findings import ObservationLog
 from leconvert.dataset.formats.v2 import (
     EPISODES_PATH,
     STATS_PATH,
-    DatasetInfo,
-    EpisodeTable,
     SourcePaths,
-    TaskTable,
     is_pointer,
     parse_line,
     read_lines,
@@ -34,7 +28,6 @@ from leconvert.dataset.formats.v2 import (
 )
 from leconvert.dataset.scan.changes import facts_of_opened
 from leconvert.dataset.scan.file_checks import (
-    NOT_KNOWN,
     ClipCheck,
     ClipFacts,
     Extremes,
@@ -42,13 +35,13 @@ from leconvert.dataset.scan.file_checks import (
     StatsCheck,
     TableCheck,
 )
+from leconvert.dataset.scan.gathering import SLICE_NUMBERS, Look, Scanner, SeenSlices
 from leconvert.model.values import (
     DATA_STREAM,
-    FileTable,
+    NO_FILE,
     FloatArray,
     IntArray,
     Misfit,
-    StreamScan,
     camera_of,
 )
 from leconvert.support.errors import UnreadableSourceError
@@ -56,33 +49,16 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 
-__all__ = [
-    "NO_FILE",
-    "Block",
-    "BoolArray",
-    "EpisodePaths",
-    "EpisodeScanner",
-    "Gathered",
-    "ScanAccumulator",
-    "ScannedSource",
-    "Scanner",
-    "Slices",
-    "TableKinds",
-    "index_of_remuxed",
-    "say_unread",
-]
+__all__ = ["EpisodeScanner", "TableKinds", "index_of_remuxed", "say_unread"]
 
-
-# Size of a file that is not there.
-NO_FILE = -1
 
 _KEPT_SCHEMAS = 256
 
 
 class _Facts(NamedTuple):
-    """What a scan keeps of one slice; for a file that cannot be read, all zero."""
+    """What a scan keeps of one slice, which is a whole file; all zero if it cannot be read."""
 
-    size_bytes: int = 0
+    file_bytes: int = 0
     mtime_ns: int = 0
     inode: int = 0
     frames: int = 0
@@ -90,55 +66,14 @@ class _Facts(NamedTuple):
     misfit: int = 0
     kind: str = ""
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """`SLICE_NUMBERS` of the slice."""
+        return *self[:-1], 0, max(0, self.file_bytes), 0
 
-_MISSING = _Facts(size_bytes=NO_FILE)
+
+_MISSING = _Facts(file_bytes=NO_FILE)
 _FIT = Misfit(0)
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """Some consecutive episodes, n of them.
-
-    Attributes:
-        numbers: For each stream size, time, inode, frames, roll bytes and `Misfit`, shape (n, 6).
-        kinds: For each stream what equal slices share: columns and types of a table, the decoder
-            configuration of a clip; empty where a file cannot be read.
-        rows: What the tables' rows say.
-        remarks: About single episodes.
-        sightings: About many.
-        missing_stats: Features whose statistics are missing, and in which episodes.
-        stale_stats: Those whose statistics are stale, likewise.
-        clips: What clips of each decoder configuration are.
-    """
-
-    numbers: list[IntArray] = field(default_factory=list)
-    kinds: list[list[str]] = field(default_factory=list)
-    rows: list[RowFacts] = field(default_factory=list)
-    remarks: list[Observation] = field(default_factory=list)
-    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
-    missing_stats: dict[str, list[int]] = field(default_factory=dict)
-    stale_stats: dict[str, list[int]] = field(default_factory=dict)
-    clips: dict[str, ClipFacts] = field(default_factory=dict)
-
-
-class Scanner:
-    """A scan's work on one piece of a source.
-
-    Threads may share it, and it can be sent to another process, which makes it anew from its
-    arguments: not with what it remembers to be faster, which another thread may be adding to.
-    """
-
-    def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Keep what it is made from."""
-        made = super().__new__(cls)
-        made._made_from = arguments, options
-        return made
-
-    _made_from: tuple[tuple[Any, ...], dict[str, Any]]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        arguments, options = self._made_from
-        return partial(type(self), **options), arguments
 
 
 class EpisodeScanner(Scanner):
@@ -192,11 +127,11 @@ class EpisodeScanner(Scanner):
         """Whether there is no table of statistics to look at."""
         return self._stats is None
 
-    def __call__(self, first: int, stop: int) -> Block:
+    def __call__(self, first: int, stop: int) -> Look:
         """Look at the episodes at places ``first`` to ``stop``."""
-        block = Block()
+        look = Look((stop - first) * len(self._streams))
         notes = ObservationLog(
-            block.remarks, block.sightings, folder_length=len(f"{self._paths.root}/")
+            look.remarks, look.sightings, folder_length=len(f"{self._paths.root}/")
         )
         indices = self._episode_index[first:stop].tolist()
         lengths = self._length[first:stop].tolist()
@@ -206,14 +141,15 @@ class EpisodeScanner(Scanner):
             paths = list(self._paths.absolute(stream, indices))
             forget_old_names(paths)
             if stream == DATA_STREAM:
-                facts = self._look_at_tables(paths, indices, lengths, first, notes, block)
+                facts = self._look_at_tables(paths, indices, lengths, first, notes, look)
             else:
-                facts = self._look_at_clips(paths, indices, lengths, notes, block.clips)
+                facts = self._look_at_clips(paths, indices, lengths, notes, look.clips)
             seen.append(facts)
-            block.numbers.append(np.array([fact[:-1] for fact in facts], dtype=np.int64))
-            block.kinds.append([fact.kind for fact in facts])
+            numbers = np.array([fact.numbers for fact in facts], SLICE_NUMBERS)
+            kinds = [fact.kind for fact in facts]
+            look.slices.append(SeenSlices(stream, np.arange(first, stop), numbers, kinds))
         self._compare_lengths(seen, indices, lengths, notes)
-        return block
+        return look
 
     def _look_at_tables(
         self,
@@ -222,7 +158,7 @@ class EpisodeScanner(Scanner):
         lengths: Sequence[int],
         first: int,
         notes: ObservationLog,
-        block: Block,
+        look: Look,
     ) -> list[_Facts]:
         found: list[_Facts] = []
         for path, index, length, line in zip(
@@ -242,11 +178,11 @@ class EpisodeScanner(Scanner):
             # Nobody expects statistics of an episode without frames.
             if self._stats is not None and length:
                 missing, stale = self._check_line(line, length, extremes, notes)
-                for names, episodes in (missing, block.missing_stats), (stale, block.stale_stats):
+                for names, episodes in (missing, look.missing_stats), (stale, look.stale_stats):
                     for name in names:
                         episodes.setdefault(name, []).append(index)
             found.append(facts)
-            block.rows.append(row_facts)
+            look.rows.append(row_facts)
         return found
 
     def _check_line(
@@ -469,248 +405,3 @@ def index_of_remuxed(path: str, fps: Fraction) -> tuple[media.ClipIndex, FloatAr
 
 def _joined(numbers: Sequence[int]) -> str:
     return " and ".join(map(str, numbers))
-
-
-# ------------------------------------------------------------------------------------------------
-# What a look at every file found, gathered block by block: numbers, never files.
-
-
-BoolArray = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slices:
-    """The slices of one stream.
-
-    Attributes:
-        stream: The stream.
-        numbers: Size, time and inode of the file, frames, roll bytes and `Misfit` of the slice,
-            shape (E, 6).
-        kind: Number of each slice's kind, in order of appearance, shape (E,).
-        kinds: The kinds: columns and types of a table, the decoder configuration of a clip, empty
-            where a file cannot be read.
-        key: Which file it is, as `FileTable.key`, shape (E,).
-        first: First row or sample of the slice in it, shape (E,).
-        size_bytes: Bytes of the slice, shape (E,).
-        lead: Samples of it before the episode's first frame, shape (E,).
-    """
-
-    stream: str
-    numbers: IntArray
-    kind: IntArray
-    kinds: Sequence[str]
-    key: IntArray
-    first: IntArray
-    size_bytes: IntArray
-    lead: IntArray
-
-    @property
-    def is_missing(self) -> BoolArray:
-        """Whether there is no such file, shape (E,)."""
-        missing: BoolArray = self.numbers[:, 0] == NO_FILE
-        return missing
-
-    @property
-    def misfit(self) -> IntArray:
-        """What is known of each slice's `Misfit` without its neighbours, shape (E,)."""
-        return self.numbers[:, 5]
-
-    @property
-    def is_readable(self) -> BoolArray:
-        """Whether the file could be read, shape (E,)."""
-        readable = np.array([bool(kind) for kind in self.kinds], dtype=np.bool_)
-        found: BoolArray = readable[self.kind]
-        return found
-
-    def kinds_of(self, kept: BoolArray) -> list[str]:
-        """Return the kinds of the episodes that are kept, in order of appearance."""
-        numbers, firsts = np.unique(self.kind[kept], return_index=True)
-        return [self.kinds[number] for number in numbers[np.argsort(firsts)].tolist()]
-
-    def scan(self, kept: BoolArray, *, grouped: bool) -> StreamScan:
-        """Return the scan of the episodes that are kept; a group is a kind, see `kinds_of`."""
-        size_bytes, mtime_ns, inode, frames, roll_bytes, _ = self.numbers[kept].T.copy()
-        keys, rows, file = np.unique(self.key[kept], return_index=True, return_inverse=True)
-        files = FileTable(keys, np.maximum(size_bytes, 0)[rows], mtime_ns[rows], inode[rows])
-        group: IntArray = np.zeros(len(frames), dtype=np.int64)
-        if grouped and len(group):
-            _, firsts, numbers = np.unique(self.kind[kept], return_index=True, return_inverse=True)
-            order: IntArray = np.empty(len(firsts), dtype=np.int64)
-            order[np.argsort(firsts)] = np.arange(len(firsts))
-            group = order[numbers]
-        return StreamScan(
-            self.stream,
-            files,
-            file.astype(np.int64),
-            self.first[kept],
-            frames,
-            np.maximum(self.size_bytes[kept], 0),
-            roll_bytes,
-            group,
-            self.lead[kept],
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gathered:
-    """What was found in all files; arrays have shape (E,).
-
-    Attributes:
-        slices: Data first, then cameras.
-        first_index: The column ``index`` of each table's first row, `NOT_KNOWN` where it is not
-            known or not count by one.
-        has_rows: Whether the table's rows were looked at.
-        task: The only task of a table's rows, `NOT_KNOWN` where there are several or none.
-        tasks: The tasks of those with several, by position.
-        remarks: What was said about single episodes.
-        sightings: What was said about many.
-        missing_stats: Features whose statistics are missing, and in which episodes.
-        stale_stats: Those whose statistics are stale, likewise.
-        clips: What clips of each decoder configuration are.
-    """
-
-    slices: Sequence[Slices]
-    first_index: IntArray
-    has_rows: BoolArray
-    task: IntArray
-    tasks: Mapping[int, tuple[int, ...]]
-    remarks: list[Observation]
-    sightings: RepeatedObservations
-    missing_stats: Mapping[str, Sequence[int]]
-    stale_stats: Mapping[str, Sequence[int]]
-    clips: Mapping[str, ClipFacts]
-
-    def usual_clip(self, slices: Slices, kept: BoolArray) -> ClipFacts | None:
-        """Return what most clips of a stream are; of as many the first. None without any."""
-        kinds, firsts, counts = np.unique(
-            slices.kind[kept & slices.is_readable], return_index=True, return_counts=True
-        )
-        found: Counter[ClipFacts] = Counter()
-        for place in np.argsort(firsts).tolist():
-            found[self.clips[slices.kinds[kinds[place]]]] += int(counts[place])
-        return max(found, key=found.__getitem__, default=None)
-
-    @property
-    def num_files(self) -> int:
-        """Files that are there."""
-        return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
-
-
-class EpisodePaths(Protocol):
-    """Where the file of each episode's slice is."""
-
-    @property
-    def root(self) -> Path:
-        """The dataset folder."""
-
-    @property
-    def are_usual(self) -> bool:
-        """Whether all files of episodes are below ``data`` and ``videos``."""
-
-    def relative(self, stream: str, episode_index: int, /) -> str:
-        """Return the path of a slice's file, relative to the dataset."""
-
-    def absolute(self, stream: str, episode_indices: Iterable[int], /) -> Iterator[str]:
-        """Yield the path of each slice's file."""
-
-    def slice_of(self, relative: str, /) -> tuple[str, int] | None:
-        """Return the stream and an episode that a file's name stands for; None for others."""
-
-    def misplaced(self, relative: str, /) -> tuple[str, int] | None:
-        """Return the slice that a file may be of that does not lie where it should."""
-
-
-class ScannedSource(NamedTuple):
-    """A source of any version, read and looked at; what it means is decided afterwards.
-
-    Attributes:
-        info: Its ``info.json``.
-        paths: Where its files are.
-        episodes: Its episodes.
-        tasks: Its tasks.
-        gathered: What was found in its files.
-        remarks: What is to be said of its tables.
-        reads_stats: Whether it has statistics of episodes that were looked at.
-    """
-
-    info: DatasetInfo
-    paths: EpisodePaths
-    episodes: EpisodeTable
-    tasks: TaskTable
-    gathered: Gathered
-    remarks: list[Observation]
-    reads_stats: bool
-
-
-class ScanAccumulator:
-    """Takes blocks in order; some 100 bytes an episode and stream are kept of them."""
-
-    def __init__(self, streams: Sequence[str], episode_index: IntArray) -> None:
-        self._streams = streams
-        self._episode_index = episode_index
-        num_episodes = len(episode_index)
-        self._numbers = [np.zeros((num_episodes, 6), dtype=np.int64) for _ in streams]
-        self._kind = [np.zeros(num_episodes, dtype=np.int64) for _ in streams]
-        self._kinds: list[dict[str, int]] = [{} for _ in streams]
-        self._first_index = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
-        self._has_rows = np.zeros(num_episodes, dtype=np.bool_)
-        self._task = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
-        self._tasks: dict[int, tuple[int, ...]] = {}
-        self._remarks: list[Observation] = []
-        self._sightings = RepeatedObservations()
-        self._missing_stats: dict[str, list[int]] = {}
-        self._stale_stats: dict[str, list[int]] = {}
-        self._clips: dict[str, ClipFacts] = {}
-        self._done = 0
-
-    def add(self, block: Block) -> int:
-        """Add the next block; return how many files it looked at."""
-        first, stop = self._done, self._done + len(block.rows)
-        for place, (numbers, kinds) in enumerate(zip(block.numbers, block.kinds, strict=True)):
-            known = self._kinds[place]
-            self._numbers[place][first:stop] = numbers
-            self._kind[place][first:stop] = [known.setdefault(kind, len(known)) for kind in kinds]
-        for position, facts in enumerate(block.rows, first):
-            self._first_index[position] = facts.first_index
-            self._has_rows[position] = facts.was_looked_at
-            if len(facts.tasks) == 1:
-                self._task[position] = facts.tasks[0]
-            elif facts.tasks:
-                self._tasks[position] = facts.tasks
-        self._remarks += block.remarks
-        self._sightings.merge(block.sightings)
-        for name, episodes in block.missing_stats.items():
-            self._missing_stats.setdefault(name, []).extend(episodes)
-        for name, episodes in block.stale_stats.items():
-            self._stale_stats.setdefault(name, []).extend(episodes)
-        self._clips |= block.clips
-        self._done = stop
-        return len(block.rows) * len(self._streams)
-
-    def gathered(self) -> Gathered:
-        """Return everything."""
-        index = self._episode_index
-        slices = [
-            Slices(
-                *columns,
-                key=index,
-                first=np.zeros_like(index),
-                size_bytes=columns[1][:, 0],
-                lead=np.zeros_like(index),
-            )
-            for columns in zip(
-                self._streams, self._numbers, self._kind, map(tuple, self._kinds), strict=True
-            )
-        ]
-        return Gathered(
-            slices,
-            self._first_index,
-            self._has_rows,
-            self._task,
-            self._tasks,
-            self._remarks,
-            self._sightings,
-            self._missing_stats,
-            self._stale_stats,
-            self._clips,
-        )
