@@ -131,6 +131,11 @@ class Packer:
     step: str
     times: Mapping[str, float]
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """When it worked, as far as its record says; ask only where it holds times."""
+        return min(self.times.values()), max(self.times.values())
+
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
