@@ -26,6 +26,7 @@ from leconvert._version import __version__
 from leconvert.model.values import Finding
 from leconvert.report import charts
 from leconvert.report.charts import LEGEND, TROUBLE, TimeAxis, working_axis
+from leconvert.report.records import moment
 from leconvert.report.values import (
     Attempt,
     AttemptEnd,
@@ -33,7 +34,6 @@ from leconvert.report.values import (
     RunReport,
     StoryState,
     gather_run,
-    moment,
 )
 from leconvert.support.errors import LeconvertError, StorageError, UsageError
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
