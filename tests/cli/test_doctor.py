@@ -17,6 +17,7 @@ from leconvert.cli.doctor import doctor_lines
 from leconvert.cli.examination import Examination, Package, examine
 from leconvert.media import pyav
 from leconvert.support.extras import command_for_extra, install_command
+from leconvert.workdir import fscheck
 from leconvert.workdir.fscheck import Finding, Promise
 from tests.program import Leconvert
 
@@ -268,7 +269,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = [Finding(Promise.WRITE, False, "EROFS")]
-    monkeypatch.setattr(examination, "probe_folder", lambda _folder: broken)
+    monkeypatch.setattr(fscheck, "probe_folder", lambda _folder, **_: broken)
     monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor", tmp_path, "--json")
     assert told.returncode == 11

@@ -21,8 +21,7 @@ from leconvert.bench.probe import host_record, package_version
 from leconvert.run.engines import BUILT_IN, EngineNames
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.support.machine import Machine
-from leconvert.workdir.fs import mount_of
-from leconvert.workdir.fscheck import CheckReport, Fitness, probe_folder
+from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder
 
 __all__ = [
     "Answer",
@@ -325,9 +324,6 @@ def examine(
     imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
 ) -> Examination:
     """Look at this machine, and at a folder's file system."""
-    file_system = None
-    if folder is not None:
-        file_system = CheckReport(str(folder), mount_of(folder), tuple(probe_folder(folder)))
     return Examination(
         _packages(version_of, imports),
         _video(),
@@ -335,7 +331,7 @@ def examine(
         _machine(),
         _hub(),
         _engines(version_of),
-        file_system,
+        None if folder is None else check_folder(folder),
     )
 
 
