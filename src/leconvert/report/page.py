@@ -57,24 +57,21 @@ _Rows = list[Sequence[object]]
 def page(story: RunReport) -> str:
     """Return the page; it takes time and room linear in attempts, findings and streams at most."""
     axis = working_axis(story)
-    return (
-        _templates()
-        .get_template("report.html")
-        .render(
-            story=story,
-            axis=axis,
-            version=__version__,
-            most_rows=_MOST_ROWS,
-            sentence=_sentence(story),
-            tiles=_tiles(story, axis),
-            conversion=_conversion(story, axis),
-            sizes=_sizes(story) if story.streams else None,
-            **_findings(story),
-            **_verification(story),
-            work=None if story.batches is None else _work(story, story.batches, axis),
-            loading=_loading(story.probe),
-            **_environment(story),
-        )
+    template = _templates().get_template("report.html")
+    return template.render(
+        story=story,
+        axis=axis,
+        version=__version__,
+        most_rows=_MOST_ROWS,
+        sentence=_sentence(story),
+        tiles=_tiles(story, axis),
+        conversion=_conversion(story, axis),
+        sizes=_sizes(story) if story.streams else None,
+        work=None if story.batches is None else _work(story, story.batches, axis),
+        loading=_loading(story.probe),
+        **_findings(story),
+        **_verification(story),
+        **_environment(story),
     )
 
 
@@ -535,10 +532,6 @@ def _trouble(story: RunReport, state: BatchCounts) -> dict[str, object]:
     return {"trouble": rows, "trouble_words": words}
 
 
-# ------------------------------------------------------------------------------------------------
-# Where the page goes, and where it may not.
-
-
 def default_report_place(target: Path) -> Path:
     """Return where a conversion's report goes: ``<target>.report.html``, beside the result."""
     return target.with_name(f"{target.name}.report.html")
@@ -547,29 +540,21 @@ def default_report_place(target: Path) -> Path:
 def check_report_place(path: Path, datasets: list[Path]) -> None:
     """Refuse a place that the page cannot be written to; call it before any work is done, too."""
     place = path.resolve()
-    for dataset in datasets:
-        if place.is_relative_to(dataset.resolve()):
-            raise UsageError(
-                f"{path} lies in the dataset {dataset}, which holds only what the conversion made.",
-                path=str(path),
-                next_step="Choose a place beside it.",
-            )
-    if place.is_dir():
-        raise UsageError(
-            f"{path} is a folder.", path=str(path), next_step="Give the name of a file in it."
-        )
-    if not place.parent.is_dir():
-        raise UsageError(
-            f"The folder {place.parent} does not exist.",
-            path=str(path),
-            next_step="Make it first, or choose another place.",
-        )
-    if not os.access(place.parent, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"The folder {place.parent} cannot be written.",
-            path=str(path),
-            next_step="Make it writable, or choose another place.",
-        )
+    within = next((one for one in datasets if place.is_relative_to(one.resolve())), None)
+    if within is not None:
+        said = f"{path} lies in the dataset {within}, which holds only what the conversion made."
+        helps = "Choose a place beside it."
+    elif place.is_dir():
+        said, helps = f"{path} is a folder.", "Give the name of a file in it."
+    elif not place.parent.is_dir():
+        said = f"The folder {place.parent} does not exist."
+        helps = "Make it first, or choose another place."
+    elif not os.access(place.parent, os.W_OK | os.X_OK):
+        said = f"The folder {place.parent} cannot be written."
+        helps = "Make it writable, or choose another place."
+    else:
+        return
+    raise UsageError(said, path=str(path), next_step=helps)
 
 
 def write_report(story: RunReport, path: Path) -> int:
@@ -579,7 +564,11 @@ def write_report(story: RunReport, path: Path) -> int:
         Its size in bytes.
     """
     _check_for(story.target, story.sources, path)
-    data = page(story).encode("utf-8")
+    return _write(page(story), path)
+
+
+def _write(text: str, path: Path) -> int:
+    data = text.encode("utf-8")
     with storage_errors(path):
         replace_record(path, data)
     return len(data)
@@ -618,10 +607,6 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
             ) from error
 
 
-# ------------------------------------------------------------------------------------------------
-# Pages of facts and tables alone.
-
-
 PageTable = tuple[str, str, Sequence[Sequence[object]], Collection[int]]
 """A table's title, what it shows, its rows with the head, and its columns that hold numbers."""
 
@@ -638,27 +623,17 @@ def write_tables(
     pictures: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Write a page of facts and tables, replacing what is there; return its size in bytes."""
-    text = (
-        _templates()
-        .get_template("tables.html")
-        .render(
-            kicker=kicker,
-            heading=heading,
-            title=title,
-            facts_title=facts_title,
-            facts_shown=facts,
-            tables=tables,
-            pictures=pictures,
-        )
+    template = _templates().get_template("tables.html")
+    text = template.render(
+        kicker=kicker,
+        heading=heading,
+        title=title,
+        facts_title=facts_title,
+        facts_shown=facts,
+        tables=tables,
+        pictures=pictures,
     )
-    data = text.encode("utf-8")
-    with storage_errors(path):
-        replace_record(path, data)
-    return len(data)
-
-
-# ------------------------------------------------------------------------------------------------
-# The page of a resampling benchmark.
+    return _write(text, path)
 
 
 def write_resampling_report(

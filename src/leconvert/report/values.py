@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -277,8 +278,8 @@ def gather_run(run: OpenedRun) -> RunReport:
         frames=manifest.num_frames,
         fps=json.dumps(round(float(manifest.fps), 6)).removesuffix(".0"),
         streams=_streams(run, read, tree),
-        other_files=0 if tree is None else tree.other_files,
-        other_bytes=0 if tree is None else tree.other_bytes,
+        other_files=0 if tree is None else tree[None][0],
+        other_bytes=0 if tree is None else tree[None][1],
         options=manifest.options,
         findings=manifest.findings,
         repairs=manifest.sources[0].repairs if len(manifest.sources) == 1 else NO_REPAIRS,
@@ -485,18 +486,9 @@ def _whole(value: object) -> int:
 
 
 def _streams(
-    run: OpenedRun, results: Mapping[int, DoneBatch], tree: TreeFigures | None
+    run: OpenedRun, results: Mapping[int, DoneBatch], tree: _Tree | None
 ) -> list[StreamFigures]:
-    there = {} if tree is None else tree.streams
-    if tree is None:
-        written: dict[str, dict[int, int]] = {}
-        for batch in run.batches:
-            sizes = results[batch.batch_id].shard_bytes if batch.batch_id in results else {}
-            for shard in batch.shards:
-                if shard.name in sizes:
-                    files = written.setdefault(shard.stream, {})
-                    files[shard.number] = files.get(shard.number, 0) + sizes[shard.name]
-        there = {stream: (len(files), sum(files.values())) for stream, files in written.items()}
+    there = tree if tree is not None else _written(run, results)
     rows = []
     for layout in run.manifest.streams:
         scan, _ = run.scan.stream(layout.stream)
@@ -514,6 +506,20 @@ def _streams(
     return rows
 
 
+def _written(run: OpenedRun, results: Mapping[int, DoneBatch]) -> _Tree:
+    """Return what the workers wrote for each stream; a file of a result may have several shards."""
+    files: dict[str | None, set[int]] = {}
+    sizes: Counter[str | None] = Counter()
+    for batch in run.batches:
+        result = results.get(batch.batch_id)
+        written = {} if result is None else result.shard_bytes
+        for shard in batch.shards:
+            if shard.name in written:
+                files.setdefault(shard.stream, set()).add(shard.number)
+                sizes[shard.stream] += written[shard.name]
+    return {stream: (len(numbers), sizes[stream]) for stream, numbers in files.items()}
+
+
 def _packer(noted: JournalState, clocks: Mapping[str, float]) -> Packer:
     ahead = clocks.get(noted.host, 0.0)
     times = {str(step): moment(text) for step, text in noted.times.items()}
@@ -526,32 +532,23 @@ def _packer(noted: JournalState, clocks: Mapping[str, float]) -> Packer:
     )
 
 
-@dataclass(slots=True)
-class TreeFigures:
-    """Files and bytes of a dataset."""
-
-    # For each stream the number of its files and their size.
-    streams: dict[str, tuple[int, int]] = field(default_factory=dict)
-    other_files: int = 0  # files beside them
-    other_bytes: int = 0  # their size
+_Tree = Mapping[str | None, tuple[int, int]]
+"""How many files of each stream a dataset has, and their size; None for the files beside them."""
 
 
-def measure_tree(dataset: Dataset) -> TreeFigures:
+def measure_tree(dataset: Dataset) -> _Tree:
     """Add up what lies in a dataset's folder; reads none of its data."""
-    figures, root = TreeFigures(), dataset.root
+    figures: dict[str | None, tuple[int, int]] = {None: (0, 0)}
+    root = dataset.root
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, onerror=_raise):
             subfolders.sort()
-            relative = Path(folder).relative_to(root)
             for name in names:
-                size = Path(folder, name).stat().st_size
-                owner = dataset.slice_of((relative / name).as_posix())
-                if owner is None:
-                    figures.other_files += 1
-                    figures.other_bytes += size
-                else:
-                    files, total = figures.streams.get(owner[0], (0, 0))
-                    figures.streams[owner[0]] = files + 1, total + size
+                path = Path(folder, name)
+                owner = dataset.slice_of(path.relative_to(root).as_posix())
+                stream = None if owner is None else owner[0]
+                files, size = figures.get(stream, (0, 0))
+                figures[stream] = files + 1, size + path.stat().st_size
     return figures
 
 
@@ -571,7 +568,9 @@ def story_of_result(root: Path) -> RunReport:
             path=path,
             next_step=f"`leconvert check {shlex.quote(str(root))}` says what else is wrong.",
         ) from error
-    figures = measure_tree(v3.Dataset(root))
+    tree = measure_tree(v3.Dataset(root))
+    streams = {stream: figures for stream, figures in tree.items() if stream is not None}
+    other_files, other_bytes = tree[None]
     return RunReport(
         name=root.name,
         state=StoryState.RESULT_ONLY,
@@ -582,10 +581,10 @@ def story_of_result(root: Path) -> RunReport:
         fps=str(info.get("fps", "")),
         streams=[
             StreamFigures(stream, None, None, files, files, size)
-            for stream, (files, size) in sorted(figures.streams.items())
+            for stream, (files, size) in sorted(streams.items())
         ],
-        other_files=figures.other_files,
-        other_bytes=figures.other_bytes,
+        other_files=other_files,
+        other_bytes=other_bytes,
         repairs=v3.read_repairs(root),
         quantiles=_has_quantiles(root),
     )
