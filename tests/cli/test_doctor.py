@@ -14,7 +14,7 @@ from av import __version__ as av_version
 
 from leconvert.cli import examination
 from leconvert.cli.doctor import doctor_lines
-from leconvert.cli.examination import Examination, Package, examine
+from leconvert.cli.examination import Examination, NoAnswerError, Package, examine
 from leconvert.media import pyav
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.workdir import fscheck
@@ -45,7 +45,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
         packages = changes.pop("packages", PACKAGES)
         monkeypatch.setattr(examination, "packages_of", lambda *_: packages)
         defaults: dict[str, Any] = {
-            "diagnose": lambda: (DIAGNOSIS, None),
+            "diagnose": lambda: DIAGNOSIS,
             "loads": lambda _name: True,
             "version_of": {"torch": "2.11.0"}.get,
         }
@@ -90,7 +90,10 @@ def test_an_engine_that_cannot_start_workers_says_why(
 
 
 def test_a_driver_that_hangs_is_told_and_stops_nothing(found: Callable[..., Examination]) -> None:
-    seen = found(diagnose=lambda: (None, "no answer within 60 s"))
+    def hangs() -> dict[str, Any]:
+        raise NoAnswerError("no answer within 60 s")
+
+    seen = found(diagnose=hangs)
     assert seen.lacks == ()
     assert "torch could not be asked: no answer within 60 s" in "\n".join(
         doctor_lines(seen.as_record(), 200)
@@ -181,7 +184,7 @@ def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) 
         "decoder": {"torchcodec_loads": False, "trouble": "libavutil", "ffmpeg": None},
         "missing": [said],
     }
-    seen = found(diagnose=lambda: (without, None))
+    seen = found(diagnose=lambda: without)
     assert (seen.lacks, seen.broken) == ((), (said,))
     text = "\n".join(doctor_lines(seen.as_record(), 200))
     assert f"needs is here, but something else does not work:\n{said}" in text
