@@ -400,10 +400,6 @@ def fleet_status(work_dir: Path) -> FleetStatus:
     return FleetObserver(open_fleet(work_dir, only_look=True)).look()
 
 
-# ------------------------------------------------------------------------------------------------
-# A fleet as a page and as a table for other programs.
-
-
 def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
     """Write what became of each dataset: an HTML page, and a CSV with a row for each.
 
@@ -504,10 +500,6 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
         ("Every dataset", "The longest first. The CSV beside this page has more.", each, [3, 4, 6]),
     ]
     return [table for table in tables if table[2][1:]]
-
-
-# ------------------------------------------------------------------------------------------------
-# What a fleet comes to, before any work is done.
 
 
 @dataclass(frozen=True, slots=True)
