@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.report import check_report_place, page, write_report
+from leconvert.report import check_report_place, write_report
 from leconvert.report.charts import TimeAxis, by_worker, durations, rates
+from leconvert.report.page import page
 from leconvert.report.values import (
     Attempt,
     AttemptEnd,
