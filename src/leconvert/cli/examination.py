@@ -23,19 +23,6 @@ from leconvert.support.extras import command_for_extra, install_command
 from leconvert.support.machine import Machine
 from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder
 
-__all__ = [
-    "Examination",
-    "NoAnswerError",
-    "Package",
-    "ask",
-    "examine",
-    "import_troubles",
-    "library_loads",
-    "packages_of",
-    "probe_diagnosis",
-]
-
-
 _LIMIT_SECONDS = 60.0
 _LAST_WORDS = 300
 

@@ -63,18 +63,6 @@ from leconvert.workdir.fs import is_there, make_durably, replace_record
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
 
-__all__ = [
-    "DatasetState",
-    "DatasetStatus",
-    "FleetObserver",
-    "FleetPrice",
-    "FleetStatus",
-    "PricedDataset",
-    "fleet_status",
-    "price_fleet",
-    "write_fleet_report",
-]
-
 
 class DatasetState(StrEnum):
     """How far a dataset is."""

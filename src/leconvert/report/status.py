@@ -28,24 +28,6 @@ from leconvert.workdir.records import RunPaths, WorkDir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import is_converted
 
-__all__ = [
-    "Failure",
-    "JobObserver",
-    "JobStatus",
-    "Liveness",
-    "PackerStatus",
-    "Progressed",
-    "RateWindow",
-    "RunObserver",
-    "RunStatus",
-    "VideoBytes",
-    "WorkerStatus",
-    "run_status",
-    "seconds_left",
-    "watch_run",
-]
-
-
 # A holder beats every 15 s at the default lease, a waiting worker reports every 10 s.
 _SILENT_AFTER_SECONDS = 45.0
 

@@ -44,19 +44,6 @@ from leconvert.workdir.fs import (
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import lock_excludes, new_lock
 
-__all__ = [
-    "CheckReport",
-    "Finding",
-    "Fitness",
-    "Need",
-    "Promise",
-    "check_folder",
-    "fitness_of",
-    "follow",
-    "lead",
-    "probe_folder",
-]
-
 
 class Need(StrEnum):
     """What is lost where a promise does not hold."""
