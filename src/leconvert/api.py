@@ -80,7 +80,7 @@ from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
-from leconvert.workdir.identity import WorkerIdentity, process_is_gone
+from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
@@ -609,9 +609,7 @@ def _push_migrated(
 def _say_who_works(run: OpenedRun, progress: Progress) -> None:
     """Name the workers that the run has already, unless their processes have certainly ended."""
     workers = [
-        worker
-        for worker in read_workers(run.paths, run.manifest.run_id)
-        if worker.state != "ended" and not process_is_gone(asdict(worker))
+        worker for worker in read_workers(run.paths, run.manifest.run_id) if not worker.has_ended
     ]
     if not workers:
         return

@@ -79,9 +79,7 @@ def test_what_the_doctor_and_the_probe_start_does_not_see_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    found, trouble = probe_diagnosis()
-    assert trouble is None
-    assert found is not None
+    assert "decoder" in probe_diagnosis()
     assert library_loads("libc.so.6")
     with pytest.raises(ProbeError, match="is not a folder"):
         probe_result(folder / "nowhere", duration_s=0.1)

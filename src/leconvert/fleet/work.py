@@ -122,7 +122,6 @@ from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.former import former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
-from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.locks import Backoff, planner_lock
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
@@ -379,7 +378,7 @@ def _check_not_in_use(fleet: Fleet) -> None:
     working = [
         f"process {worker.pid} on {worker.host}"
         for worker in read_workers(fleet.paths, fleet.run_id, fs=fleet.fs)
-        if worker.state != "ended" and not process_is_gone(asdict(worker))
+        if not worker.has_ended
     ]
     if working:
         root = str(fleet.work_dir.root)
