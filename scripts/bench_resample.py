@@ -27,10 +27,10 @@ import torch
 
 import bench_common
 from leconvert.bench.resampling.benchmark import ResampleOptions, open_source, run_resample
-from leconvert.bench.resampling.kernel import pack
-from leconvert.bench.resampling.report import result_tables
+from leconvert.bench.results import result_tables
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
+from leconvert.loading.resampling import pack
 
 SETUPS: Mapping[str, Mapping[str, Any]] = {
     "even": {"threads": 1},

@@ -413,7 +413,7 @@ def run_conversion(
                 f"It is measured how v3.0 datasets load, not {layout.to}.",
                 next_step="Convert without a measurement (--probe).",
             )
-        from leconvert.bench.probe import require_packages
+        from leconvert.bench import require_packages
 
         require_packages("torch")
     started = time.monotonic()
@@ -665,7 +665,7 @@ def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManag
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
     """Measure how fast the result loads; where that fails, the error is what was found."""
-    from leconvert.bench.probe import probe_result  # nobody else pays for its imports
+    from leconvert.bench import probe_result  # nobody else pays for its imports
 
     try:
         found: Mapping[str, Any] = probe_result(target, duration_s=seconds)

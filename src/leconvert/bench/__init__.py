@@ -1,1 +1,197 @@
-"""Benchmarks, beside the library that they measure: loaders, and resampling."""
+"""Benchmarks, beside the library that they measure: loaders (``probe``), and resampling.
+
+`Comparison` and `compare_with_map` are for everybody; the other names are for the command line, the
+report, and ``convert --probe``.
+"""
+
+from typing import TYPE_CHECKING
+
+from leconvert.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from leconvert.bench.environment import (
+        host_record,
+        package_version,
+        require_packages,
+        start_again_with_ffmpeg,
+        usable_gpus,
+        versions_record,
+    )
+    from leconvert.bench.probe.child import probe_result
+    from leconvert.bench.probe.compare import Comparison, compare_with_map
+    from leconvert.bench.probe.diagnose import diagnose_decoding
+    from leconvert.bench.probe.lerobot_training import train_with_lerobot
+    from leconvert.bench.probe.limit import failure_of, run_limit
+    from leconvert.bench.probe.measured import open_stream_loader
+    from leconvert.bench.probe.options import (
+        SCENARIOS,
+        ResourceChanges,
+        Resources,
+        RunOptions,
+        dataset_place,
+        parse_resource_changes,
+        parse_scenarios,
+    )
+    from leconvert.bench.probe.run import run_probe
+    from leconvert.bench.probe.submit import (
+        Job,
+        chain_script,
+        parse_matrix,
+        parse_places,
+        plan_matrix,
+        plan_scenarios,
+        submit_chain,
+        summary_job,
+        training_job,
+    )
+    from leconvert.bench.probe.training import StepFacts, TrainOptions, TrainReport, train
+    from leconvert.bench.resampling.benchmark import (
+        ResampleOptions,
+        everything,
+        open_source,
+        run_resample,
+        stem_of,
+    )
+    from leconvert.bench.results import (
+        SummaryLine,
+        csv_rows,
+        draw_plots,
+        draw_resampling,
+        require_matplotlib,
+        result_tables,
+        results_below,
+        run_name,
+        summarize,
+        write_document,
+        write_table,
+    )
+
+__all__ = [
+    "SCENARIOS",
+    "Comparison",
+    "Job",
+    "ResampleOptions",
+    "ResourceChanges",
+    "Resources",
+    "RunOptions",
+    "StepFacts",
+    "SummaryLine",
+    "TrainOptions",
+    "TrainReport",
+    "chain_script",
+    "compare_with_map",
+    "csv_rows",
+    "dataset_place",
+    "diagnose_decoding",
+    "draw_plots",
+    "draw_resampling",
+    "everything",
+    "failure_of",
+    "host_record",
+    "open_source",
+    "open_stream_loader",
+    "package_version",
+    "parse_matrix",
+    "parse_places",
+    "parse_resource_changes",
+    "parse_scenarios",
+    "plan_matrix",
+    "plan_scenarios",
+    "probe_result",
+    "require_matplotlib",
+    "require_packages",
+    "result_tables",
+    "results_below",
+    "run_limit",
+    "run_name",
+    "run_probe",
+    "run_resample",
+    "start_again_with_ffmpeg",
+    "stem_of",
+    "submit_chain",
+    "summarize",
+    "summary_job",
+    "train",
+    "train_with_lerobot",
+    "training_job",
+    "usable_gpus",
+    "versions_record",
+    "write_document",
+    "write_table",
+]
+
+_NAMES = {
+    "environment": (
+        "host_record",
+        "package_version",
+        "require_packages",
+        "start_again_with_ffmpeg",
+        "usable_gpus",
+        "versions_record",
+    ),
+    "probe.child": ("probe_result",),
+    "probe.compare": (
+        "Comparison",
+        "compare_with_map",
+    ),
+    "probe.diagnose": ("diagnose_decoding",),
+    "probe.lerobot_training": ("train_with_lerobot",),
+    "probe.limit": (
+        "failure_of",
+        "run_limit",
+    ),
+    "probe.measured": ("open_stream_loader",),
+    "probe.options": (
+        "SCENARIOS",
+        "ResourceChanges",
+        "Resources",
+        "RunOptions",
+        "dataset_place",
+        "parse_resource_changes",
+        "parse_scenarios",
+    ),
+    "probe.run": ("run_probe",),
+    "probe.submit": (
+        "Job",
+        "chain_script",
+        "parse_matrix",
+        "parse_places",
+        "plan_matrix",
+        "plan_scenarios",
+        "submit_chain",
+        "summary_job",
+        "training_job",
+    ),
+    "probe.training": (
+        "StepFacts",
+        "TrainOptions",
+        "TrainReport",
+        "train",
+    ),
+    "resampling.benchmark": (
+        "ResampleOptions",
+        "everything",
+        "open_source",
+        "run_resample",
+        "stem_of",
+    ),
+    "results": (
+        "SummaryLine",
+        "csv_rows",
+        "draw_plots",
+        "draw_resampling",
+        "require_matplotlib",
+        "result_tables",
+        "results_below",
+        "run_name",
+        "summarize",
+        "write_document",
+        "write_table",
+    ),
+}
+
+__getattr__ = lazy_names(__name__, _NAMES, title="The probe")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -39,7 +39,7 @@ from leconvert.workdir.swap import is_same_folder, source_as_output
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.bench.probe import ResourceChanges
+    from leconvert.bench import ResourceChanges
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection
     from leconvert.model.values import LayoutOptions
@@ -1064,7 +1064,7 @@ def site(options: argparse.Namespace) -> Site:
 
 def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> ResourceChanges:
     """Return what the options change in the jobs of these names."""
-    from leconvert.bench.probe import parse_resource_changes
+    from leconvert.bench import parse_resource_changes
 
     return parse_resource_changes({name: getattr(options, name) for name, *_ in _RESOURCES}, names)
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leconvert.bench.probe import RunOptions
+    from leconvert.bench import RunOptions
 
 __all__ = [
     "DEFAULT_OUT_DIR",
@@ -199,7 +199,7 @@ def run_options(options: argparse.Namespace) -> RunOptions:
     """Return the options of the measurement; what was left out keeps the library's default."""
     from dataclasses import fields
 
-    from leconvert.bench.probe import RunOptions
+    from leconvert.bench import RunOptions
 
     known = {field.name for field in fields(RunOptions)}
     given = {

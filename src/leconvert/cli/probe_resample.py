@@ -15,7 +15,7 @@ from leconvert.cli.progress import progress_for
 from leconvert.support.extras import command_for_extra
 
 if TYPE_CHECKING:
-    from leconvert.bench.resampling import Method, ResampleOptions
+    from leconvert.bench import Method, ResampleOptions
 
 __all__ = []
 
@@ -137,7 +137,7 @@ def resample_options(options: argparse.Namespace) -> ResampleOptions:
     """Return the options of the measurement; what was left out keeps the library's default."""
     from dataclasses import fields
 
-    from leconvert.bench.resampling import ResampleOptions
+    from leconvert.bench import ResampleOptions
 
     given = {
         field.name: getattr(options, field.name)
@@ -168,13 +168,15 @@ def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and show it."""
     import importlib.util
 
-    from leconvert.bench.probe import require_matplotlib, write_document, write_table
-    from leconvert.bench.resampling import (
+    from leconvert.bench import (
         csv_rows,
         draw_resampling,
         everything,
+        require_matplotlib,
         run_resample,
         stem_of,
+        write_document,
+        write_table,
     )
 
     wanted = resample_options(options)
@@ -208,7 +210,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _told(document: Mapping[str, Any]) -> str:
     """Return the tables of a result, one below the other."""
-    from leconvert.bench.resampling import result_tables
+    from leconvert.bench import result_tables
 
     return "\n\n".join(f"{title}\n{table(rows)}" for title, _, rows in result_tables(document))
 

@@ -13,7 +13,7 @@ from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_op
 from leconvert.support.errors import UsageError
 
 if TYPE_CHECKING:
-    from leconvert.bench.probe import Job
+    from leconvert.bench import Job
 
 __all__ = ["add_arguments", "run"]
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit the chain, or print the script that would."""
-    from leconvert.bench.probe import chain_script, submit_chain
+    from leconvert.bench import chain_script, submit_chain
 
     out_dir = str(options.out_dir or DEFAULT_OUT_DIR)
     jobs = _jobs(options, out_dir)
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
-    from leconvert.bench.probe import (
+    from leconvert.bench import (
         SCENARIOS,
         parse_matrix,
         parse_places,

@@ -29,7 +29,7 @@ from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 
 if TYPE_CHECKING:
-    from leconvert.bench.probe import StepFacts, TrainReport
+    from leconvert.bench import StepFacts, TrainReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.gpus:
         return _start_one_a_gpu(options)
     refuse_slurm_options(options)
-    from leconvert.bench.probe import TrainOptions, open_stream_loader, train
+    from leconvert.bench import TrainOptions, open_stream_loader, train
 
     wanted = run_options(options)
     with stop_on_signals() as stop:
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _start_one_a_gpu(options: argparse.Namespace) -> int:
     """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
-    from leconvert.bench.probe import Resources, usable_gpus
+    from leconvert.bench import Resources, usable_gpus
     from leconvert.loading import find_rank
 
     gpus = resource_changes(options, []).applied_to_all(Resources()).gpus
@@ -109,7 +109,7 @@ def _given(options: argparse.Namespace, *, without: Sequence[str] = ()) -> tuple
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from leconvert.bench.probe import chain_script, submit_chain, training_job
+    from leconvert.bench import chain_script, submit_chain, training_job
 
     run_options(options)  # what would be refused is refused before it has waited in a queue
     out_dir = options.out_dir or DEFAULT_TRAIN_DIR

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from leconvert.bench.probe.environment import (
+from leconvert.bench.environment import (
     FoundFfmpeg,
     find_ffmpeg,
     host_record,
@@ -18,7 +18,7 @@ from leconvert.bench.probe.environment import (
     versions_record,
     video_facts,
 )
-from leconvert.bench.probe.results import begin_document
+from leconvert.bench.results import begin_document
 from leconvert.loading import DatasetMeta, Files, OpenFile, files_at, load_meta
 from leconvert.support.errors import LeconvertError
 from leconvert.support.extras import command_for_extra

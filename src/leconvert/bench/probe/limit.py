@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from leconvert.bench.probe.environment import (
+from leconvert.bench.environment import (
     PACKETS_LOOKED_AT,
     cores,
     host_record,
@@ -34,7 +34,7 @@ from leconvert.bench.probe.environment import (
     video_facts,
 )
 from leconvert.bench.probe.options import RunOptions
-from leconvert.bench.probe.results import begin_document, read_results
+from leconvert.bench.results import begin_document, read_results
 from leconvert.loading import (
     Backend,
     DatasetMeta,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, override
 
 import numpy as np
 
-from leconvert.bench.probe.environment import cores, require_packages
+from leconvert.bench.environment import cores, require_packages
 from leconvert.bench.probe.measure import BatchFacts, Watch
 from leconvert.bench.probe.options import Deltas, RunOptions, mode_deltas, read_deltas
 from leconvert.loading import (

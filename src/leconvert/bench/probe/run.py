@@ -17,20 +17,19 @@ from typing import Any
 
 import torch
 
-from leconvert.bench.probe.compare import compare_samples
-from leconvert.bench.probe.environment import (
+from leconvert.bench.environment import (
     cores,
     find_ffmpeg,
     host_record,
     require_packages,
     versions_record,
 )
+from leconvert.bench.probe.compare import compare_samples
 from leconvert.bench.probe.limit import dataset_record, known_limit
 from leconvert.bench.probe.measure import (
     BatchFacts,
     Measured,
     SinglePass,
-    TreeMemory,
     measure,
     percentiles_ms,
     time_single_pass,
@@ -43,7 +42,8 @@ from leconvert.bench.probe.measured import (
     windows_of,
 )
 from leconvert.bench.probe.options import RunOptions, frames_per_sample
-from leconvert.bench.probe.results import begin_document
+from leconvert.bench.results import begin_document
+from leconvert.bench.sampler import TreeMemory
 from leconvert.loading import (
     DatasetMeta,
     choose_backend,

@@ -15,10 +15,10 @@ import pytest
 import torch
 from schema_checker import violations
 
-from leconvert.bench.probe import environment
+from leconvert.bench import environment
+from leconvert.bench.environment import FoundFfmpeg, video_facts
 from leconvert.bench.probe import limit as verdicts
 from leconvert.bench.probe.diagnose import _Pieces, diagnose_decoding, missing_pieces
-from leconvert.bench.probe.environment import FoundFfmpeg, video_facts
 from leconvert.bench.probe.limit import (
     LimitPlan,
     _Clip,
