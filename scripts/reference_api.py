@@ -18,7 +18,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert.run.engines": None,
     "leconvert.api": ("Submission", "submit_run"),
     "leconvert.remote.source": ("FetchedSource", "already_converted", "download", "fetch_sparse"),
-    "leconvert.remote.scratch": ("ScratchOptions",),
+    "leconvert.remote.options": ("ScratchOptions",),
     "leconvert.remote.stores": None,
     "leconvert.loading": (
         *("EpisodeStream", "MixedStream", "SampleStream", "StreamFacts", "StreamLoader"),

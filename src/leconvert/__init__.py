@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection, FrameInterval
     from leconvert.model.values import LayoutOptions
-    from leconvert.remote.push import PushOptions, PushReport, push
-    from leconvert.remote.scratch import ScratchOptions
+    from leconvert.remote.options import PushOptions, ScratchOptions
+    from leconvert.remote.push import PushReport, push
     from leconvert.run.conversion import (
         Conversion,
         LeaseOptions,
@@ -77,11 +77,11 @@ _HOME = {
     "LeconvertError": "leconvert.support.errors",
     "PlanOptions": "leconvert.run.conversion",
     "ProofOptions": "leconvert.run.conversion",
-    "PushOptions": "leconvert.remote.push",
+    "PushOptions": "leconvert.remote.options",
     "PushReport": "leconvert.remote.push",
     "RepairOptions": "leconvert.model.repairs",
     "RepairReport": "leconvert.run.repairing",
-    "ScratchOptions": "leconvert.remote.scratch",
+    "ScratchOptions": "leconvert.remote.options",
     "SplitPart": "leconvert.api",
     "VerificationReport": "leconvert.run.proof",
     "WorkerOptions": "leconvert.run.conversion",

@@ -22,7 +22,7 @@ from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.model.values import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
-from leconvert.remote.scratch import ScratchOptions
+from leconvert.remote.options import ScratchOptions
 from leconvert.run.appending import former_episodes
 from leconvert.run.conversion import (
     Control,
@@ -97,8 +97,9 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
+    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import HubOrigin
-    from leconvert.remote.push import PushOptions, PushReport
+    from leconvert.remote.push import PushReport
     from leconvert.run.repairing import RepairReport
 
 __all__ = [
@@ -547,7 +548,7 @@ def repair(
 
 def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     """Refuse before any work what could not be pushed after it."""
-    from leconvert.remote.push import PushOptions  # nobody else pays for its imports
+    from leconvert.remote.options import PushOptions  # nobody else pays for its imports
 
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
@@ -1305,7 +1306,7 @@ def submit_run(
         return Submission(run_id, True, 0, None, None, logs, "")
     workers = min(engine.workers, _batches_left(run, leases))
     mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
-    fetched = scratch.arguments() if run.manifest.outline else []
+    fetched = scratch.as_arguments() if run.manifest.outline else []
     handover = JobRequest(
         workers,
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],

@@ -9,7 +9,14 @@ import pytest
 
 from leconvert.cli.main import build_parser
 from leconvert.cli.options import push_target, take_arguments
-from leconvert.cli.parser import block_align, megabytes, seconds, size_in_bytes, some_seconds, whole
+from leconvert.support.flags import (
+    block_align,
+    megabytes,
+    seconds,
+    size_in_bytes,
+    some_seconds,
+    whole,
+)
 from tests.program import Leconvert
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
-from leconvert.cli.parser import seconds
 from leconvert.support.errors import OneHostOnlyError, StorageError
+from leconvert.support.flags import seconds
 from leconvert.support.text import amount, shorten
 
 __all__ = ["check_lines"]

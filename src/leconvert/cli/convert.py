@@ -29,11 +29,11 @@ from leconvert.cli.options import (
     take_arguments,
 )
 from leconvert.cli.output import print_findings
-from leconvert.cli.parser import some_seconds
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush, ResultPush
 from leconvert.cli.sources import Places, places
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import some_seconds
 from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from leconvert.cli.options import (
     proof_options,
     report_place,
 )
-from leconvert.cli.parser import seconds
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
@@ -35,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait for workers; say what is missing"
     )
-    add_proof_options(parser)
-    parser.add_argument(
-        "--max-wait-seconds", type=seconds, default=argparse.SUPPRESS, metavar="S",
-        help="how long to wait for the lock of a packer that froze or died on another host; one "
-        "that lives is left alone at once (default: 120)",
-    )  # fmt: skip
+    add_proof_options(parser, may_wait=True)
     add_version_option(parser)
     add_report_option(parser)
     add_quiet(parser)

@@ -38,7 +38,7 @@ _KEPT_SHOWN = 5
 
 def show_push(report: PushReport) -> None:
     """Print what a push did, or would do."""
-    from leconvert.remote.push import MAIN
+    from leconvert.remote.options import MAIN
 
     if report.dry_run:
         print(f"Nothing was written. A push to {report.url} would:")

@@ -17,10 +17,10 @@ from leconvert.cli.options import (
     local_path,
 )
 from leconvert.cli.output import print_findings
-from leconvert.cli.parser import whole
 from leconvert.cli.plan import show_preview
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import named_datasets
+from leconvert.support.flags import whole
 
 if TYPE_CHECKING:
     from pathlib import Path

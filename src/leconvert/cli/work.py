@@ -17,9 +17,9 @@ from leconvert.cli.options import (
     lease_options,
     scratch_options,
 )
-from leconvert.cli.parser import seconds, whole
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import seconds, whole
 from leconvert.support.text import amount, count
 from leconvert.workdir.records import WorkDir
 

@@ -36,8 +36,8 @@ from leconvert.fleet.work import (
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.remote.fetch import HubRepo
+from leconvert.remote.options import ScratchOptions
 from leconvert.remote.pace import read_pause
-from leconvert.remote.scratch import ScratchOptions
 from leconvert.remote.search import glance_at
 from leconvert.remote.source import Resolved
 from leconvert.report.status import Progressed, RateWindow

@@ -34,10 +34,11 @@ from typing import Any
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, HubName, conversion_record
 from leconvert.remote.fetch import Fetcher, RemoteFile, download_dataset, files_of, read_all
+from leconvert.remote.options import PushOptions, ScratchOptions
 from leconvert.remote.pace import Pace, wait_for_hub
 from leconvert.remote.provenance import HubOrigin, facts_of
-from leconvert.remote.push import PushOptions, PushReport, push, push_stands
-from leconvert.remote.scratch import ScratchOptions, folder_of, hold_folder, usual_limit
+from leconvert.remote.push import PushReport, push, push_stands
+from leconvert.remote.scratch import folder_of, hold_folder, usual_limit
 from leconvert.remote.source import (
     Resolved,
     check_convertible,

@@ -74,10 +74,10 @@ from leconvert.fleet.results import (
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.remote.client import check_can_push
 from leconvert.remote.fetch import HubRepo
+from leconvert.remote.options import PushOptions, ScratchOptions
 from leconvert.remote.pace import Pace
 from leconvert.remote.provenance import facts_of
-from leconvert.remote.push import PushOptions, PushReport
-from leconvert.remote.scratch import ScratchOptions
+from leconvert.remote.push import PushReport
 from leconvert.remote.search import read_info
 from leconvert.run.conversion import (
     Control,

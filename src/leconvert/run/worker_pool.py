@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from leconvert.model.values import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, camera_of
-from leconvert.remote.scratch import ScratchOptions, hold_slot
+from leconvert.remote.options import ScratchOptions
+from leconvert.remote.scratch import hold_slot
 from leconvert.run.conversion import Control, Conversion, LeaseOptions, WorkerOptions
 from leconvert.run.engines import Engine
 from leconvert.run.engines.local import LocalEngine

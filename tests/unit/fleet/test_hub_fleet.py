@@ -15,9 +15,8 @@ from tests.hub import WRITE_TOKEN, Fault, StandIn
 from leconvert import fleet
 from leconvert.cli import main
 from leconvert.fleet import DatasetState, FleetStatus, HubName, Line
+from leconvert.remote.options import PushOptions, ScratchOptions
 from leconvert.remote.pace import Pace, read_pause
-from leconvert.remote.push import PushOptions
-from leconvert.remote.scratch import ScratchOptions
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.support.errors import HubAccessError, HubError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset

@@ -25,8 +25,7 @@ from leconvert.cli import main
 from leconvert.fleet import FleetStatus, Policy, PolicyRule
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.push import PushOptions
-from leconvert.remote.scratch import ScratchOptions
+from leconvert.remote.options import PushOptions, ScratchOptions
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset
 from leconvert.testing import with_column as column

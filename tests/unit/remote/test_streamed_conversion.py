@@ -15,7 +15,7 @@ from leconvert.api import ConversionReport, run_worker
 from leconvert.model.values import LayoutOptions
 from leconvert.remote import scratch as window
 from leconvert.remote import source as hub_source
-from leconvert.remote.scratch import ScratchOptions
+from leconvert.remote.options import ScratchOptions
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.packer import pack_run
