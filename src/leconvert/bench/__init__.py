@@ -18,26 +18,26 @@ if TYPE_CHECKING:
         versions_record,
     )
     from leconvert.bench.probe.child import probe_result
-    from leconvert.bench.probe.compare import Comparison, compare_with_map
-    from leconvert.bench.probe.diagnose import diagnose_decoding
+    from leconvert.bench.probe.compare import Comparison, compare_with_map, failure_of
+    from leconvert.bench.probe.decoding import diagnose_decoding, run_limit
     from leconvert.bench.probe.lerobot_training import train_with_lerobot
-    from leconvert.bench.probe.limit import failure_of, run_limit
     from leconvert.bench.probe.measured import open_stream_loader
     from leconvert.bench.probe.options import (
         SCENARIOS,
-        ResourceChanges,
         Resources,
         RunOptions,
         dataset_place,
-        parse_resource_changes,
         parse_scenarios,
     )
     from leconvert.bench.probe.run import run_probe
     from leconvert.bench.probe.submit import (
         Job,
+        ResourceChanges,
         chain_script,
+        changed,
         parse_matrix,
         parse_places,
+        parse_resource_changes,
         plan_matrix,
         plan_scenarios,
         submit_chain,
@@ -45,13 +45,8 @@ if TYPE_CHECKING:
         training_job,
     )
     from leconvert.bench.probe.training import StepFacts, TrainOptions, TrainReport, train
-    from leconvert.bench.resampling.benchmark import (
-        ResampleOptions,
-        everything,
-        open_source,
-        run_resample,
-        stem_of,
-    )
+    from leconvert.bench.resampling.benchmark import everything, run_resample, stem_of
+    from leconvert.bench.resampling.options import ResampleOptions
     from leconvert.bench.results import (
         SummaryLine,
         csv_rows,
@@ -79,6 +74,7 @@ __all__ = [
     "TrainOptions",
     "TrainReport",
     "chain_script",
+    "changed",
     "compare_with_map",
     "csv_rows",
     "dataset_place",
@@ -88,7 +84,6 @@ __all__ = [
     "everything",
     "failure_of",
     "host_record",
-    "open_source",
     "open_stream_loader",
     "package_version",
     "parse_matrix",
@@ -130,32 +125,26 @@ _NAMES = {
         "versions_record",
     ),
     "probe.child": ("probe_result",),
-    "probe.compare": (
-        "Comparison",
-        "compare_with_map",
-    ),
-    "probe.diagnose": ("diagnose_decoding",),
+    "probe.compare": ("Comparison", "compare_with_map", "failure_of"),
+    "probe.decoding": ("diagnose_decoding", "run_limit"),
     "probe.lerobot_training": ("train_with_lerobot",),
-    "probe.limit": (
-        "failure_of",
-        "run_limit",
-    ),
     "probe.measured": ("open_stream_loader",),
     "probe.options": (
         "SCENARIOS",
-        "ResourceChanges",
         "Resources",
         "RunOptions",
         "dataset_place",
-        "parse_resource_changes",
         "parse_scenarios",
     ),
     "probe.run": ("run_probe",),
     "probe.submit": (
         "Job",
+        "ResourceChanges",
         "chain_script",
+        "changed",
         "parse_matrix",
         "parse_places",
+        "parse_resource_changes",
         "plan_matrix",
         "plan_scenarios",
         "submit_chain",
@@ -168,13 +157,8 @@ _NAMES = {
         "TrainReport",
         "train",
     ),
-    "resampling.benchmark": (
-        "ResampleOptions",
-        "everything",
-        "open_source",
-        "run_resample",
-        "stem_of",
-    ),
+    "resampling.benchmark": ("everything", "run_resample", "stem_of"),
+    "resampling.options": ("ResampleOptions",),
     "results": (
         "SummaryLine",
         "csv_rows",

@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,11 @@ _OTHER_OPTIONS: Mapping[str, object] = {
     "video_fetch_workers": None,
     "device": "cpu",
 }
+# Figures of a line that are medians of all results.
+_MEDIANS = (
+    "first_batch_latency_s", "p50_batch_wait_ms", "p99_batch_wait_ms", "p50_sample_latency_ms",
+    "p95_sample_latency_ms", "p99_sample_latency_ms", "shuffle_randomness_frac",
+)  # fmt: skip
 _LOW_HIT_RATE = 0.5
 _SLOW_TIMES_THE_MEAN = 4.0
 _IDLE_SHARE = 0.5
@@ -229,7 +235,7 @@ def summarize(documents: Iterable[Document]) -> list[SummaryLine]:
     for document in documents:
         if document["kind"] == "run":
             groups.setdefault(_set_up(document), []).append(document)
-    return [_line(set_up, group) for set_up, group in sorted(groups.items(), key=_by_set_up)]
+    return [_line(set_up, group) for set_up, group in sorted(groups.items(), key=itemgetter(0))]
 
 
 def flags_of(document: Document) -> tuple[str, ...]:
@@ -269,10 +275,6 @@ def _set_up(document: Document) -> SetUp:
     )
 
 
-def _by_set_up(item: tuple[SetUp, object]) -> SetUp:
-    return item[0]
-
-
 def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
     by_rank: dict[tuple[int, int], list[Document]] = {}
     for document in group:
@@ -292,13 +294,7 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
         samples_per_s=_sum_of_ranks(by_rank, "samples_per_s") or 0.0,
         frames_per_s_node=frames,
         peak_pss_gb=_sum_of_ranks(by_rank, "peak_pss_gb"),
-        first_batch_latency_s=_median(group, "first_batch_latency_s"),
-        p50_batch_wait_ms=_median(group, "p50_batch_wait_ms"),
-        p99_batch_wait_ms=_median(group, "p99_batch_wait_ms"),
-        p50_sample_latency_ms=_median(group, "p50_sample_latency_ms"),
-        p95_sample_latency_ms=_median(group, "p95_sample_latency_ms"),
-        p99_sample_latency_ms=_median(group, "p99_sample_latency_ms"),
-        shuffle_randomness_frac=_median(group, "shuffle_randomness_frac"),
+        **{name: _median(group, name) for name in _MEDIANS},
         hit_rate=_median([d.get("video_decoder_cache") or {} for d in group], "hit_rate"),
         pct_of_limit=_sum_of_ranks(by_rank, "pct_of_limit"),
         wrong_frames=max(wrong, default=None),

@@ -77,10 +77,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _start_one_a_gpu(options: argparse.Namespace) -> int:
     """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
-    from leconvert.bench import Resources, usable_gpus
+    from leconvert.bench import Resources, changed, usable_gpus
     from leconvert.loading import find_rank
 
-    gpus = resource_changes(options, []).applied_to_all(Resources()).gpus
+    gpus = changed(Resources(), resource_changes(options, [])).gpus
     options.gpus = []
     refuse_slurm_options(options)
     if options.device != "cuda":

@@ -18,34 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "BatchFacts",
-    "Measured",
-    "SinglePass",
-    "Stopwatch",
-    "TimingPlan",
-    "Watch",
-    "measure",
-    "percentiles_ms",
-    "time_single_pass",
-    "timed_calls",
-]
-
-
 _PERCENTILES = (50, 95, 99)
-
-
-@dataclass(frozen=True, slots=True)
-class TimingPlan:
-    """What is measured."""
-
-    warmup_batches: int = 10  # batches that do not count
-    duration_s: float = 60.0  # seconds that count, at least
-    num_batches: int | None = None  # batches that count, at most; None for no limit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +94,23 @@ class Measured:
 def measure[Batch](
     open_epoch: Callable[[int], Iterable[Batch]],
     facts_of: Callable[[Batch], BatchFacts],
-    plan: TimingPlan,
     *,
+    warmup_batches: int,
+    duration_s: float,
+    num_batches: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    on_batch: Callable[[int, float], None] | None = None,
+    on_batch: Callable[[float], None] | None = None,
 ) -> Measured:
     """Draw batches and time them.
+
+    Args:
+        open_epoch: Returns the batches of an epoch.
+        facts_of: Returns what is kept of a batch.
+        warmup_batches: Batches that do not count.
+        duration_s: Seconds that count, at least.
+        num_batches: Batches that count, at most; None for no limit.
+        clock: Tells the time in seconds.
+        on_batch: Hears of every batch that counts, with the seconds since the stretch began.
 
     Returns:
         What was measured; with no facts at all if the loader gave fewer batches than the warm-up
@@ -152,16 +140,16 @@ def measure[Batch](
         drawn_in_epoch += 1
         if drawn == 1:
             first_latency = arrived - started
-        if drawn <= plan.warmup_batches:
+        if drawn <= warmup_batches:
             window_began = arrived
         else:
             facts.append(fact)
             waits.append(arrived - asked)
             if on_batch is not None:
-                on_batch(fact.samples, arrived - window_began)
-            if arrived - window_began >= plan.duration_s:
+                on_batch(arrived - window_began)
+            if arrived - window_began >= duration_s:
                 break
-        if plan.num_batches is not None and len(facts) >= plan.num_batches:
+        if num_batches is not None and len(facts) >= num_batches:
             break
         asked = clock()
     return Measured(
@@ -183,73 +171,35 @@ def percentiles_ms(seconds: Iterable[float]) -> dict[str, float | None]:
     return {f"p{rank}": float(value) for rank, value in zip(_PERCENTILES, found, strict=True)}
 
 
-# ------------------------------------------------------------------------------------------------
-# How much of a pass goes into decoding, told by wrapping the one method that decodes.
-
-
-class Watch(Protocol):
-    """Something that knows how many seconds went into decoding so far."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds so far."""
-        ...
-
-
-class Stopwatch:
-    """Adds up seconds.
-
-    Attributes:
-        seconds: So far.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SinglePass:
-    """One pass over samples in one process, without batches."""
-
-    samples: int  # how many were timed
-    seconds: float  # what they took
-    decode_seconds: float | None  # of which inside the decoder; None where nothing decodes.
-
-    def as_metrics(self) -> dict[str, float | None]:
-        """Return rate and shares as results name them.
-
-        ``decode_pct`` is the share of time inside the frame decoder, opening it included;
-        ``fetch_pct`` is the rest: reading rows and bytes, windows, putting the sample together.
-        """
-        if not self.samples or self.seconds <= 0:
-            return dict.fromkeys(("single_proc_samples_per_s", "fetch_pct", "decode_pct"))
-        decoding = 100 * (self.decode_seconds or 0.0) / self.seconds
-        return {
-            "single_proc_samples_per_s": self.samples / self.seconds,
-            "fetch_pct": 100 - decoding,
-            "decode_pct": decoding,
-        }
+NO_SINGLE_PASS: dict[str, float | None] = dict.fromkeys(
+    ("single_proc_samples_per_s", "fetch_pct", "decode_pct")
+)
 
 
 @contextmanager
 def timed_calls(
     owner: Any, method: str, *, clock: Callable[[], float] = time.perf_counter
-) -> Iterator[Stopwatch]:
-    """Time every call of a method while the block runs, and put it back."""
-    watch = Stopwatch()
+) -> Iterator[Callable[[], float]]:
+    """Time every call of a method while the block runs, and put it back.
+
+    Yields:
+        What returns the seconds of all calls so far.
+    """
+    spent = 0.0
     original = getattr(owner, method)
 
     def timed(*arguments: Any, **options: Any) -> Any:
+        nonlocal spent
         began = clock()
         try:
             return original(*arguments, **options)
         finally:
-            watch.seconds += clock() - began
+            spent += clock() - began
 
     was_its_own = method in vars(owner)
     setattr(owner, method, timed)
     try:
-        yield watch
+        yield lambda: spent
     finally:
         if was_its_own:
             setattr(owner, method, original)
@@ -259,18 +209,36 @@ def timed_calls(
 
 def time_single_pass(
     samples: Iterable[Mapping[str, Any]],
-    watch: Watch | None,
+    decoding_s: Callable[[], float] | None,
     *,
     num_warmup: int,
     num_samples: int,
     clock: Callable[[], float] = time.perf_counter,
-) -> SinglePass:
-    """Draw samples one by one; the first ``num_warmup`` are not timed."""
+) -> dict[str, float | None]:
+    """Draw samples one by one, in one process and without batches, and return rate and shares.
+
+    ``decode_pct`` is the share of time inside the frame decoder, opening it included; ``fetch_pct``
+    is the rest: reading rows and bytes, windows, putting the sample together.
+
+    Args:
+        samples: The samples.
+        decoding_s: Returns the seconds spent on decoding so far; None where nothing decodes.
+        num_warmup: How many are not timed.
+        num_samples: How many are timed after these.
+        clock: Tells the time in seconds.
+    """
     drawn = iter(samples)
     for _ in islice(drawn, num_warmup):
         pass
-    before = watch.seconds if watch else 0.0
+    before = decoding_s() if decoding_s else 0.0
     began = clock()
     count = sum(1 for _ in islice(drawn, num_samples))
     seconds = clock() - began
-    return SinglePass(count, seconds, watch.seconds - before if watch else None)
+    if not count or seconds <= 0:
+        return NO_SINGLE_PASS
+    decoding = 100 * (decoding_s() - before) / seconds if decoding_s else 0.0
+    return {
+        "single_proc_samples_per_s": count / seconds,
+        "fetch_pct": 100 - decoding,
+        "decode_pct": decoding,
+    }

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from leconvert.bench.environment import host_record, package_version, versions_record
 from leconvert.bench.resampling.loaders import compare_loaders, paths_of, train_on_paths
+from leconvert.bench.resampling.options import DTYPES, GPU_BATCH_SIZES, ResampleOptions
 from leconvert.bench.resampling.pipelines import (
     BASELINE,
     BaselinePipeline,
@@ -29,7 +28,6 @@ from leconvert.bench.results import begin_document
 from leconvert.loading import (
     DatasetSet,
     Hdf5Set,
-    Method,
     Methods,
     ResampledBatches,
     Trajectory,
@@ -38,118 +36,8 @@ from leconvert.loading import (
     methods_for,
     preload,
 )
-from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.errors import SourceError
 from leconvert.support.progress import NO_PROGRESS, Progress
-
-Mode = Literal["baseline", "batched", "compare"]
-Dtype = Literal["fp32", "bf16"]
-
-MODES: tuple[Mode, ...] = ("baseline", "batched", "compare")
-DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
-
-USUAL_BATCH_SIZES = (16, 32, 64, 128)
-GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
-
-_DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
-_AT_LEAST = {
-    "num_epochs": 1,
-    "repeats": 1,
-    "warmup_batches": 1,
-    "num_workers": 0,
-    "train_epochs": 1,
-    "seed": 0,
-    "max_trajectories": 1,
-    "threads": 1,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ResampleOptions:
-    """The options of one run; see ``docs/resampling.md``."""
-
-    dataset: str | None = None
-    hdf5: str | None = None
-    source_hz: float | None = None
-    revision: str | None = None
-    columns: tuple[str, ...] | None = None
-    max_trajectories: int | None = None
-    hz: float = 50.0
-    mode: Mode = "compare"
-    batch_sizes: tuple[int, ...] | None = None
-    dtypes: tuple[Dtype, ...] = ("fp32",)
-    devices: tuple[str, ...] = ("cpu",)
-    methods: Mapping[str, Method] = field(default_factory=dict)
-    num_epochs: int = 1
-    repeats: int = 7
-    warmup_batches: int = 3
-    preload: bool = True
-    seed: int = 0
-    threads: int | None = None
-    loaders: bool = False
-    end_to_end: bool = False
-    num_workers: int = 2
-    train_epochs: int = 3
-
-    def __post_init__(self) -> None:
-        if self.dataset is not None and self.hdf5 is not None:
-            raise UsageError("--dataset and --hdf5 are two sources; give one.")
-        if self.columns is not None and self.dataset is None and self.hdf5 is None:
-            raise UsageError(
-                "--columns chooses among the features of --dataset or --hdf5; the synthetic set is "
-                "used whole."
-            )
-        if self.source_hz is not None and self.hdf5 is None:
-            raise UsageError(
-                "--source-hz says what an --hdf5 file of robomimic does not; give both."
-            )
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} must be at least {least}, not {value}."
-                )
-        for name, rate in (("--hz", self.hz), ("--source-hz", self.source_hz)):
-            if rate is not None and not 0 < rate < math.inf:
-                raise UsageError(f"{name} must be a number above 0, not {rate}.")
-        if not self.preload and self.dataset is None and self.hdf5 is None:
-            raise UsageError(
-                "--no-preload is for --dataset and --hdf5: the synthetic set is in memory."
-            )
-        if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
-            raise UsageError("--batch-sizes are whole numbers from 1 on.")
-        for name, given, known in (
-            ("mode", (self.mode,), MODES),
-            ("dtype", self.dtypes, DTYPES),
-        ):
-            for value in given:
-                if value not in known:
-                    raise UsageError(
-                        f"There is no {name} {value}.",
-                        next_step=f"Choose among {', '.join(known)}.",
-                    )
-        if not all(map(_DEVICE.fullmatch, self.devices)):
-            raise UsageError("--device is cpu, cuda or cuda:N.")
-
-    def sized(self, trajectories: int) -> ResampleOptions:
-        """Return these options with batch sizes for a set of so many trajectories."""
-        if self.batch_sizes is None:
-            fitting = tuple(size for size in USUAL_BATCH_SIZES if size <= trajectories)
-            return replace(self, batch_sizes=fitting or (trajectories,))
-        if max(self.batch_sizes) > trajectories:
-            raise UsageError(
-                f"A batch of {max(self.batch_sizes)} is more than the {trajectories} trajectories "
-                "of the set.",
-                next_step="Choose smaller --batch-sizes, or raise --max-trajectories.",
-            )
-        return self
-
-    def as_record(self) -> dict[str, Any]:
-        """Return every option as a JSON-serialisable mapping."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
-
 
 _WAVES = 3
 _FREQUENCIES_HZ = (0.1, 2.0)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from leconvert.bench.probe.options import (
-    SCENARIOS,
+from leconvert.bench.probe.options import SCENARIOS, Resources, parse_scenarios
+from leconvert.bench.probe.submit import (
     ResourceChanges,
-    Resources,
+    changed,
+    parse_matrix,
+    parse_places,
     parse_resource_changes,
-    parse_scenarios,
+    plan_matrix,
+    plan_scenarios,
 )
-from leconvert.bench.probe.submit import parse_matrix, parse_places, plan_matrix, plan_scenarios
 from leconvert.support.errors import UsageError
 
-NO_CHANGES = ResourceChanges({})
+NO_CHANGES: ResourceChanges = {}
 
 
 def test_a_scenario_is_a_job_that_runs_it_where_its_files_are() -> None:
@@ -143,9 +145,9 @@ def test_what_is_meant_for_one_job_beats_what_is_meant_for_all() -> None:
         },
         list(SCENARIOS),
     )
-    of_hub = changes.applied("stream_hub", SCENARIOS["stream_hub"].resources)
+    of_hub = changed(SCENARIOS["stream_hub"].resources, changes, "stream_hub")
     assert of_hub == Resources(nodes=3, cpus=4, mem="100G", time="1-00:00:00")
-    assert changes.applied("mmap_local", Resources()) == Resources(
+    assert changed(Resources(), changes, "mmap_local") == Resources(
         cpus=8, mem="100G", time="1-00:00:00"
     )
 
