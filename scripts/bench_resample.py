@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 import bench_common
-from leconvert.bench.resampling.benchmark import ResampleOptions, open_source, run_resample
+from leconvert.bench.resampling.benchmark import open_source, run_resample
+from leconvert.bench.resampling.options import ResampleOptions
 from leconvert.bench.results import result_tables
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for

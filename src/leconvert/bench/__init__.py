@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         require_packages,
         start_again_with_ffmpeg,
         usable_gpus,
-        versions_record,
     )
     from leconvert.bench.probe.child import probe_result
     from leconvert.bench.probe.compare import Comparison, compare_with_map, failure_of
@@ -23,21 +22,16 @@ if TYPE_CHECKING:
     from leconvert.bench.probe.lerobot_training import train_with_lerobot
     from leconvert.bench.probe.measured import open_stream_loader
     from leconvert.bench.probe.options import (
-        SCENARIOS,
         Resources,
         RunOptions,
         dataset_place,
-        parse_scenarios,
     )
     from leconvert.bench.probe.run import run_probe
     from leconvert.bench.probe.submit import (
         Job,
-        ResourceChanges,
+        asked_resources,
         chain_script,
-        changed,
-        parse_matrix,
         parse_places,
-        parse_resource_changes,
         plan_matrix,
         plan_scenarios,
         submit_chain,
@@ -62,19 +56,17 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "SCENARIOS",
     "Comparison",
     "Job",
     "ResampleOptions",
-    "ResourceChanges",
     "Resources",
     "RunOptions",
     "StepFacts",
     "SummaryLine",
     "TrainOptions",
     "TrainReport",
+    "asked_resources",
     "chain_script",
-    "changed",
     "compare_with_map",
     "csv_rows",
     "dataset_place",
@@ -86,10 +78,7 @@ __all__ = [
     "host_record",
     "open_stream_loader",
     "package_version",
-    "parse_matrix",
     "parse_places",
-    "parse_resource_changes",
-    "parse_scenarios",
     "plan_matrix",
     "plan_scenarios",
     "probe_result",
@@ -110,7 +99,6 @@ __all__ = [
     "train_with_lerobot",
     "training_job",
     "usable_gpus",
-    "versions_record",
     "write_document",
     "write_table",
 ]
@@ -122,7 +110,6 @@ _NAMES = {
         "require_packages",
         "start_again_with_ffmpeg",
         "usable_gpus",
-        "versions_record",
     ),
     "probe.child": ("probe_result",),
     "probe.compare": ("Comparison", "compare_with_map", "failure_of"),
@@ -130,21 +117,16 @@ _NAMES = {
     "probe.lerobot_training": ("train_with_lerobot",),
     "probe.measured": ("open_stream_loader",),
     "probe.options": (
-        "SCENARIOS",
         "Resources",
         "RunOptions",
         "dataset_place",
-        "parse_scenarios",
     ),
     "probe.run": ("run_probe",),
     "probe.submit": (
         "Job",
-        "ResourceChanges",
+        "asked_resources",
         "chain_script",
-        "changed",
-        "parse_matrix",
         "parse_places",
-        "parse_resource_changes",
         "plan_matrix",
         "plan_scenarios",
         "submit_chain",

@@ -287,6 +287,7 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
     if frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0) and _cameras(group):
         flags["below target"] = None
     wrong = [document["wrong_frames"] for document in group if document.get("check")]
+    medians: dict[str, Any] = {name: _median(group, name) for name in _MEDIANS}
     return SummaryLine(
         **asdict(set_up),
         ranks=len(by_rank),
@@ -294,7 +295,7 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
         samples_per_s=_sum_of_ranks(by_rank, "samples_per_s") or 0.0,
         frames_per_s_node=frames,
         peak_pss_gb=_sum_of_ranks(by_rank, "peak_pss_gb"),
-        **{name: _median(group, name) for name in _MEDIANS},
+        **medians,
         hit_rate=_median([d.get("video_decoder_cache") or {} for d in group], "hit_rate"),
         pct_of_limit=_sum_of_ranks(by_rank, "pct_of_limit"),
         wrong_frames=max(wrong, default=None),

@@ -30,7 +30,6 @@ from leconvert.workdir.swap import is_same_folder, source_as_output
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.bench import ResourceChanges
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection
     from leconvert.model.values import LayoutOptions
@@ -68,6 +67,7 @@ __all__ = [
     "conversion_options",
     "dataset_root",
     "filled",
+    "given_resources",
     "hub_dataset",
     "layout_options",
     "lease_options",
@@ -85,7 +85,6 @@ __all__ = [
     "refuse_source_as_output",
     "repair_options",
     "report_place",
-    "resource_changes",
     "scratch_options",
     "selection_options",
     "site",
@@ -938,11 +937,9 @@ def site(options: argparse.Namespace) -> Site:
     )
 
 
-def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> ResourceChanges:
-    """Return what the options change in the jobs of these names."""
-    from leconvert.bench import parse_resource_changes
-
-    return parse_resource_changes({name: getattr(options, name) for name, *_ in _RESOURCES}, names)
+def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """Return what is said of the resources of jobs, by resource."""
+    return {name: getattr(options, name) for name, *_ in _RESOURCES}
 
 
 def refuse_slurm_options(options: argparse.Namespace) -> None:

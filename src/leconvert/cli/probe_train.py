@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_slurm_options,
+    given_resources,
     passed_on,
     refuse_slurm_options,
-    resource_changes,
     site,
 )
 from leconvert.cli.probe_options import (
@@ -77,10 +77,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _start_one_a_gpu(options: argparse.Namespace) -> int:
     """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
-    from leconvert.bench import Resources, changed, usable_gpus
+    from leconvert.bench import asked_resources, usable_gpus
     from leconvert.loading import find_rank
 
-    gpus = changed(Resources(), resource_changes(options, [])).gpus
+    gpus = asked_resources(given_resources(options)).gpus
     options.gpus = []
     refuse_slurm_options(options)
     if options.device != "cuda":
@@ -117,7 +117,7 @@ def _submit(options: argparse.Namespace) -> int:
         _given(options, without=("json", "out_dir", "resume_from")),
         out_dir=out_dir,
         resume_from=None if options.dummy else options.resume_from or "last",
-        changes=resource_changes(options, []),
+        resources=given_resources(options),
     )
     where, log_dir = site(options), f"{out_dir}/logs"
     if options.dry_run:

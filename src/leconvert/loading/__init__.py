@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         pack,
         resample,
     )
-    from leconvert.loading.rows import RowReader
     from leconvert.loading.stream import (
         EpisodeStream,
         Sample,
@@ -89,7 +88,6 @@ __all__ = [
     "Resampled",
     "ResampledBatches",
     "ResampledDataset",
-    "RowReader",
     "Sample",
     "SampleStream",
     "StreamFacts",
@@ -157,7 +155,6 @@ _NAMES = {
         "pack",
         "resample",
     ),
-    "rows": ("RowReader",),
     "stream": (
         "EpisodeStream",
         "Sample",

@@ -12,7 +12,8 @@ import pytest
 from tests.unit.bench.probe.schema_checker import violations
 
 from leconvert.api import convert
-from leconvert.bench.resampling.benchmark import ResampleOptions, SyntheticSet, set_record
+from leconvert.bench.resampling.benchmark import SyntheticSet, set_record
+from leconvert.bench.resampling.options import ResampleOptions
 from leconvert.cli.main import main
 from leconvert.loading.resampling import pack
 from leconvert.loading.trajectories import (

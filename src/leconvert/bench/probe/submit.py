@@ -13,10 +13,11 @@ from pathlib import Path
 
 from leconvert.bench.probe.options import (
     MODES,
+    SCENARIOS,
     SOURCES,
     Resources,
-    Scenario,
     Source,
+    parse_scenarios,
 )
 from leconvert.run.engines.slurm import (
     BatchJob,
@@ -88,8 +89,18 @@ def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 _RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
 _ALL = ""
 
+GivenResources = Mapping[str, Sequence[str]]
+"""By resource what the command line says: ``8`` for all jobs, ``stream_hub=8`` for one."""
+
+_AS_USUAL: GivenResources = {}
+
 ResourceChanges = Mapping[str, Mapping[str, int | str]]
 """What the command line changes: by job's name the changed fields; the empty name is for all."""
+
+
+def asked_resources(given: GivenResources, usual: Resources | None = None) -> Resources:
+    """Return the resources of a job that has no name to be meant by."""
+    return changed(usual or Resources(), parse_resource_changes(given, []))
 
 
 def changed(resources: Resources, changes: ResourceChanges, name: str = _ALL) -> Resources:
@@ -97,9 +108,7 @@ def changed(resources: Resources, changes: ResourceChanges, name: str = _ALL) ->
     return replace(resources, **{**changes.get(_ALL, {}), **changes.get(name, {})})  # type: ignore[arg-type]
 
 
-def parse_resource_changes(
-    given: Mapping[str, Sequence[str]], names: Sequence[str]
-) -> ResourceChanges:
+def parse_resource_changes(given: GivenResources, names: Sequence[str]) -> ResourceChanges:
     """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say."""
     by_job: dict[str, dict[str, int | str]] = {}
     for resource in _RESOURCES:
@@ -154,13 +163,15 @@ class Job:
 
 
 def plan_scenarios(
-    scenarios: Sequence[Scenario],
+    names: str | None,
     *,
     places: Places,
-    passed_on: Sequence[str],
-    changes: ResourceChanges,
+    passed_on: Sequence[str] = (),
+    resources: GivenResources = _AS_USUAL,
 ) -> tuple[Job, ...]:
-    """Return a job a scenario."""
+    """Return a job a scenario of a list, or of all."""
+    scenarios = parse_scenarios(names or ",".join(SCENARIOS))
+    changes = parse_resource_changes(resources, [scenario.name for scenario in scenarios])
     return tuple(
         Job(
             f"probe-{scenario.name}",
@@ -172,13 +183,17 @@ def plan_scenarios(
 
 
 def plan_matrix(
-    matrix: Matrix,
+    sources: str,
+    modes: str,
+    devices: str,
     *,
     places: Places,
-    passed_on: Sequence[str],
-    changes: ResourceChanges,
+    passed_on: Sequence[str] = (),
+    resources: GivenResources = _AS_USUAL,
 ) -> tuple[Job, ...]:
-    """Return a job for each combination."""
+    """Return a job for each combination of three lists."""
+    matrix = parse_matrix(sources, modes, devices)
+    changes = parse_resource_changes(resources, sorted({source for source, _, _ in matrix}))
     return tuple(
         Job(
             f"probe-{source}-{mode}-{device}",
@@ -207,14 +222,15 @@ def summary_job(out_dir: str) -> Job:
 
 
 def training_job(
-    passed_on: Sequence[str], *, out_dir: str, resume_from: str | None, changes: ResourceChanges
+    passed_on: Sequence[str], *, out_dir: str, resume_from: str | None, resources: GivenResources
 ) -> Job:
     """Return the job of a training that resumes by itself when SLURM starts it anew."""
     resumed = () if resume_from is None else (f"--resume-from={resume_from}",)
+    asked = asked_resources(resources, Resources(time="04:00:00"))
     return Job(
         name="probe-train",
         arguments=("probe", "train", *passed_on, f"--out-dir={out_dir}", *resumed),
-        resources=_with_gpu(changed(Resources(time="04:00:00"), changes), _devices(passed_on)),
+        resources=_with_gpu(asked, _devices(passed_on)),
         trains=True,
     )
 

@@ -17,7 +17,6 @@ from tests.unit.bench.probe.schema_checker import violations
 from torch.utils.data import DataLoader
 
 from leconvert.bench.resampling.benchmark import (
-    ResampleOptions,
     SyntheticSet,
     everything,
     run_resample,
@@ -31,6 +30,7 @@ from leconvert.bench.resampling.loaders import (
     set_epoch,
     windows,
 )
+from leconvert.bench.resampling.options import ResampleOptions
 from leconvert.bench.resampling.pipelines import (
     BaselinePipeline,
     BatchedPipeline,
