@@ -148,7 +148,8 @@ def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[d
     """
     context = get_context("forkserver")
     # One process imports torch, and the others are forked from it: many would wait for the disk.
-    context.set_forkserver_preload([decode_stretches.__module__])
+    preload = [decode_stretches.__module__, loading.open_decoder.__module__]
+    context.set_forkserver_preload(preload)
     barrier = context.Barrier(plan.processes)
     with ExitStack() as at_the_end:
         local = []

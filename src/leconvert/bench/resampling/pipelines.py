@@ -326,9 +326,9 @@ def measure_batch_size(
             "device": pipeline.device,
             "batch_size": batch_size,
             **_figures(pipeline, raw[pipeline.key], waits[pipeline.key], batches, batch_size),
+            "raw": raw[pipeline.key],
             "max_abs_error": errors[pipeline.key],
             "gpu_use_pct": gpu.mean_pct if pipeline.device != "cpu" else None,
-            "raw": raw[pipeline.key],
         }
         for pipeline in pipelines
     ]
