@@ -9,6 +9,7 @@ import pytest
 
 from leconvert.cli.main import build_parser
 from leconvert.cli.options import push_target, take_arguments
+from leconvert.model.values import LayoutOptions
 from leconvert.support.flags import (
     block_align,
     megabytes,
@@ -144,7 +145,9 @@ def test_options_of_a_push_go_with_a_url_of_the_hub(
     options = build_parser().parse_args(["convert", *words, "--private"])
     take_arguments(options)
     assert (options.repo_id, options.root) == ("org/a", None)
-    assert push_target(options, None) is None  # where it came from is known when it is here
+    assert (
+        push_target(options, LayoutOptions(), None) is None
+    )  # where it came from is known when it is here
     take_arguments(options)  # as a dry run does once more
     assert options.repo_id == "org/a"
 

@@ -24,12 +24,11 @@ from leconvert.cli.options import (
     add_selection_options,
     control_of,
     conversion_options,
+    filled,
     layout_options,
     local_path,
-    proof_options,
     push_of_each,
     repair_options,
-    selection_options,
 )
 from leconvert.cli.output import former_line, print_sentence, table
 from leconvert.cli.parser import Parser
@@ -207,15 +206,16 @@ class _LineReader:
 def _options_of_each(options: argparse.Namespace) -> Conversion:
     """Return what is made of a dataset, and where that is pushed."""
     from leconvert.dataset.findings import check_accepted
-    from leconvert.run.conversion import Conversion
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.run.conversion import Conversion, ProofOptions
 
     repairs = repair_options(options)
     check_accepted(repairs.accept)
     return Conversion(
         layout=layout_options(options),
-        selection=selection_options(options),
+        selection=filled(EpisodeSelection, options),
         repairs=repairs,
-        proof=proof_options(options),
+        proof=filled(ProofOptions, options),
         push=push_of_each(options),
     )
 

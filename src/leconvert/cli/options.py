@@ -34,14 +34,12 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection
     from leconvert.model.values import LayoutOptions
-    from leconvert.remote.options import PushOptions, ScratchOptions
+    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import Origin
     from leconvert.run.conversion import (
         Control,
         Conversion,
         LeaseOptions,
-        PlanOptions,
-        ProofOptions,
         WorkerOptions,
     )
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
@@ -76,8 +74,6 @@ __all__ = [
     "named_push_target",
     "passed_on",
     "path_or_url",
-    "plan_options",
-    "proof_options",
     "push_options",
     "push_target",
     "refuse_scratch_options",
@@ -86,8 +82,6 @@ __all__ = [
     "repair_options",
     "report_place",
     "resource_changes",
-    "scratch_options",
-    "selection_options",
     "site",
     "slurm_options",
     "source_at",
@@ -202,13 +196,6 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
     _add_group(parser, "selection", EpisodeSelection, about)
 
 
-def selection_options(options: argparse.Namespace) -> EpisodeSelection:
-    """Return which episodes are converted."""
-    from leconvert.model.selection import EpisodeSelection
-
-    return filled(EpisodeSelection, options)
-
-
 # ------------------------------------------------------------------------------------------------
 # What the user allows a conversion to change: its options, and what they come to.
 
@@ -290,13 +277,6 @@ def add_scratch_options(parser: argparse.ArgumentParser) -> None:
     from leconvert.remote.options import ScratchOptions
 
     _add_group(parser, "files fetched from the Hub", ScratchOptions)
-
-
-def scratch_options(options: argparse.Namespace) -> ScratchOptions:
-    """Return what `add_scratch_options` declared."""
-    from leconvert.remote.options import ScratchOptions
-
-    return filled(ScratchOptions, options)
 
 
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
@@ -540,17 +520,10 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add whether a run under way is joined, and who may work on it; `plan_options` reads them."""
+    """Add whether a run under way is joined, and who may work on it."""
     from leconvert.run.conversion import PlanOptions
 
     _add_group(parser, "runs", PlanOptions)
-
-
-def plan_options(options: argparse.Namespace) -> PlanOptions:
-    """Return which run is planned or joined."""
-    from leconvert.run.conversion import PlanOptions
-
-    return filled(PlanOptions, options)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -580,13 +553,6 @@ def add_proof_options(
         "--no-verify", action="store_const", const="none", dest="verify",
         help="the same as --verify none",
     )  # fmt: skip
-
-
-def proof_options(options: argparse.Namespace) -> ProofOptions:
-    """Return what is proven before the swap, and what it may replace and remove."""
-    from leconvert.run.conversion import ProofOptions
-
-    return filled(ProofOptions, options)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -1023,7 +989,9 @@ def _push_wish(options: argparse.Namespace) -> str | None:
     return wish
 
 
-def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
+def push_target(
+    options: argparse.Namespace, layout: LayoutOptions, origin: Origin | None
+) -> str | None:
     """Return the repo to push to, or None for not at all."""
     wish = _push_wish(options)
     opens_pull_request = getattr(options, "create_pr", False)
@@ -1044,7 +1012,7 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)
-    to = layout_options(options).to
+    to = layout.to
     is_of_hub = not local and (origin is not None or options.repo_id is not None)
     if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
@@ -1110,20 +1078,22 @@ def conversion_options(
     options: argparse.Namespace, selection: EpisodeSelection | None = None
 ) -> Conversion:
     """Return all that is asked of a conversion; what a command does not declare is the default."""
-    from leconvert.run.conversion import Conversion, WorkerOptions
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.remote.options import ScratchOptions
+    from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions, WorkerOptions
 
     workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
     return Conversion(
         layout=layout_options(options),
         repairs=repair_options(options),
-        selection=selection_options(options) if selection is None else selection,
-        plan=plan_options(options),
+        selection=filled(EpisodeSelection, options) if selection is None else selection,
+        plan=filled(PlanOptions, options),
         workers=workers,
         leases=lease_options(
             options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
         ),
-        proof=proof_options(options),
-        scratch=scratch_options(options),
+        proof=filled(ProofOptions, options),
+        scratch=filled(ScratchOptions, options),
     )
 
 

@@ -16,7 +16,7 @@ from leconvert.cli.options import (
     add_quiet,
     add_report_option,
     add_version_option,
-    proof_options,
+    filled,
     report_place,
 )
 from leconvert.cli.progress import progress_for
@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
     from leconvert.remote.provenance import note_result
     from leconvert.report import report_on_exit
+    from leconvert.run.conversion import ProofOptions
     from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             _say_what_it_waits_for(opened, progress)
         packed = pack_run(
             opened,
-            proof_options(options),
+            filled(ProofOptions, options),
             wait=not options.no_wait,
             stop=stop,
             progress=progress,

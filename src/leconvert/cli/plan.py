@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import (
     add_json,
     add_plan_options,
@@ -227,8 +226,7 @@ def show_plan(
         if options.dry_run:  # what is fetched to plan with goes again
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
             options.work_dir = Path(begun) / "work"
-        with end_on_signals():
-            found = places(options, stream=True, migrate=options.dry_run, progress=progress)
+        found = places(options, conversion, stream=True, migrate=options.dry_run, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 from leconvert.cli.options import (
     add_json,
     add_push_options,
-    conversion_options,
-    layout_options,
-    proof_options,
     push_options,
     push_target,
 )
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from leconvert.cli.sources import Places
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
+    from leconvert.run.conversion import Conversion
 
 __all__ = ["ConvertPush", "ResultPush", "waits_for_push"]
 
@@ -158,10 +156,12 @@ class ResultPush:
 class ConvertPush(ResultPush):
     """What ``convert`` knows about its push."""
 
-    def __init__(self, options: argparse.Namespace, places: Places) -> None:
+    def __init__(self, options: argparse.Namespace, conversion: Conversion, places: Places) -> None:
         self._places = places
+        self._conversion = conversion
         self._origin = _origin(places)
-        super().__init__(options, places.target, push_target(options, self._origin))
+        repo_id = push_target(options, conversion.layout, self._origin)
+        super().__init__(options, places.target, repo_id)
 
     def is_alone_left(self) -> bool:
         """Tell whether an earlier call of this command has put the result in its place."""
@@ -169,7 +169,7 @@ class ConvertPush(ResultPush):
         from leconvert.workdir.records import WorkDir
         from leconvert.workdir.swap import is_converted, old_dir
 
-        to = layout_options(self._options).to
+        to = self._conversion.layout.to
         if self.repo_id is None or not is_converted(self._target, to):
             return False
         if WorkDir(self._places.work_dir).current_run_id() is not None:
@@ -177,8 +177,8 @@ class ConvertPush(ResultPush):
         known = read_provenance(self._target)
         if known is None:
             return False
-        force = proof_options(self._options).force_conversion
-        differences = [*self._other_source(known), *_other_options(self._options, known)]
+        force = self._conversion.proof.force_conversion
+        differences = [*self._other_source(known), *_other_options(self._conversion, known)]
         if not differences:
             # With force a result that was pushed is made anew; one that waits is pushed.
             return not (known.pushed and force)
@@ -225,16 +225,16 @@ class ConvertPush(ResultPush):
             print("  Hub           nothing was pushed; a local dataset is pushed only on request")
 
 
-def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
+def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
     """Tell whether an earlier call left a result there that it was to push, and did not."""
     from leconvert.remote.provenance import noted_origin, read_provenance
 
     known = read_provenance(target)
     if known is None or known.pushed or known.repo_id != options.repo_id:
         return False
-    if not _is_revision(options, known) or _other_options(options, known):
+    if not _is_revision(options, known) or _other_options(conversion, known):
         return False
-    return push_target(options, noted_origin(target)) is not None
+    return push_target(options, conversion.layout, noted_origin(target)) is not None
 
 
 def _origin(places: Places) -> Origin | None:
@@ -259,11 +259,11 @@ def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
     return options.revision in (None, known.revision, known.commit)
 
 
-def _other_options(options: argparse.Namespace, known: Provenance) -> list[str]:
+def _other_options(conversion: Conversion, known: Provenance) -> list[str]:
     """Say how options that decide the result's bytes differ from those that it was made with."""
     from leconvert.remote.provenance import decisive_options
 
-    now = decisive_options(conversion_options(options).result_record())
+    now = decisive_options(conversion.result_record())
     return [
         f"{name}: {known.options.get(name, 'not given')} then, {now.get(name, 'not given')} now"
         for name in sorted(now.keys() | known.options.keys())
