@@ -83,8 +83,7 @@ from tests.program import Leconvert
         ("convert --block-align some", "--block-align takes auto, 0 or a number of bytes such as "
          "4096, not 'some'."),
         ("convert --output s3://bucket/name", "--output s3://bucket/name is no folder; convert to "
-         "one, and send it there with `leconvert push` (the Hub) or `leconvert mirror` (other "
-         "stores)."),
+         "one, and send it there with `leconvert push`."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(leconvert_here: Leconvert, words: str, said: str) -> None:

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from leconvert.cli import check_fs
+from leconvert.cli.check_fs import add_peer_options
 from leconvert.cli.options import add_json
 from leconvert.cli.output import folded
-from leconvert.support.errors import InstallationError, StorageError
+from leconvert.support.errors import InstallationError, StorageError, UsageError
 from leconvert.support.text import aligned, amount
 
 __all__ = ["doctor_lines"]
@@ -26,9 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         type=Path,
         nargs="?",
-        metavar="FOLDER",
-        help="probe its file system too, as `leconvert check-fs` does",
+        metavar="DIR",
+        help="a folder: test whether several hosts can share its file system, too",
     )
+    add_peer_options(parser)
     add_json(parser)
 
 
@@ -36,6 +39,10 @@ def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
     from leconvert.cli.examination import examine
 
+    if options.peer or options.wait is not None:
+        if options.folder is None:
+            raise UsageError("--peer and --wait need the folder that two hosts share.")
+        return check_fs.run(options)
     folder = None if options.folder is None else options.folder.resolve()
     if folder is not None and not folder.is_dir():
         raise StorageError(
@@ -57,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 _CAN = {
-    "several_hosts": "OK on this host; test a second one with `leconvert check-fs DIR --peer`",
+    "several_hosts": "OK on this host; test a second one with `leconvert doctor DIR --peer`",
     "one_host": "only one host may work here",
     "none": "leconvert cannot work here",
 }

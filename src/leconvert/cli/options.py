@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.parser import OptionalValue
+from leconvert.cli.parser import USUAL_OPTIONS, OptionalValue, Parser
 from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of, whole
@@ -168,6 +168,8 @@ def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = Tr
     """Add the version to write, sizes, alignment and the kind of layout."""
     from leconvert.model.values import LayoutOptions
 
+    assert isinstance(parser, Parser)
+    parser.usual_options = USUAL_OPTIONS
     left_out = () if may_append else ("append",)
     _add_group(parser, "layout", LayoutOptions, first="to", without=left_out)
 
@@ -346,8 +348,7 @@ def local_path(text: str) -> Path:
     """Return a path, and refuse a URL where a folder is needed."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is no folder; convert to one, and send it there with `leconvert push` (the "
-            "Hub) or `leconvert mirror` (other stores)"
+            f"{text} is no folder; convert to one, and send it there with `leconvert push`"
         )
     return Path(text)
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from leconvert.cli.options import (
     add_json,
     add_push_options,
+    given_flags,
     push_options,
     push_target,
 )
 from leconvert.cli.progress import progress_for
-from leconvert.support.errors import LeconvertError, TargetError
+from leconvert.support.errors import LeconvertError, TargetError, UsageError
 from leconvert.support.text import amount
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ def show_push(report: PushReport) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("result", type=Path, metavar="RESULT", help="the v3.0 dataset's folder")
+    parser.add_argument(
+        "url", nargs="?", metavar="URL",
+        help="an empty place in a store, such as s3://BUCKET/NAME, instead of the Hub",
+    )  # fmt: skip
     add_push_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and write nothing"
@@ -92,6 +97,11 @@ def run(options: argparse.Namespace) -> int:
     """Push, and say what was done."""
     from leconvert.remote.push import push
 
+    if options.url is not None:
+        from leconvert.cli import mirror
+
+        _refuse_options_of_the_hub(options)
+        return mirror.run(options)
     how = push_options(options, options.push_repo_id)
     report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
     if options.json:
@@ -99,6 +109,19 @@ def run(options: argparse.Namespace) -> int:
     else:
         show_push(report)
     return 0
+
+
+def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
+    from leconvert.remote.options import PushOptions
+
+    flags = given_flags(options, PushOptions)
+    flags += ["--push-repo-id"] * (options.push_repo_id is not None)
+    flags += ["--dry-run"] * options.dry_run
+    for flag in flags:
+        raise UsageError(
+            f"{flag} is for the Hub, and {options.url} is a place in another store.",
+            next_step="Leave one of them out.",
+        )
 
 
 # ------------------------------------------------------------------------------------------------
