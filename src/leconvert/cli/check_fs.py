@@ -18,10 +18,6 @@ from leconvert.support.errors import OneHostOnlyError, StorageError
 from leconvert.support.flags import seconds
 from leconvert.support.text import amount, shorten
 
-__all__ = ["add_peer_options", "check_lines"]
-
-
-# ------------------------------------------------------------------------------------------------
 # Draws what ``leconvert check-fs`` found.
 
 
@@ -87,7 +83,6 @@ def _verdict(outcome: Mapping[str, Any]) -> str:
     return "OK on this host; test a second one with: leconvert doctor DIR --peer"
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert check-fs``.
 
 

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
     from leconvert.api import ConversionReport
     from leconvert.run.conversion import Control, Conversion
 
-__all__ = ["add_arguments", "run"]
-
-
-# ------------------------------------------------------------------------------------------------
 # From the options of ``leconvert convert`` to the call that converts.
 
 
@@ -74,7 +70,6 @@ def convert_as_asked(
 _PROBE_SECONDS = 10.0
 
 
-# ------------------------------------------------------------------------------------------------
 # The same command once more, when its result is in place.
 
 
@@ -125,7 +120,6 @@ def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert convert``.
 
 

@@ -16,9 +16,6 @@ from leconvert.cli.output import folded
 from leconvert.support.errors import InstallationError, StorageError, UsageError
 from leconvert.support.text import aligned, amount
 
-__all__ = ["doctor_lines"]
-
-
 _WIDTH_WITHOUT_TERMINAL = 100
 
 
@@ -59,7 +56,6 @@ def run(options: argparse.Namespace) -> int:
     return InstallationError.exit_code if found.lacks or found.broken else 0
 
 
-# ------------------------------------------------------------------------------------------------
 # What ``leconvert doctor`` says of each part of a machine that it looked at.
 
 
@@ -146,7 +142,6 @@ def _file_system(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "so", _CAN[str(found["fitness"])]
 
 
-# ------------------------------------------------------------------------------------------------
 # Draws what ``leconvert doctor`` found: a name on the left, what was seen wrapped beside it.
 
 

@@ -18,8 +18,6 @@ from leconvert.support.errors import EXIT_CODES, UsageError
 if TYPE_CHECKING:
     from leconvert.dataset.findings import Kind
 
-__all__ = ["add_arguments", "run"]
-
 _WIDTH_WITHOUT_TERMINAL = 100
 _INDENT = "  "
 _CODE_COLUMN = 31  # two beside each other fit into 80

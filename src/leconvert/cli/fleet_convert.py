@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.run.conversion import Conversion
 
-__all__ = ["add_arguments", "run"]
-
 _SHOWN = 20
 
 
@@ -172,7 +170,6 @@ def summary_lines(status: FleetStatus) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------------
 # The options of one line, on top of those of the command line; and flags of a policy.
 
 
@@ -230,7 +227,6 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
     return repairs
 
 
-# ------------------------------------------------------------------------------------------------
 # What a fleet comes to.
 
 

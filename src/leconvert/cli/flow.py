@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from leconvert.run.conversion import Control, Conversion
     from leconvert.run.planner import MovedBytes
 
-__all__ = ["make_dataset", "print_report", "show_finished", "show_outcome"]
-
 
 def make_dataset(
     options: argparse.Namespace,

@@ -33,19 +33,6 @@ from leconvert.support.forkserver import end_server, serve_forks
 from leconvert.support.storage_errors import storage_error
 from leconvert.workdir.secrets import without_credentials
 
-__all__ = [
-    "build_parser",
-    "end_on_signals",
-    "fail",
-    "main",
-    "prepare_output",
-    "program",
-    "stop_on_signals",
-    "with_hyphens",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Every command of the program, and the parser that knows them.
 
 
@@ -120,7 +107,6 @@ def command_module(name: str) -> str:
     return f"leconvert.cli.{name.replace('-', '_')}"
 
 
-# ------------------------------------------------------------------------------------------------
 # What the program says where something failed, and that saying it cannot fail.
 
 
@@ -235,7 +221,6 @@ def _public(value: object) -> object:
     return value
 
 
-# ------------------------------------------------------------------------------------------------
 # The entry point: finds the command, and turns errors into sentences and exit codes.
 
 
@@ -348,7 +333,6 @@ def with_hyphens(argument: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-# ------------------------------------------------------------------------------------------------
 # Signals that ask a run to stop: the batch in hand goes back, and the run can be resumed.
 
 

@@ -19,8 +19,6 @@ from leconvert.cli.options import (
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -45,52 +45,6 @@ if TYPE_CHECKING:
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
     from leconvert.run.engines.slurm import Site
 
-__all__ = [
-    "add_added_options",
-    "add_conversion_options",
-    "add_engine_options",
-    "add_json",
-    "add_lease_options",
-    "add_plan_options",
-    "add_proof_options",
-    "add_push_options",
-    "add_push_wish",
-    "add_quiet",
-    "add_report_option",
-    "add_scratch_options",
-    "add_slurm_options",
-    "add_slurm_worker_options",
-    "add_version_option",
-    "check_whose_options",
-    "control_of",
-    "conversion_options",
-    "dataset_root",
-    "filled",
-    "hub_dataset",
-    "layout_options",
-    "lease_options",
-    "local_root",
-    "name_on_the_hub",
-    "named_push_target",
-    "passed_on",
-    "path_or_url",
-    "push_options",
-    "push_target",
-    "refuse_scratch_options",
-    "refuse_slurm_options",
-    "refuse_source_as_output",
-    "repair_options",
-    "report_place",
-    "resource_changes",
-    "site",
-    "slurm_options",
-    "source_at",
-    "take_arguments",
-    "worker_options",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # From what was parsed to the objects that the options travel as.
 
 
@@ -160,7 +114,6 @@ def filled[Options: DataclassInstance](
 _NOT_GIVEN = object()
 
 
-# ------------------------------------------------------------------------------------------------
 # How a dataset is cut into files and batches: the options, and what they come to.
 
 
@@ -186,7 +139,6 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     return layout
 
 
-# ------------------------------------------------------------------------------------------------
 # Which episodes are converted.
 
 
@@ -198,7 +150,6 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
     _add_group(parser, "selection", EpisodeSelection, about)
 
 
-# ------------------------------------------------------------------------------------------------
 # What the user allows a conversion to change: its options, and what they come to.
 
 
@@ -224,7 +175,6 @@ def repair_options(options: argparse.Namespace) -> RepairOptions:
     return filled(RepairOptions, options)
 
 
-# ------------------------------------------------------------------------------------------------
 # Which dataset is meant: its name on the Hub, and the folder that a name stands for.
 
 
@@ -270,7 +220,6 @@ def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
         raise source_as_output(local)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the local folder for files that workers fetch from the Hub.
 
 
@@ -301,7 +250,6 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of those who work on a run: their leases, versions and patience.
 
 
@@ -332,7 +280,6 @@ def lease_options(
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
 
-# ------------------------------------------------------------------------------------------------
 # Sources that are named by a URL: a revision on the Hub, or a folder in a store.
 
 
@@ -402,7 +349,6 @@ def source_at(
             yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them.
 
 
@@ -527,7 +473,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     _add_group(parser, "runs", PlanOptions)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of what is proven before the swap, and of what becomes of the source after it.
 
 
@@ -556,7 +501,6 @@ def add_proof_options(
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------
 # ``--report``, and where its page goes.
 
 
@@ -596,7 +540,6 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     return default_report_place(target) if given == Path() else given.resolve()
 
 
-# ------------------------------------------------------------------------------------------------
 # ``--json``, which nearly every command has, and ``--quiet``.
 
 
@@ -612,7 +555,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
 
 
-# ------------------------------------------------------------------------------------------------
 # Options for workers that SLURM starts, spelled and explained once.
 
 
@@ -684,7 +626,6 @@ def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
         raise UsageError("--signal goes with --engine slurm.")
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that hand workers to Ray, spelled and explained once.
 
 
@@ -760,7 +701,6 @@ def _runtime_env(text: str | None) -> dict[str, Any]:
     return environment
 
 
-# ------------------------------------------------------------------------------------------------
 # What engines of other packages are told, and whose options go with which engine.
 
 
@@ -785,7 +725,6 @@ def check_whose_options(options: argparse.Namespace) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that hand workers to an engine, spelled and explained once.
 
 
@@ -853,7 +792,6 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     return asked
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that send jobs to SLURM, spelled and explained once.
 
 
@@ -938,7 +876,6 @@ def passed_on(
     return tuple(words)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of a push, and the push that they ask for; ``convert`` and ``push`` share them.
 
 
@@ -1061,7 +998,6 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
     return replace(filled(PushOptions, options, create=named), repo_id=repo_id)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that say sources or episodes in their own way, and then convert.
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from leconvert.support.progress import Progress
     from leconvert.workdir.run import OpenedRun
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -16,15 +16,6 @@ from typing import Any, NoReturn
 
 from leconvert.support.errors import UsageError
 
-__all__ = [
-    "EXAMPLES",
-    "OptionalValue",
-    "Parser",
-    "examples_text",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Examples that end the help of each command: what is wanted, and the line that does it.
 
 
@@ -269,7 +260,6 @@ def examples_text(prog: str) -> str:
     return "\n".join(["examples:", *lines]) + "\n"
 
 
-# ------------------------------------------------------------------------------------------------
 # How the help of a command is laid out, where argparse's own way does not serve.
 
 
@@ -367,7 +357,6 @@ def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------
 # What is wrong with a command line, and what may have been meant; pure.
 
 
@@ -476,7 +465,6 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
     return nearest(name, offered, cutoff=0.8), None
 
 
-# ------------------------------------------------------------------------------------------------
 # Options whose value may be left out.
 
 
@@ -526,7 +514,6 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
             yield word
 
 
-# ------------------------------------------------------------------------------------------------
 # The parser behind every command: lazy, without abbreviations, and with errors as sentences.
 
 

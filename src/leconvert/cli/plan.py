@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from leconvert.run.conversion import Conversion
     from leconvert.run.planner import MovedBytes, PlanSummary
 
-__all__ = ["plan_record", "print_plan", "show_preview"]
-
-
-# ------------------------------------------------------------------------------------------------
 # What stands where a plan's result will go: better said before the work than by the packer.
 
 
@@ -63,7 +59,6 @@ def replaced_target(
     return f"{former_dir(target, 'RUN_ID')}" if layout.append else str(old_dir(target))
 
 
-# ------------------------------------------------------------------------------------------------
 # Says what a plan comes to: files, batches, and the room and time that they take.
 
 
@@ -183,7 +178,6 @@ def _files_table(plan: PlanSummary) -> str:
     return table([["stream", "files", "kept", "written anew"], *rows])
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert plan``.
 
 

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from leconvert.remote.push import PushReport
     from leconvert.run.conversion import Conversion
 
-__all__ = ["ConvertPush", "ResultPush", "waits_for_push"]
-
-
-# ------------------------------------------------------------------------------------------------
 # What is shown of a push; ``convert`` and ``push`` share it.
 
 
@@ -75,7 +71,6 @@ def show_push(report: PushReport) -> None:
     print(f"  tag {report.version}      {tags.get(report.tag, report.tag)}")
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert push``.
 
 
@@ -124,7 +119,6 @@ def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # The push that follows a conversion, also where only the push is left to do.
 
 

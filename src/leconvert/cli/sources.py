@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
     from leconvert.run.conversion import Conversion
 
-__all__ = ["NamedDataset", "Places", "named_datasets", "places"]
-
-
-# ------------------------------------------------------------------------------------------------
 # A source in a store, such as S3: fetched whole, to beside where its result goes.
 
 
@@ -64,7 +60,6 @@ def bring_from_store(
     return download_tree(url, folder, stop=stop, progress=progress)
 
 
-# ------------------------------------------------------------------------------------------------
 # Where a command reads and writes; a source that is not here is brought here.
 
 
@@ -200,7 +195,6 @@ def _known(local: Path) -> HubOrigin | None:
     return None if origin is None else HubOrigin(origin)
 
 
-# ------------------------------------------------------------------------------------------------
 # A source that a name on the Hub stands for: used where it is, or brought here.
 
 
@@ -279,7 +273,6 @@ def bring_from_hub(
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Several sources, each a folder here or a name on the Hub, that stay whatever becomes of them.
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from leconvert.api import SplitPart
     from leconvert.run.planner import PlanSummary
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

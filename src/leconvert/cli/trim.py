@@ -15,8 +15,6 @@ from leconvert.cli.options import (
 from leconvert.cli.sources import named_datasets
 from leconvert.support.flags import whole
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

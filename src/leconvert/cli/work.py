@@ -23,8 +23,6 @@ from leconvert.support.flags import seconds, whole
 from leconvert.support.text import amount, count
 from leconvert.workdir.records import WorkDir
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
