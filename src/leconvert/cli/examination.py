@@ -24,20 +24,6 @@ from leconvert.support.machine import Machine
 from leconvert.workdir.fs import mount_of
 from leconvert.workdir.fscheck import CheckReport, Fitness, probe_folder
 
-__all__ = [
-    "Answer",
-    "Examination",
-    "Package",
-    "ask",
-    "examine",
-    "import_troubles",
-    "library_loads",
-    "packages_of",
-    "probe_diagnosis",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Asks another process, for a bounded time: what it loads may crash, or hang for ever.
 
 
@@ -128,7 +114,6 @@ def import_troubles(modules: Sequence[str]) -> dict[str, str]:
     return {name: said for one in modules for name, said in import_troubles([one]).items()}
 
 
-# ------------------------------------------------------------------------------------------------
 # Which packages leconvert wants, by what it says of itself, and which of them are here.
 
 
@@ -220,7 +205,6 @@ def _package(name: str, wants: str, extras: tuple[str, ...], version: str | None
     return Package(name, wants, extras, version, fits)
 
 
-# ------------------------------------------------------------------------------------------------
 # Looks at everything that leconvert needs or can use, one thing at a time.
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.parser import OptionalValue
+from leconvert.cli.parser import USUAL_OPTIONS, OptionalValue, Parser
 from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of, whole
@@ -33,69 +33,17 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection
     from leconvert.model.values import LayoutOptions
-    from leconvert.remote.options import PushOptions, ScratchOptions
+    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import Origin
     from leconvert.run.conversion import (
         Control,
         Conversion,
         LeaseOptions,
-        PlanOptions,
-        ProofOptions,
         WorkerOptions,
     )
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
     from leconvert.run.engines.slurm import Site
 
-__all__ = [
-    "add_added_options",
-    "add_conversion_options",
-    "add_engine_options",
-    "add_json",
-    "add_lease_options",
-    "add_plan_options",
-    "add_proof_options",
-    "add_push_options",
-    "add_push_wish",
-    "add_quiet",
-    "add_report_option",
-    "add_scratch_options",
-    "add_slurm_options",
-    "add_slurm_worker_options",
-    "add_version_option",
-    "check_whose_options",
-    "control_of",
-    "conversion_options",
-    "dataset_root",
-    "filled",
-    "given_resources",
-    "hub_dataset",
-    "layout_options",
-    "lease_options",
-    "local_root",
-    "name_on_the_hub",
-    "named_push_target",
-    "passed_on",
-    "path_or_url",
-    "plan_options",
-    "proof_options",
-    "push_options",
-    "push_target",
-    "refuse_scratch_options",
-    "refuse_slurm_options",
-    "refuse_source_as_output",
-    "repair_options",
-    "report_place",
-    "scratch_options",
-    "selection_options",
-    "site",
-    "slurm_options",
-    "source_at",
-    "take_arguments",
-    "worker_options",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # From what was parsed to the objects that the options travel as.
 
 
@@ -165,7 +113,6 @@ def filled[Options: DataclassInstance](
 _NOT_GIVEN = object()
 
 
-# ------------------------------------------------------------------------------------------------
 # How a dataset is cut into files and batches: the options, and what they come to.
 
 
@@ -173,6 +120,8 @@ def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = Tr
     """Add the version to write, sizes, alignment and the kind of layout."""
     from leconvert.model.values import LayoutOptions
 
+    assert isinstance(parser, Parser)
+    parser.usual_options = USUAL_OPTIONS
     left_out = () if may_append else ("append",)
     _add_group(parser, "layout", LayoutOptions, first="to", without=left_out)
 
@@ -189,7 +138,6 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     return layout
 
 
-# ------------------------------------------------------------------------------------------------
 # Which episodes are converted.
 
 
@@ -201,14 +149,6 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
     _add_group(parser, "selection", EpisodeSelection, about)
 
 
-def selection_options(options: argparse.Namespace) -> EpisodeSelection:
-    """Return which episodes are converted."""
-    from leconvert.model.selection import EpisodeSelection
-
-    return filled(EpisodeSelection, options)
-
-
-# ------------------------------------------------------------------------------------------------
 # What the user allows a conversion to change: its options, and what they come to.
 
 
@@ -234,7 +174,6 @@ def repair_options(options: argparse.Namespace) -> RepairOptions:
     return filled(RepairOptions, options)
 
 
-# ------------------------------------------------------------------------------------------------
 # Which dataset is meant: its name on the Hub, and the folder that a name stands for.
 
 
@@ -280,7 +219,6 @@ def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
         raise source_as_output(local)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the local folder for files that workers fetch from the Hub.
 
 
@@ -289,13 +227,6 @@ def add_scratch_options(parser: argparse.ArgumentParser) -> None:
     from leconvert.remote.options import ScratchOptions
 
     _add_group(parser, "files fetched from the Hub", ScratchOptions)
-
-
-def scratch_options(options: argparse.Namespace) -> ScratchOptions:
-    """Return what `add_scratch_options` declared."""
-    from leconvert.remote.options import ScratchOptions
-
-    return filled(ScratchOptions, options)
 
 
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
@@ -318,7 +249,6 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of those who work on a run: their leases, versions and patience.
 
 
@@ -349,7 +279,6 @@ def lease_options(
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
 
-# ------------------------------------------------------------------------------------------------
 # Sources that are named by a URL: a revision on the Hub, or a folder in a store.
 
 
@@ -365,8 +294,7 @@ def local_path(text: str) -> Path:
     """Return a path, and refuse a URL where a folder is needed."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is no folder; convert to one, and send it there with `leconvert push` (the "
-            "Hub) or `leconvert mirror` (other stores)"
+            f"{text} is no folder; convert to one, and send it there with `leconvert push`"
         )
     return Path(text)
 
@@ -420,7 +348,6 @@ def source_at(
             yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them.
 
 
@@ -539,20 +466,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add whether a run under way is joined, and who may work on it; `plan_options` reads them."""
+    """Add whether a run under way is joined, and who may work on it."""
     from leconvert.run.conversion import PlanOptions
 
     _add_group(parser, "runs", PlanOptions)
 
 
-def plan_options(options: argparse.Namespace) -> PlanOptions:
-    """Return which run is planned or joined."""
-    from leconvert.run.conversion import PlanOptions
-
-    return filled(PlanOptions, options)
-
-
-# ------------------------------------------------------------------------------------------------
 # Options of what is proven before the swap, and of what becomes of the source after it.
 
 
@@ -581,14 +500,6 @@ def add_proof_options(
     )  # fmt: skip
 
 
-def proof_options(options: argparse.Namespace) -> ProofOptions:
-    """Return what is proven before the swap, and what it may replace and remove."""
-    from leconvert.run.conversion import ProofOptions
-
-    return filled(ProofOptions, options)
-
-
-# ------------------------------------------------------------------------------------------------
 # ``--report``, and where its page goes.
 
 
@@ -628,7 +539,6 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     return default_report_place(target) if given == Path() else given.resolve()
 
 
-# ------------------------------------------------------------------------------------------------
 # ``--json``, which nearly every command has, and ``--quiet``.
 
 
@@ -644,7 +554,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
 
 
-# ------------------------------------------------------------------------------------------------
 # Options for workers that SLURM starts, spelled and explained once.
 
 
@@ -716,7 +625,6 @@ def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
         raise UsageError("--signal goes with --engine slurm.")
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that hand workers to Ray, spelled and explained once.
 
 
@@ -792,7 +700,6 @@ def _runtime_env(text: str | None) -> dict[str, Any]:
     return environment
 
 
-# ------------------------------------------------------------------------------------------------
 # What engines of other packages are told, and whose options go with which engine.
 
 
@@ -817,7 +724,6 @@ def check_whose_options(options: argparse.Namespace) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that hand workers to an engine, spelled and explained once.
 
 
@@ -885,7 +791,6 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     return asked
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that send jobs to SLURM, spelled and explained once.
 
 
@@ -968,7 +873,6 @@ def passed_on(
     return tuple(words)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of a push, and the push that they ask for; ``convert`` and ``push`` share them.
 
 
@@ -1020,7 +924,9 @@ def _push_wish(options: argparse.Namespace) -> str | None:
     return wish
 
 
-def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
+def push_target(
+    options: argparse.Namespace, layout: LayoutOptions, origin: Origin | None
+) -> str | None:
     """Return the repo to push to, or None for not at all."""
     wish = _push_wish(options)
     opens_pull_request = getattr(options, "create_pr", False)
@@ -1041,7 +947,7 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)
-    to = layout_options(options).to
+    to = layout.to
     is_of_hub = not local and (origin is not None or options.repo_id is not None)
     if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
@@ -1089,7 +995,6 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
     return replace(filled(PushOptions, options, create=named), repo_id=repo_id)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that say sources or episodes in their own way, and then convert.
 
 
@@ -1107,20 +1012,22 @@ def conversion_options(
     options: argparse.Namespace, selection: EpisodeSelection | None = None
 ) -> Conversion:
     """Return all that is asked of a conversion; what a command does not declare is the default."""
-    from leconvert.run.conversion import Conversion, WorkerOptions
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.remote.options import ScratchOptions
+    from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions, WorkerOptions
 
     workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
     return Conversion(
         layout=layout_options(options),
         repairs=repair_options(options),
-        selection=selection_options(options) if selection is None else selection,
-        plan=plan_options(options),
+        selection=filled(EpisodeSelection, options) if selection is None else selection,
+        plan=filled(PlanOptions, options),
         workers=workers,
         leases=lease_options(
             options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
         ),
-        proof=proof_options(options),
-        scratch=scratch_options(options),
+        proof=filled(ProofOptions, options),
+        scratch=filled(ScratchOptions, options),
     )
 
 

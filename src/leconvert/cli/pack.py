@@ -16,7 +16,7 @@ from leconvert.cli.options import (
     add_quiet,
     add_report_option,
     add_version_option,
-    proof_options,
+    filled,
     report_place,
 )
 from leconvert.cli.progress import progress_for
@@ -24,8 +24,6 @@ from leconvert.cli.progress import progress_for
 if TYPE_CHECKING:
     from leconvert.support.progress import Progress
     from leconvert.workdir.run import OpenedRun
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
     from leconvert.remote.provenance import note_result
     from leconvert.report import report_on_exit
+    from leconvert.run.conversion import ProofOptions
     from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
@@ -73,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
             _say_what_it_waits_for(opened, progress)
         packed = pack_run(
             opened,
-            proof_options(options),
+            filled(ProofOptions, options),
             wait=not options.no_wait,
             stop=stop,
             progress=progress,

@@ -16,15 +16,6 @@ from typing import Any, NoReturn
 
 from leconvert.support.errors import UsageError
 
-__all__ = [
-    "EXAMPLES",
-    "OptionalValue",
-    "Parser",
-    "examples_text",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Examples that end the help of each command: what is wanted, and the line that does it.
 
 
@@ -153,6 +144,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert doctor": (
         ("this machine", "leconvert doctor"),
         ("this machine, and the file system of a folder", "leconvert doctor /shared/runs"),
+        ("with a second host: there first", "leconvert doctor /shared/runs --peer"),
         ("for a bug report", "leconvert doctor --json"),
     ),
     "leconvert explain": (
@@ -193,6 +185,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "into a pull request",
             "leconvert push my_dataset --push-repo-id ORG/NAME --create-pr",
         ),
+        ("to a bucket", "leconvert push my_dataset s3://BUCKET/NAME"),
     ),
     "leconvert mirror": (
         ("to a bucket", "leconvert mirror my_dataset s3://BUCKET/NAME"),
@@ -267,7 +260,6 @@ def examples_text(prog: str) -> str:
     return "\n".join(["examples:", *lines]) + "\n"
 
 
-# ------------------------------------------------------------------------------------------------
 # How the help of a command is laid out, where argparse's own way does not serve.
 
 
@@ -318,6 +310,32 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: 
         self.groups.append(_CommandGroup(heading, self._choices_actions[shown:]))
 
 
+class _HelpAll(argparse.Action):
+    """Prints the help with every option."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 - argparse's signature
+        values: Any,  # noqa: ARG002
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Print the help, and end."""
+        assert isinstance(parser, Parser)
+        parser.usual_options = None
+        parser.print_help()
+        parser.exit()
+
+
+# What `--help` of a command with many options lists; `--help-all` lists all.
+USUAL_OPTIONS = frozenset({
+    "--append", "--data-file-size-in-mb", "--delete-source", "--dry-run", "--engine", "--episode",
+    "--episodes", "--exclude-episodes", "--force-conversion", "--frames", "--help", "--help-all",
+    "--into", "--json", "--layout", "--nodes", "--num-workers", "--on-bad-episode", "--output",
+    "--output-dir", "--plan-only", "--policy", "--push-repo-id", "--quantiles", "--quiet",
+    "--report", "--restart", "--retime", "--seed", "--to", "--verify", "--video-file-size-in-mb",
+    "--work-dir",
+})  # fmt: skip
 _USAGE_COLUMNS = 53
 
 
@@ -339,7 +357,6 @@ def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------
 # What is wrong with a command line, and what may have been meant; pure.
 
 
@@ -448,7 +465,6 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
     return nearest(name, offered, cutoff=0.8), None
 
 
-# ------------------------------------------------------------------------------------------------
 # Options whose value may be left out.
 
 
@@ -498,7 +514,6 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
             yield word
 
 
-# ------------------------------------------------------------------------------------------------
 # The parser behind every command: lazy, without abbreviations, and with errors as sentences.
 
 
@@ -516,18 +531,22 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, module: str | None = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
         self._module = module
+        self.usual_options: Container[str] | None = None
         self.commands: dict[str, Parser] = {}
         self._usual_command: str | None = None
 
     def add_commands(
         self,
         dest: str,
-        commands: Mapping[str, Iterable[tuple[str, str]]],
+        commands: Mapping[str | None, Iterable[tuple[str, str]]],
         module_of: Callable[[str], str],
         *,
         usual: str | None = None,
     ) -> None:
-        """Add commands below this one."""
+        """Add commands below this one, by the headings that the help shows them below.
+
+        Those below None are not listed: another command does the same.
+        """
         self._usual_command = usual
         below = self.add_subparsers(
             dest=dest, metavar="COMMAND", title="commands", required=True, action=_Commands
@@ -535,12 +554,10 @@ class Parser(argparse.ArgumentParser):
         assert isinstance(below, _Commands)
         for heading, group in commands.items():
             for name, line in group:
-                self.commands[name] = below.add_parser(
-                    name,
-                    help=line,
-                    description=f"{line[0].upper()}{line[1:]}.",
-                    module=module_of(name),
-                )
+                named = {"description": f"{line[0].upper()}{line[1:]}.", "module": module_of(name)}
+                if heading is not None:  # a command without a line of help is not listed
+                    named["help"] = line
+                self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
             if heading:
                 below.gather(heading)
 
@@ -550,7 +567,12 @@ class Parser(argparse.ArgumentParser):
             return
         module, self._module = self._module, None
         import_module(module).add_arguments(self)
-        self.epilog = examples_text(self.prog)
+        if self.usual_options is not None:
+            self.add_argument(
+                "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS,
+                help="show every option, and exit",
+            )  # fmt: skip
+        self.epilog = examples_text(self.prog) + (self.epilog or "")
         if len(self.format_usage()) > _LONGEST_USAGE:
             self.usage = short_usage(self.prog, self._actions)
 
@@ -560,6 +582,27 @@ class Parser(argparse.ArgumentParser):
         yield self
         for command in self.commands.values():
             yield from command.declared()
+
+    def format_help(self) -> str:
+        """Return the help: of the usual options, where the command has many others."""
+        usual = self.usual_options
+        if usual is None:
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            shown = [
+                action
+                for action in group._group_actions  # noqa: SLF001
+                if not action.option_strings or action.option_strings[-1] in usual
+            ]
+            if shown:
+                formatter.start_section(group.title)
+                formatter.add_arguments(shown)
+                formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
     def arguments(self) -> list[argparse.Action]:
         """Return options and positional arguments, in the order of the help."""

@@ -14,8 +14,6 @@ from leconvert.support.errors import BusyError
 from leconvert.support.flags import some_seconds, whole
 from leconvert.support.text import shorten
 
-__all__ = ["add_arguments", "run"]
-
 _REASON_WIDTH = 60
 
 

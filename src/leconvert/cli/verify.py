@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport
     from leconvert.support.progress import Progress
 
-__all__ = []
-
-
-# ------------------------------------------------------------------------------------------------
 # What `leconvert verify` is given, before anything is compared: a wrong path is no difference.
 
 
@@ -75,7 +71,6 @@ def check_places(result: Path, source: Path | str) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Says how a verification ended.
 
 
@@ -111,7 +106,6 @@ def _compared(report: VerificationReport) -> str:
     return said
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert verify``.
 
 

@@ -51,7 +51,7 @@ class PlanOptions:
     restart: bool = flag(False, "discard the unfinished run and begin a new one")
     one_host: bool = flag(
         False,
-        "let only this host work on the run; needed where `check-fs --peer` says that the file "
+        "let only this host work on the run; needed where `doctor --peer` says that the file "
         "system is not safe to share",
     )
     allow_mixed_versions: bool = flag(
