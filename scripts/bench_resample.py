@@ -26,11 +26,12 @@ import numpy as np
 import torch
 
 import bench_common
-from leconvert.bench.resampling.benchmark import ResampleOptions, open_source, run_resample
-from leconvert.bench.resampling.kernel import pack
-from leconvert.bench.resampling.report import result_tables
+from leconvert.bench.resampling.benchmark import open_source, run_resample
+from leconvert.bench.resampling.options import ResampleOptions
+from leconvert.bench.results import result_tables
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
+from leconvert.loading.resampling import pack
 
 SETUPS: Mapping[str, Mapping[str, Any]] = {
     "even": {"threads": 1},

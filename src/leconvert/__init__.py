@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection, FrameInterval
     from leconvert.model.values import LayoutOptions
-    from leconvert.remote.push import PushOptions, PushReport, push
+    from leconvert.remote.options import PushOptions
+    from leconvert.remote.push import PushReport, push
     from leconvert.run.conversion import (
         Conversion,
         LeaseOptions,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport, verify_pair
     from leconvert.run.repairing import RepairReport
     from leconvert.support.errors import LeconvertError
-    from leconvert.transfer.scratch import ScratchOptions
+    from leconvert.transfer.options import ScratchOptions
 
 __all__ = [
     "Conversion",
@@ -77,11 +78,11 @@ _HOME = {
     "LeconvertError": "leconvert.support.errors",
     "PlanOptions": "leconvert.run.conversion",
     "ProofOptions": "leconvert.run.conversion",
-    "PushOptions": "leconvert.remote.push",
+    "PushOptions": "leconvert.remote.options",
     "PushReport": "leconvert.remote.push",
     "RepairOptions": "leconvert.model.repairs",
     "RepairReport": "leconvert.run.repairing",
-    "ScratchOptions": "leconvert.transfer.scratch",
+    "ScratchOptions": "leconvert.transfer.options",
     "SplitPart": "leconvert.api",
     "VerificationReport": "leconvert.run.proof",
     "WorkerOptions": "leconvert.run.conversion",

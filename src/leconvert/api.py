@@ -76,7 +76,7 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few
-from leconvert.transfer.scratch import ScratchOptions
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
@@ -97,8 +97,9 @@ from leconvert.workdir.swap import (
 )
 
 if TYPE_CHECKING:
+    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import HubOrigin
-    from leconvert.remote.push import PushOptions, PushReport
+    from leconvert.remote.push import PushReport
     from leconvert.run.repairing import RepairReport
 
 __all__ = [
@@ -413,7 +414,7 @@ def run_conversion(
                 f"It is measured how v3.0 datasets load, not {layout.to}.",
                 next_step="Convert without a measurement (--probe).",
             )
-        from leconvert.bench.probe import require_packages
+        from leconvert.bench import require_packages
 
         require_packages("torch")
     started = time.monotonic()
@@ -547,7 +548,7 @@ def repair(
 
 def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     """Refuse before any work what could not be pushed after it."""
-    from leconvert.remote.push import PushOptions  # nobody else pays for its imports
+    from leconvert.remote.options import PushOptions  # nobody else pays for its imports
 
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
@@ -663,7 +664,7 @@ def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManag
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
     """Measure how fast the result loads; where that fails, the error is what was found."""
-    from leconvert.bench.probe import probe_result  # nobody else pays for its imports
+    from leconvert.bench import probe_result  # nobody else pays for its imports
 
     try:
         found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
@@ -1303,7 +1304,7 @@ def submit_run(
         return Submission(run_id, True, 0, None, None, logs, "")
     workers = min(engine.workers, _batches_left(run, leases))
     mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
-    fetched = scratch.arguments() if run.manifest.outline else []
+    fetched = scratch.as_arguments() if run.manifest.outline else []
     handover = JobRequest(
         workers,
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],

@@ -40,11 +40,12 @@ def test_one_host_gets_a_table_and_a_verdict(leconvert: Leconvert, folder: Path)
     assert list(folder.iterdir()) == []
 
 
-def test_two_processes_meet_and_both_tell_the_outcome(folder: Path) -> None:
-    with started("-m", "leconvert", "check-fs", folder, "--peer", "--json") as peer:
+@pytest.mark.parametrize("command", ["check-fs", "doctor"])
+def test_two_processes_meet_and_both_tell_the_outcome(folder: Path, command: str) -> None:
+    with started("-m", "leconvert", command, folder, "--peer", "--json") as peer:
         assert peer.stderr is not None
         assert "Waiting for" in peer.stderr.readline()
-        led = run_leconvert("check-fs", folder, "--wait", 30, "--json")
+        led = run_leconvert(command, folder, "--wait", 30, "--json")
         told, _ = peer.communicate(timeout=60)
     assert (led.returncode, peer.returncode) == (0, 0), led.stderr
     outcome = json.loads(led.stdout)

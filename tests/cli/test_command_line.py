@@ -9,7 +9,15 @@ import pytest
 
 from leconvert.cli.main import build_parser
 from leconvert.cli.options import push_target, take_arguments
-from leconvert.cli.parser import block_align, megabytes, seconds, size_in_bytes, some_seconds, whole
+from leconvert.model.values import LayoutOptions
+from leconvert.support.flags import (
+    block_align,
+    megabytes,
+    seconds,
+    size_in_bytes,
+    some_seconds,
+    whole,
+)
 from tests.program import Leconvert
 
 
@@ -75,8 +83,7 @@ from tests.program import Leconvert
         ("convert --block-align some", "--block-align takes auto, 0 or a number of bytes such as "
          "4096, not 'some'."),
         ("convert --output s3://bucket/name", "--output s3://bucket/name is no folder; convert to "
-         "one, and send it there with `leconvert push` (the Hub) or `leconvert mirror` (other "
-         "stores)."),
+         "one, and send it there with `leconvert push`."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(leconvert_here: Leconvert, words: str, said: str) -> None:
@@ -137,7 +144,9 @@ def test_options_of_a_push_go_with_a_url_of_the_hub(
     options = build_parser().parse_args(["convert", *words, "--private"])
     take_arguments(options)
     assert (options.repo_id, options.root) == ("org/a", None)
-    assert push_target(options, None) is None  # where it came from is known when it is here
+    assert (
+        push_target(options, LayoutOptions(), None) is None
+    )  # where it came from is known when it is here
     take_arguments(options)  # as a dry run does once more
     assert options.repo_id == "org/a"
 

@@ -10,7 +10,7 @@ import pytest
 
 from leconvert.cli.main import COMMANDS as MAIN_COMMANDS
 from leconvert.cli.main import build_parser
-from leconvert.cli.parser import EXAMPLES, Parser
+from leconvert.cli.parser import EXAMPLES, USUAL_OPTIONS, Parser
 from leconvert.support import errors
 
 COMMANDS = {parser.prog: parser for parser in build_parser().declared()}
@@ -86,7 +86,7 @@ def test_every_error_has_a_code_that_the_help_and_the_table_explain() -> None:
     }
     # 141 is the end of a reader of our output, which nothing raises.
     assert set(errors.EXIT_CODES) == raised | {0, 141}
-    table = COMMANDS["leconvert"].format_help().partition("exit codes;")[2]
+    table = COMMANDS["leconvert explain"].format_help().partition("exit codes:")[2]
     for code, about in errors.EXIT_CODES.items():
         assert f" {code} {about.short}" in table
         assert about.meaning.endswith(".")
@@ -97,15 +97,44 @@ def test_every_error_has_a_code_that_the_help_and_the_table_explain() -> None:
 def test_the_help_shows_every_command_below_what_people_come_for() -> None:
     listed = COMMANDS["leconvert"].format_help().partition("COMMAND\n")[2].partition("\n\n")[0]
     headings = re.findall(r"^ {4}(\S.*):$", listed, re.MULTILINE)
-    assert headings == list(MAIN_COMMANDS)
+    assert headings == [heading for heading in MAIN_COMMANDS if heading is not None]
     names = re.findall(r"^ {6}([a-z][a-z-]*) ", listed, re.MULTILINE)
-    assert names == [name for group in MAIN_COMMANDS.values() for name, _ in group]
-    assert set(names) == {prog.split()[1] for prog in COMMANDS if len(prog.split()) == 2}
+    unlisted = {name for name, _ in MAIN_COMMANDS[None]}
+    known = [name for group in MAIN_COMMANDS.values() for name, _ in group]
+    assert names == [name for name in known if name not in unlisted]
+    assert set(known) == {prog.split()[1] for prog in COMMANDS if len(prog.split()) == 2}
+
+
+def test_the_help_of_the_program_fits_a_screen() -> None:
+    assert len(COMMANDS["leconvert"].format_help().splitlines()) <= 45
+
+
+def test_the_help_of_a_command_lists_usual_options_and_help_all_every_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    convert = build_parser("convert").commands["convert"]
+    usual = convert.format_help()
+    assert len(usual.splitlines()) < 100
+    assert "--episodes LIST" in usual
+    assert "--lease-seconds" not in usual
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["convert", "--help-all"])
+    every = capsys.readouterr().out
+    assert all(option in every for each in convert.arguments() for option in each.option_strings)
+
+
+@pytest.mark.parametrize("listed", sorted(USUAL_OPTIONS))
+def test_a_usual_option_is_an_option(listed: str) -> None:
+    assert any(
+        listed in action.option_strings
+        for parser in COMMANDS.values()
+        for action in parser.arguments()
+    )
 
 
 def test_the_docs_name_every_command_and_every_option_of_convert() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "cli.md").read_text("utf-8")
-    commands = {prog.split()[1] for prog in COMMANDS if len(prog.split()) == 2}
+    commands = {name for heading, of in MAIN_COMMANDS.items() if heading for name, _ in of}
     named = set(re.findall(r"^\| `([a-z-]+)", page, re.MULTILINE))
     assert commands <= named
     assert isinstance(COMMANDS["leconvert convert"], Parser)

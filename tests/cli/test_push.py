@@ -18,8 +18,8 @@ from leconvert.api import convert
 from leconvert.cli.main import main
 from leconvert.remote import provenance
 from leconvert.remote import push as push_module
+from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import provenance_path, read_provenance, write_provenance
-from leconvert.remote.push import PushOptions
 from leconvert.support.errors import HubAccessError, StorageError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.swap import is_converted

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leconvert import convert
-from leconvert.bench.probe import probe_result
+from leconvert.bench import probe_result
 from leconvert.cli.examination import library_loads, probe_diagnosis
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine

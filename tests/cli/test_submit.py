@@ -12,7 +12,7 @@ import pytest
 
 from leconvert.api import convert, submit_run
 from leconvert.cli.main import build_parser, main
-from leconvert.cli.options import proof_options
+from leconvert.cli.options import filled
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import UsageError
@@ -73,7 +73,7 @@ def test_the_packer_is_told_all_of_the_proof(source_copy: Path, tmp_path: Path) 
     (packs,) = (line for line in script.splitlines() if line.startswith("exec leconvert pack "))
     parser = build_parser()
     options = parser.parse_args(shlex.split(packs.removeprefix("exec leconvert ")))
-    assert proof_options(options) == replace(asked, verify="bytes")
+    assert filled(ProofOptions, options) == replace(asked, verify="bytes")
 
     convert(source_copy, work_dir=work)
     with pytest.raises(UsageError, match="its source is still kept") as refused:

@@ -25,7 +25,7 @@ from leconvert.cli.main import main
 from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import DATA_STREAM, LayoutOptions, camera_of
-from leconvert.remote.push import PushOptions
+from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, with_column
 

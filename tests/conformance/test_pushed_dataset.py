@@ -12,7 +12,8 @@ from tests.hub import StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.remote.push import PushOptions, push
+from leconvert.remote.options import PushOptions
+from leconvert.remote.push import push
 from leconvert.testing import read_label
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]

@@ -85,7 +85,7 @@ class Places:
         elif command in ("push", "mirror"):
             self.v30(options.result)
             self._hub_has_the_dataset()
-            if command == "mirror":
+            if options.url is not None:
                 _remove(_local(options.url))
         elif command == "fleet" and isinstance(getattr(options, "root", None), str):
             self._hub_has_the_dataset()
@@ -102,7 +102,7 @@ class Places:
             self.v30(options.dataset)
         elif command == "check":
             self.anywhere(options.root or _of_repo(options.repo_id), self._templates.v21)
-        elif command == "check-fs":
+        elif command in ("check-fs", "doctor") and options.folder is not None:
             options.folder.mkdir(parents=True, exist_ok=True)
         elif command == "probe":
             self._before_probe(options)

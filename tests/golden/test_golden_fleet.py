@@ -10,7 +10,7 @@ from leconvert.fleet import DatasetState, HubName, Policy, PolicyRule, fleet_sta
 from leconvert.fleet.results import read_made
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.push import PushOptions
+from leconvert.remote.options import PushOptions
 from leconvert.support.text import GET_AGAIN
 from leconvert.transfer.pace import read_pause
 from leconvert.workdir.records import WorkDir

@@ -18,8 +18,6 @@ from leconvert.support.text import count
 if TYPE_CHECKING:
     from leconvert.dataset.check.dataset import DatasetReport
 
-__all__ = ["add_arguments", "run"]
-
 _WIDTH_WITHOUT_TERMINAL = 100
 
 

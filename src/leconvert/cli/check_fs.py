@@ -14,14 +14,10 @@ from typing import Any
 
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
-from leconvert.cli.parser import seconds
 from leconvert.support.errors import OneHostOnlyError, StorageError
+from leconvert.support.flags import seconds
 from leconvert.support.text import amount, shorten
 
-__all__ = ["check_lines"]
-
-
-# ------------------------------------------------------------------------------------------------
 # Draws what ``leconvert check-fs`` found.
 
 
@@ -84,10 +80,9 @@ def _verdict(outcome: Mapping[str, Any]) -> str:
         return "Only one host may work here: plan with --one-host, so that others are refused."
     if outcome["tested_between_hosts"]:
         return "Several hosts may work here."
-    return "OK on this host; test a second one with: leconvert check-fs DIR --peer"
+    return "OK on this host; test a second one with: leconvert doctor DIR --peer"
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert check-fs``.
 
 
@@ -101,15 +96,20 @@ _CODES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="a folder on the file system")
+    add_peer_options(parser)
+    add_json(parser)
+
+
+def add_peer_options(parser: argparse.ArgumentParser) -> None:
+    """Add how two hosts test one file system together; ``doctor`` takes them too."""
     parser.add_argument(
         "--peer", action="store_true",
-        help="be the second host: wait for `leconvert check-fs DIR` on the first",
+        help="be the second host: wait for `leconvert doctor DIR --wait S` on the first",
     )  # fmt: skip
     parser.add_argument(
         "--wait", type=seconds, metavar="S",
         help="how long to wait for the other host (default: 0; with --peer 600)",
     )  # fmt: skip
-    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

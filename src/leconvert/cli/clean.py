@@ -10,8 +10,6 @@ from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import UsageError
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

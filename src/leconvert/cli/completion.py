@@ -8,8 +8,6 @@ import os
 from leconvert.cli.main import build_parser
 from leconvert.support.extras import missing_package
 
-__all__ = ["add_arguments", "completion_script", "run"]
-
 _SHELLS = ("bash", "zsh", "fish")
 # What an argument is called tells what it names.
 _FOLDERS = frozenset({

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from leconvert.cli.main import end_on_signals, stop_on_signals
+from leconvert.cli.flow import show_finished, show_outcome
+from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_engine_options,
     add_json,
@@ -28,23 +27,16 @@ from leconvert.cli.options import (
     report_place,
     take_arguments,
 )
-from leconvert.cli.output import print_findings
-from leconvert.cli.parser import some_seconds
 from leconvert.cli.progress import progress_for
-from leconvert.cli.push import ConvertPush, ResultPush
+from leconvert.cli.push import ConvertPush
 from leconvert.cli.sources import Places, places
 from leconvert.support.errors import UsageError
-from leconvert.support.text import amount, count
+from leconvert.support.flags import some_seconds
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
     from leconvert.run.conversion import Control, Conversion
-    from leconvert.run.planner import MovedBytes
 
-__all__ = ["print_report", "show_finished", "show_outcome"]
-
-
-# ------------------------------------------------------------------------------------------------
 # From the options of ``leconvert convert`` to the call that converts.
 
 
@@ -78,7 +70,6 @@ def convert_as_asked(
 _PROBE_SECONDS = 10.0
 
 
-# ------------------------------------------------------------------------------------------------
 # The same command once more, when its result is in place.
 
 
@@ -100,7 +91,7 @@ def show_if_finished(
     # How blocks are aligned no result tells; and who wants a source removed has to convert.
     if asks_more or proof.delete_source or layout.block_align is not None or found.migrates:
         return None
-    if ConvertPush(options, found).repo_id is not None or conversion.plan.restart:
+    if ConvertPush(options, conversion, found).repo_id is not None or conversion.plan.restart:
         return None
     if _is_under_way(found.work_dir, to_look=options.dry_run):
         return None
@@ -129,126 +120,6 @@ def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
     )
 
 
-def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:
-    """Say that a result was in place before, and how it was compared now; return the exit code.
-
-    Args:
-        made: What it is, such as ``the v3.0 dataset of SOURCE``.
-    """
-    if options.json:
-        print(json.dumps({"already_converted": str(target), "verified": verified}))
-    elif not options.quiet:
-        how = "a comparison of every byte" if verified == "bytes" else "a comparison by structure"
-        print(f"{target} is {made} already: {how} found no difference. There is nothing to do.")
-    return 0
-
-
-# ------------------------------------------------------------------------------------------------
-# What ``leconvert convert`` says when it is done.
-
-
-def show_outcome(
-    report: ConversionReport | None, push: ResultPush, *, as_json: bool, quiet: bool
-) -> int:
-    """Push if that is wanted, print what was done, and return the exit code."""
-    # Where the result was converted but could not be measured, the probe's code.
-    code = int((report.probe or {}).get("exit_code", 0)) if report else 0
-    if as_json:
-        pushed, push_code = push.as_record()
-        done = {} if report is None else report.as_record()
-        print(json.dumps({**done, "push": pushed}, indent=2))
-        return push_code or code
-    if quiet:
-        push.run()
-        if report is not None:
-            print_findings(report.findings)
-        return code
-    if report is None:
-        print("The dataset was converted before; only the push is left.")
-    else:
-        print_report(report)
-    push.show(push.run())
-    return code
-
-
-def print_report(report: ConversionReport) -> None:
-    """Print findings, sizes and places."""
-    from leconvert.model.repairs import Repairs
-
-    print_findings(report.findings)
-    rate = report.source_bytes / report.seconds if report.seconds else 0.0
-    if report.kept_episodes:
-        print(
-            f"Appended {count(report.episodes - report.kept_episodes, 'episode')}, "
-            f"{amount(report.source_bytes)}, to {report.kept_episodes:,} in "
-            f"{report.seconds:.1f} s; these stay in their files, {report.files:,} are there now."
-        )
-    else:
-        print(
-            f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
-            f"{amount(report.source_bytes)} into {report.files:,} files "
-            f"in {report.seconds:.1f} s ({amount(rate)}/s)."
-        )
-    if report.moves is None:
-        print(f"  {report.version} dataset  {report.output}")
-    else:
-        print(f"  {report.version} dataset  on the Hub alone")
-        _print_moves(report.moves)
-    if report.kept_source is not None:
-        reason = f": {report.kept_because}" if report.kept_because else ""
-        print(f"  kept          {report.kept_source}{reason}")
-    if report.removed_source is not None:
-        print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
-    if report.kept_files is not None:
-        print(f"  as they were  {report.kept_files:,} of the files are the source's, unchanged")
-    if report.cloned_bytes:
-        print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
-    changes = Repairs.from_record(report.repairs).summary()
-    if changes:
-        print(f"  changed       {changes[0]}")
-        for change in changes[1:]:
-            print(f"                {change}")
-    print(f"  checked       {report.verified}{_because(report.verified_because)}")
-    print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
-    if not report.quantiles and report.version == "v3.0":
-        print("  recording     LeRobot loads this, but cannot resume recording: needs --quantiles")
-    if report.work_dir is not None:
-        clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
-        print(f"  records       {report.work_dir}; `{clean}` removes them")
-    if report.report is not None:
-        print(f"  report        {report.report}")
-    if report.probe is not None:
-        print(f"  loads         {_loading(report.probe)}")
-
-
-def _print_moves(moves: MovedBytes) -> None:
-    received = moves.received + moves.to_fetch
-    print(
-        f"  moved         {amount(received)} from the Hub, about {amount(moves.to_send)} to it, of "
-        f"{amount(moves.of)}"
-    )
-
-
-def _because(reason: str | None) -> str:
-    return "" if reason is None else f": {reason}"
-
-
-def _memory(peak: Mapping[str, int | None]) -> str:
-    command, workers = peak.get("command"), peak.get("workers")
-    own = amount(command) if command else "unknown"
-    return own if not workers else f"{own}, {amount(workers)} of a worker"
-
-
-def _loading(probe: Mapping[str, Any]) -> str:
-    if "error" in probe:
-        return str(probe["message"])
-    return (
-        f"{probe['samples_per_s']:,.0f} samples/s, {probe['frames_per_s_node']:,.0f} decoded "
-        f"frames/s, first batch after {probe['first_batch_latency_s']:.1f} s"
-    )
-
-
-# ------------------------------------------------------------------------------------------------
 # ``leconvert convert``.
 
 
@@ -276,8 +147,8 @@ def run(options: argparse.Namespace) -> int:
     if options.probe_seconds is not None and not options.probe:
         raise UsageError("--probe-seconds goes with --probe.", next_step="Write --probe too.")
     # Contradictions of the options of a push are told before anything is read or fetched.
-    push_target(options, None)
     conversion = conversion_options(options)
+    push_target(options, conversion.layout, None)
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
         control = control_of(options, stop, progress)
@@ -290,9 +161,8 @@ def run(options: argparse.Namespace) -> int:
                 replaces=conversion.proof.force_conversion,
                 finished=lambda found: show_if_finished(options, found, conversion, control),
             )
-        with end_on_signals(stop):
-            in_processes = bool(conversion.workers.orchestrate)
-            found = places(options, stream=in_processes, stop=stop, progress=progress)
+        in_processes = bool(conversion.workers.orchestrate)
+        found = places(options, conversion, stream=in_processes, stop=stop, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
@@ -300,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
         if code is not None:
             found.release()
             return code
-        push = ConvertPush(options, found)
+        push = ConvertPush(options, conversion, found)
         report = None
         if not push.is_alone_left():
             wanted = push.repo_id is not None

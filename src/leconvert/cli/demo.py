@@ -11,8 +11,6 @@ from leconvert.cli.progress import progress_for
 from leconvert.support.errors import VerificationError
 from leconvert.support.text import amount
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

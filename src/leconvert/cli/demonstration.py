@@ -13,8 +13,6 @@ from leconvert.support.errors import StorageError, TargetError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-__all__ = ["DEMO_SPEC", "DemoReport", "run_demo"]
-
 DEMO_SPEC = DatasetSpec(
     episodes=6,
     frames=[60, 45, 75, 1, 50, 64],

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from leconvert.cli import check_fs
+from leconvert.cli.check_fs import add_peer_options
 from leconvert.cli.options import add_json
 from leconvert.cli.output import folded
-from leconvert.support.errors import InstallationError, StorageError
+from leconvert.support.errors import InstallationError, StorageError, UsageError
 from leconvert.support.text import aligned, amount
-
-__all__ = ["doctor_lines"]
-
 
 _WIDTH_WITHOUT_TERMINAL = 100
 
@@ -26,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         type=Path,
         nargs="?",
-        metavar="FOLDER",
-        help="probe its file system too, as `leconvert check-fs` does",
+        metavar="DIR",
+        help="a folder: test whether several hosts can share its file system, too",
     )
+    add_peer_options(parser)
     add_json(parser)
 
 
@@ -36,6 +36,10 @@ def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
     from leconvert.cli.examination import examine
 
+    if options.peer or options.wait is not None:
+        if options.folder is None:
+            raise UsageError("--peer and --wait need the folder that two hosts share.")
+        return check_fs.run(options)
     folder = None if options.folder is None else options.folder.resolve()
     if folder is not None and not folder.is_dir():
         raise StorageError(
@@ -52,12 +56,11 @@ def run(options: argparse.Namespace) -> int:
     return InstallationError.exit_code if found.lacks or found.broken else 0
 
 
-# ------------------------------------------------------------------------------------------------
 # What ``leconvert doctor`` says of each part of a machine that it looked at.
 
 
 _CAN = {
-    "several_hosts": "OK on this host; test a second one with `leconvert check-fs DIR --peer`",
+    "several_hosts": "OK on this host; test a second one with `leconvert doctor DIR --peer`",
     "one_host": "only one host may work here",
     "none": "leconvert cannot work here",
 }
@@ -139,7 +142,6 @@ def _file_system(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "so", _CAN[str(found["fitness"])]
 
 
-# ------------------------------------------------------------------------------------------------
 # Draws what ``leconvert doctor`` found: a name on the left, what was seen wrapped beside it.
 
 

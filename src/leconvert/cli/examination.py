@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert._version import __version__
-from leconvert.bench.probe import host_record, package_version
+from leconvert.bench import host_record, package_version
 from leconvert.run.engines import BUILT_IN, EngineNames
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.support.machine import Machine

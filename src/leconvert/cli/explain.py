@@ -7,6 +7,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.options import add_json
@@ -17,10 +18,9 @@ from leconvert.support.errors import EXIT_CODES, UsageError
 if TYPE_CHECKING:
     from leconvert.dataset.findings import Kind
 
-__all__ = ["add_arguments", "run"]
-
 _WIDTH_WITHOUT_TERMINAL = 100
 _INDENT = "  "
+_CODE_COLUMN = 31  # two beside each other fit into 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an exit code such as 8, a finding such as frame-count, or an error such as BusyError",
     )  # fmt: skip
     add_json(parser)
+    parser.epilog = _exit_codes()
+
+
+def _exit_codes() -> str:
+    """Return every exit code, in two columns."""
+    rows = [f"{code:>4} {about.short}" for code, about in EXIT_CODES.items()]
+    half = -(-len(rows) // 2)
+    pairs = zip_longest(rows[:half], rows[half:], fillvalue="")
+    lines = [f"{left:<{_CODE_COLUMN}}{right}".rstrip() for left, right in pairs]
+    return "\n".join(["", "exit codes:", *lines, ""])
 
 
 def run(options: argparse.Namespace) -> int:

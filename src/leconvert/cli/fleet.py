@@ -7,8 +7,6 @@ from importlib import import_module
 
 from leconvert.cli.parser import Parser
 
-__all__ = ["add_arguments", "run"]
-
 # Name and one line of help; `leconvert.cli.fleet_<name>` declares options and runs.
 _COMMANDS = (
     ("convert", "convert all datasets of a list (the word can be left out)"),

@@ -24,12 +24,11 @@ from leconvert.cli.options import (
     add_selection_options,
     control_of,
     conversion_options,
+    filled,
     layout_options,
     local_path,
-    proof_options,
     push_of_each,
     repair_options,
-    selection_options,
 )
 from leconvert.cli.output import former_line, print_sentence, table
 from leconvert.cli.parser import Parser
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     )
     from leconvert.model.repairs import RepairOptions
     from leconvert.run.conversion import Conversion
-
-__all__ = ["add_arguments", "run"]
 
 _SHOWN = 20
 
@@ -173,7 +170,6 @@ def summary_lines(status: FleetStatus) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------------
 # The options of one line, on top of those of the command line; and flags of a policy.
 
 
@@ -207,15 +203,16 @@ class _LineReader:
 def _options_of_each(options: argparse.Namespace) -> Conversion:
     """Return what is made of a dataset, and where that is pushed."""
     from leconvert.dataset.findings import check_accepted
-    from leconvert.run.conversion import Conversion
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.run.conversion import Conversion, ProofOptions
 
     repairs = repair_options(options)
     check_accepted(repairs.accept)
     return Conversion(
         layout=layout_options(options),
-        selection=selection_options(options),
+        selection=filled(EpisodeSelection, options),
         repairs=repairs,
-        proof=proof_options(options),
+        proof=filled(ProofOptions, options),
         push=push_of_each(options),
     )
 
@@ -230,7 +227,6 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
     return repairs
 
 
-# ------------------------------------------------------------------------------------------------
 # What a fleet comes to.
 
 

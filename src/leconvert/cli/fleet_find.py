@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from leconvert.fleet import FoundDataset
     from leconvert.remote.search import HubGroup
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -10,8 +10,6 @@ from leconvert.cli.options import add_json
 from leconvert.support.errors import UsageError
 from leconvert.support.text import count
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Buffer, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -24,7 +23,6 @@ from leconvert._version import __version__
 from leconvert.cli.output import print_findings, print_sentence
 from leconvert.cli.parser import Parser, examples_text
 from leconvert.support.errors import (
-    EXIT_CODES,
     FindingsError,
     InstallationError,
     InterruptedRunError,
@@ -35,19 +33,6 @@ from leconvert.support.forkserver import end_server, serve_forks
 from leconvert.support.storage_errors import storage_error
 from leconvert.workdir.secrets import without_credentials
 
-__all__ = [
-    "build_parser",
-    "end_on_signals",
-    "fail",
-    "main",
-    "prepare_output",
-    "program",
-    "stop_on_signals",
-    "with_hyphens",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Every command of the program, and the parser that knows them.
 
 
@@ -55,11 +40,11 @@ __all__ = [
 # runs.
 COMMANDS = {
     "convert and edit": (
-        ("convert", "convert a dataset, or a part of it: plan, work, pack, verify, swap, push"),
+        ("convert", "convert a dataset, or a part of it"),
         ("merge", "merge datasets into a new one, at copy speed"),
-        ("split", "split a dataset into several, each episode into exactly one"),
+        ("split", "split a dataset: each episode into exactly one part"),
         ("trim", "cut frames off the beginning or the end of episodes"),
-        ("repair", "make right what check finds in a v3.0 dataset, without its source"),
+        ("repair", "mend what check finds in a v3.0 dataset"),
         ("fleet", "convert many datasets with one pool of workers"),
         ("undo", "put back what a conversion or repair in place replaced"),
         ("clean", "remove what finished and discarded runs left"),
@@ -71,39 +56,33 @@ COMMANDS = {
         ("pack", "assemble what the workers wrote and swap it into place"),
         ("status", "show the progress of a run"),
         ("release", "retry failed or stuck batches of a run"),
-        ("check-fs", "test whether a file system is safe to share"),
     ),
-    "look and prove": (
+    "look, prove, publish and load": (
         ("check", "list what is wrong with one dataset, v2.x or v3.0"),
         ("verify", "compare a result with its source"),
         ("report", "write an HTML report of a run or a dataset"),
+        ("push", "upload a v3.0 dataset to the Hub, a bucket or a store"),
+        ("probe", "measure how fast and correctly a dataset loads"),
     ),
-    "Hub and other stores": (
-        ("push", "upload a v3.0 dataset to the Hub, in one commit"),
-        ("mirror", "send a v3.0 dataset to a bucket or another store"),
-    ),
-    "load": (("probe", "measure how fast and how correctly a v3.0 dataset loads"),),
     "first steps and help": (
         ("demo", "make a small dataset, convert it, verify it"),
         ("explain", "explain an exit code or a finding, and what to do"),
-        ("doctor", "show what is installed here, and what is missing or broken"),
-        ("completion", "print a script that completes command lines in a shell"),
+        ("doctor", "show what is missing here, and test a file system"),
+        ("completion", "print a script that completes command lines"),
+    ),
+    # Not listed: `doctor DIR` and `push RESULT URL` do the same.
+    None: (
+        ("check-fs", "test whether a file system is safe to share"),
+        ("mirror", "send a v3.0 dataset to a bucket or another store"),
     ),
 }
 # Commands that start workers, and what these import.
 _FORKED_MODULES = dict.fromkeys(
     ("convert", "merge", "split", "trim"), ("leconvert.api", "leconvert.cli.work")
 ) | {"fleet": ("leconvert.fleet", "leconvert.cli.work")}
-_CODE_COLUMN = 31  # two beside each other fit into 80
-
-
-def _exit_codes() -> str:
-    """Return the end of the program's help: every exit code, in two columns."""
-    rows = [f"{code:>4} {about.short}" for code, about in EXIT_CODES.items()]
-    half = -(-len(rows) // 2)
-    pairs = zip_longest(rows[:half], rows[half:], fillvalue="")
-    lines = [f"{left:<{_CODE_COLUMN}}{right}".rstrip() for left, right in pairs]
-    return "\n".join(["", "exit codes; `leconvert explain CODE` says what to do:", *lines, ""])
+_MORE_HELP = """
+`leconvert COMMAND --help` lists options, `leconvert explain --help` exit codes.
+"""
 
 
 def build_parser(wanted: str | None = None) -> Parser:
@@ -114,7 +93,7 @@ def build_parser(wanted: str | None = None) -> Parser:
     parser = Parser(
         prog="leconvert",
         description="Convert LeRobot datasets, whole or in part: v2.x to v3.0, v3.0 to v2.1.",
-        epilog=examples_text("leconvert") + _exit_codes(),
+        epilog=examples_text("leconvert") + _MORE_HELP,
     )
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
     parser.add_commands("command", COMMANDS, command_module)
@@ -128,7 +107,6 @@ def command_module(name: str) -> str:
     return f"leconvert.cli.{name.replace('-', '_')}"
 
 
-# ------------------------------------------------------------------------------------------------
 # What the program says where something failed, and that saying it cannot fail.
 
 
@@ -243,7 +221,6 @@ def _public(value: object) -> object:
     return value
 
 
-# ------------------------------------------------------------------------------------------------
 # The entry point: finds the command, and turns errors into sentences and exit codes.
 
 
@@ -356,7 +333,6 @@ def with_hyphens(argument: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-# ------------------------------------------------------------------------------------------------
 # Signals that ask a run to stop: the batch in hand goes back, and the run can be resumed.
 
 

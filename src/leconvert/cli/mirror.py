@@ -15,8 +15,6 @@ from leconvert.support.text import amount
 if TYPE_CHECKING:
     from leconvert.remote.stores import UploadReport
 
-__all__ = ["add_arguments", "run", "show_upload"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -12,26 +12,17 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.parser import (
-    OptionalValue,
-    absolute_path,
-    block_align,
-    megabytes,
-    seconds,
-    size_in_bytes,
-    some_seconds,
-    whole,
-    worker_count,
-)
+from leconvert.cli.parser import USUAL_OPTIONS, OptionalValue, Parser
 from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import flags_of, whole
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_same_folder, source_as_output
@@ -39,82 +30,68 @@ from leconvert.workdir.swap import is_same_folder, source_as_output
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.bench.probe import ResourceChanges
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection
     from leconvert.model.values import LayoutOptions
+    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import Origin
-    from leconvert.remote.push import PushOptions
     from leconvert.run.conversion import (
         Control,
         Conversion,
         LeaseOptions,
-        PlanOptions,
-        ProofOptions,
         WorkerOptions,
     )
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
     from leconvert.run.engines.slurm import Site
-    from leconvert.transfer.scratch import ScratchOptions
 
-__all__ = [
-    "add_added_options",
-    "add_conversion_options",
-    "add_engine_options",
-    "add_json",
-    "add_lease_options",
-    "add_plan_options",
-    "add_proof_options",
-    "add_push_options",
-    "add_push_wish",
-    "add_quiet",
-    "add_report_option",
-    "add_scratch_options",
-    "add_slurm_options",
-    "add_slurm_worker_options",
-    "add_version_option",
-    "check_whose_options",
-    "control_of",
-    "conversion_options",
-    "dataset_root",
-    "filled",
-    "hub_dataset",
-    "layout_options",
-    "lease_options",
-    "local_root",
-    "name_on_the_hub",
-    "named_push_target",
-    "passed_on",
-    "path_or_url",
-    "plan_options",
-    "proof_options",
-    "push_options",
-    "push_target",
-    "refuse_scratch_options",
-    "refuse_slurm_options",
-    "refuse_source_as_output",
-    "repair_options",
-    "report_place",
-    "resource_changes",
-    "scratch_options",
-    "selection_options",
-    "site",
-    "slurm_options",
-    "source_at",
-    "take_arguments",
-    "worker_options",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # From what was parsed to the objects that the options travel as.
 
 
-def _group(
-    parser: argparse.ArgumentParser, title: str, about: str | None = None
+def add_flags(
+    parser: argparse._ActionsContainer,
+    kind: type[DataclassInstance],
+    *,
+    first: str = "",
+    without: Collection[str] = (),
+    **said: str,
+) -> None:
+    """Add the flags of an options class, in the order of its fields.
+
+    Args:
+        first: The field whose flag comes first.
+        without: Fields whose flags are left out.
+        said: Help of a field's flag that differs from its own here.
+    """
+    for told in sorted(flags_of(kind), key=lambda told: told.field != first):
+        if told.field in without:
+            continue
+        named: dict[str, Any] = {"dest": told.field, "help": said.get(told.field, told.help)}
+        if told.may_be_negated:
+            named["action"] = argparse.BooleanOptionalAction
+        elif told.is_switch:
+            named["action"] = f"store_{'false' if told.default else 'true'}"
+        else:
+            named |= {"metavar": told.metavar, "type": told.read, "choices": told.choices}
+            named |= {"action": "append"} if told.default == () else {}
+        parser.add_argument(*told.names, **named)
+
+
+def _add_group(
+    parser: argparse.ArgumentParser,
+    title: str,
+    kind: type[DataclassInstance],
+    about: str | None = None,
+    **how: Any,
 ) -> argparse._ArgumentGroup:
-    """Add a group of the help whose flags leave nothing behind where they are not given."""
-    return parser.add_argument_group(title, about, argument_default=argparse.SUPPRESS)
+    """Add the flags of a class below a heading; one that is not given leaves nothing behind."""
+    group = parser.add_argument_group(title, about, argument_default=argparse.SUPPRESS)
+    add_flags(group, kind, **how)
+    return group
+
+
+def given_flags(options: argparse.Namespace, kind: type[DataclassInstance]) -> list[str]:
+    """Return the names of a class's flags that were given."""
+    return [told.name for told in flags_of(kind) if hasattr(options, told.field)]
 
 
 def filled[Options: DataclassInstance](
@@ -136,179 +113,58 @@ def filled[Options: DataclassInstance](
 _NOT_GIVEN = object()
 
 
-# ------------------------------------------------------------------------------------------------
 # How a dataset is cut into files and batches: the options, and what they come to.
 
 
 def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = True) -> None:
     """Add the version to write, sizes, alignment and the kind of layout."""
-    group = _group(parser, "layout")
-    group.add_argument(
-        "--to", choices=("v3.0", "v2.1"),
-        help="the version to write: v3.0, or v2.1 with a file for each episode, for GR00T, openpi "
-        "and LeRobot up to 0.3.3 (default: v3.0)",
-    )  # fmt: skip
-    group.add_argument(
-        "--data-file-size-in-mb", type=megabytes, metavar="MB",
-        help="a data file's limit, uncompressed (default: 100)",
-    )  # fmt: skip
-    group.add_argument(
-        "--video-file-size-in-mb", type=megabytes, metavar="MB",
-        help="a video file's limit (default: 200)",
-    )  # fmt: skip
-    group.add_argument(
-        "--episodes-per-batch",
-        type=whole(1),
-        metavar="N",
-        help="N episodes per batch, with all their cameras (default: whole output files); changes "
-        "how work is shared, not the result",
-    )
-    group.add_argument(
-        "--block-align", type=block_align, metavar="auto|BYTES|0",
-        help="align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
-        "their bytes with the source (default: auto, by the size of the clips)",
-    )  # fmt: skip
-    group.add_argument(
-        "--layout", choices=("reference", "streaming", "episode-files", "overlay"),
-        default="reference",
-        help="reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
-        "together, so that every frame loads and many workers can stream; episode-files: a file "
-        "for each episode, the source's own where it serves v3.0 as it is; overlay: the source's "
-        "files stay where they are, and meta/ alone is new (default: reference)",
-    )  # fmt: skip
-    group.add_argument(
-        "--loader-workers", type=whole(1), metavar="N",
-        help="with --layout streaming: data files to make at least, one a loading worker "
-        "(default: 16)",
-    )  # fmt: skip
-    if may_append:
-        group.add_argument(
-            "--append", action="store_true",
-            help="where the output is the v3.0 result of the dataset's first episodes: add those "
-            "that follow, in files of their own, and leave its files as they are",
-        )  # fmt: skip
+    from leconvert.model.values import LayoutOptions
+
+    assert isinstance(parser, Parser)
+    parser.usual_options = USUAL_OPTIONS
+    left_out = () if may_append else ("append",)
+    _add_group(parser, "layout", LayoutOptions, first="to", without=left_out)
 
 
 def layout_options(options: argparse.Namespace) -> LayoutOptions:
     """Return what decides the layout."""
     from leconvert.model.values import LayoutOptions
 
-    if hasattr(options, "loader_workers") and options.layout != "streaming":
+    layout = filled(LayoutOptions, options)
+    if hasattr(options, "loader_workers") and layout.layout != "streaming":
         raise UsageError(
             "--loader-workers goes with --layout streaming.", next_step="Write both, or neither."
         )
-    return filled(LayoutOptions, options)
+    return layout
 
 
-# ------------------------------------------------------------------------------------------------
 # Which episodes are converted.
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
     """Add which episodes are converted; see docs/howto/select-episodes.md."""
-    group = _group(parser, "selection", "episodes have the numbers that the source gives them")
-    group.add_argument(
-        "--episodes", metavar="LIST", help="convert only these episodes, such as 0-99,120"
-    )
-    group.add_argument("--exclude-episodes", metavar="LIST", help="convert all episodes but these")
-    group.add_argument(
-        "--exclude-task", dest="exclude_tasks", action="append", metavar="TEXT",
-        help="convert no episode that lists this task; may be given several times",
-    )  # fmt: skip
-
-
-def selection_options(options: argparse.Namespace) -> EpisodeSelection:
-    """Return which episodes are converted."""
     from leconvert.model.selection import EpisodeSelection
 
-    return filled(EpisodeSelection, options)
+    about = "episodes have the numbers that the source gives them"
+    _add_group(parser, "selection", EpisodeSelection, about)
 
 
-# ------------------------------------------------------------------------------------------------
 # What the user allows a conversion to change: its options, and what they come to.
 
 
-def add_retime(parser: argparse._ActionsContainer) -> None:
-    """Declare ``--retime``."""
-    parser.add_argument(
-        "--retime", action="store_true", help="set every timestamp to frame_index / fps"
-    )
+# What repairs nothing in a v3.0 dataset, where the files are found by its own tables.
+_OF_V2 = ("locate_files", "tasks_from", "assume_version", "fetch_unfit")
 
 
 def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) -> None:
     """Add what the user allows a conversion to change; see docs/findings.md."""
+    from leconvert.model.repairs import RepairOptions
+
     when = "nothing is repaired unless one of these says so"
     if of_v3:
         when = "beyond what follows from the files, each only if it is given; with any but --retime"
         when += " the dataset is written anew, as convert does"
-    group = _group(parser, "repairs", when)
-    group.add_argument(
-        "--on-bad-episode", choices=("fail", "drop"),
-        help="drop: leave damaged episodes out and number the others anew (default: fail)",
-    )  # fmt: skip
-    add_retime(group)
-    group.add_argument(
-        "--reindex", action="store_true",
-        help="count frame_index, episode_index and index anew",
-    )  # fmt: skip
-    group.add_argument(
-        "--remap-tasks", action="store_true",
-        help="number tasks from 0 without gaps, and merge duplicates",
-    )  # fmt: skip
-    group.add_argument(
-        "--unwrap-scalars", action="store_true",
-        help="make the value of each list of one value, which LeRobot cannot load",
-    )  # fmt: skip
-    group.add_argument(
-        "--fill-stats", action="store_true",
-        help="compute the statistics that are missing or stale, and keep the others",
-    )  # fmt: skip
-    group.add_argument(
-        "--recompute-stats", action="store_true",
-        help="compute the statistics of every feature from the data",
-    )  # fmt: skip
-    group.add_argument(
-        "--quantiles", action="store_true",
-        help="add q01, q10, q50, q90 and q99 to the statistics, computed from the data",
-    )  # fmt: skip
-    group.add_argument(
-        "--drop-feature", action="append", dest="drop_features", metavar="NAME",
-        help="leave a feature out, columns and videos alike; may be given again",
-    )  # fmt: skip
-    group.add_argument(
-        "--rename-feature", action="append", dest="rename_features", metavar="OLD=NEW",
-        help="give a feature another name in the result; may be given again",
-    )  # fmt: skip
-    group.add_argument(
-        "--declare-features", action="store_true",
-        help="declare columns that info.json does not declare, as they are stored",
-    )  # fmt: skip
-    group.add_argument(
-        "--assume-fps", metavar="N",
-        help="frames a second, such as 15 or 29.97, where fps in info.json is wrong or not there",
-    )  # fmt: skip
-    group.add_argument(
-        "--accept", action="append", metavar="FINDING",
-        help="convert in spite of a finding, named by its code; may be given again",
-    )  # fmt: skip
-    if not of_v3:
-        group.add_argument(
-            "--locate-files", action="store_true",
-            help="take files of episodes from where they are, if not where the templates say",
-        )  # fmt: skip
-        group.add_argument(
-            "--tasks-from", choices=("episodes",), metavar="TABLE",
-            help="episodes: rows of an episode get the task that episodes.jsonl lists for it",
-        )  # fmt: skip
-        group.add_argument(
-            "--assume-version", choices=("v2.0", "v2.1"), metavar="VERSION",
-            help="read the source as v2.0 or v2.1, where codebase_version is wrong or not there",
-        )  # fmt: skip
-        group.add_argument(
-            "--fetch-unfit", action="store_true",
-            help="where --layout lets files stay on the Hub: fetch those that have to be written "
-            "anew or decoded, instead of refusing",
-        )  # fmt: skip
+    _add_group(parser, "repairs", RepairOptions, when, without=_OF_V2 if of_v3 else ())
 
 
 def repair_options(options: argparse.Namespace) -> RepairOptions:
@@ -318,7 +174,6 @@ def repair_options(options: argparse.Namespace) -> RepairOptions:
     return filled(RepairOptions, options)
 
 
-# ------------------------------------------------------------------------------------------------
 # Which dataset is meant: its name on the Hub, and the folder that a name stands for.
 
 
@@ -364,42 +219,21 @@ def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
         raise source_as_output(local)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the local folder for files that workers fetch from the Hub.
 
 
 def add_scratch_options(parser: argparse.ArgumentParser) -> None:
     """Add where, and how much, workers keep of a source that they fetch batch by batch."""
-    group = _group(parser, "files fetched from the Hub")
-    group.add_argument(
-        "--scratch-dir", type=absolute_path, dest="folder", metavar="DIR",
-        help="local folder for files that are fetched from the Hub (default: in the system's "
-        "folder for temporary files)",
-    )  # fmt: skip
-    group.add_argument(
-        "--scratch-limit", type=size_in_bytes, dest="limit_bytes", metavar="BYTES",
-        help="what all workers of a host may keep there at a time, such as 20G (default: what "
-        "their batches need)",
-    )  # fmt: skip
+    from leconvert.transfer.options import ScratchOptions
 
-
-def scratch_options(options: argparse.Namespace) -> ScratchOptions:
-    """Return what `add_scratch_options` declared."""
-    from leconvert.transfer.scratch import ScratchOptions
-
-    return filled(ScratchOptions, options)
+    _add_group(parser, "files fetched from the Hub", ScratchOptions)
 
 
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
     """Refuse a scratch folder where no worker fetches anything."""
-    flag = next(
-        (
-            flag
-            for name, flag in (("folder", "--scratch-dir"), ("limit_bytes", "--scratch-limit"))
-            if hasattr(options, name)
-        ),
-        None,
-    )
+    from leconvert.transfer.options import ScratchOptions
+
+    flag = next(iter(given_flags(options, ScratchOptions)), None)
     if flag is None or (stream and options.repo_id is not None):
         return
     if options.repo_id is None:
@@ -415,17 +249,14 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of those who work on a run: their leases, versions and patience.
 
 
 def add_version_option(parser: argparse._ActionsContainer) -> None:
     """Add ``--allow-mixed-versions``."""
-    parser.add_argument(
-        "--allow-mixed-versions",
-        action="store_true",
-        help="work although this host's library versions differ from the planner's",
-    )
+    from leconvert.run.conversion import PlanOptions
+
+    add_flags(parser, PlanOptions, without=("restart", "one_host"))
 
 
 # Nobody watches workers on other hosts: they wait so long for a disk or a mount that fails.
@@ -434,21 +265,9 @@ UNWATCHED_SECONDS = 120.0
 
 def add_lease_options(parser: argparse.ArgumentParser, *, trouble: bool) -> None:
     """Add what governs leases."""
-    group = _group(parser, "leases")
-    group.add_argument(
-        "--lease-seconds", type=some_seconds, metavar="S",
-        help="a batch whose worker is silent for so long is taken over (default: 60)",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-attempts", type=whole(1), metavar="N",
-        help="give a batch up as failed after N errors (default: 3)",
-    )  # fmt: skip
-    if trouble:
-        group.add_argument(
-            "--max-trouble-seconds", type=seconds, dest="trouble_seconds", metavar="S",
-            help="when the disk or the mount fails, try again for so long before giving up, with "
-            "pauses of 1 s to 30 s (default: 120)",
-        )  # fmt: skip
+    from leconvert.run.conversion import LeaseOptions
+
+    _add_group(parser, "leases", LeaseOptions, without=() if trouble else ("trouble_seconds",))
 
 
 def lease_options(
@@ -460,7 +279,6 @@ def lease_options(
     return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
 
-# ------------------------------------------------------------------------------------------------
 # Sources that are named by a URL: a revision on the Hub, or a folder in a store.
 
 
@@ -476,8 +294,7 @@ def local_path(text: str) -> Path:
     """Return a path, and refuse a URL where a folder is needed."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is no folder; convert to one, and send it there with `leconvert push` (the "
-            "Hub) or `leconvert mirror` (other stores)"
+            f"{text} is no folder; convert to one, and send it there with `leconvert push`"
         )
     return Path(text)
 
@@ -531,7 +348,6 @@ def source_at(
             yield download_tree(place, Path(folder) / "source", stop=stop, progress=progress)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them.
 
 
@@ -650,62 +466,40 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add whether a run under way is joined, and who may work on it; `plan_options` reads them."""
-    group = _group(parser, "runs")
-    group.add_argument(
-        "--restart", action="store_true", help="discard the unfinished run and begin a new one"
-    )
-    group.add_argument(
-        "--one-host", action="store_true",
-        help="let only this host work on the run; needed where `check-fs --peer` says that the "
-        "file system is not safe to share",
-    )  # fmt: skip
-    add_version_option(group)
-
-
-def plan_options(options: argparse.Namespace) -> PlanOptions:
-    """Return which run is planned or joined."""
+    """Add whether a run under way is joined, and who may work on it."""
     from leconvert.run.conversion import PlanOptions
 
-    return filled(PlanOptions, options)
+    _add_group(parser, "runs", PlanOptions)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of what is proven before the swap, and of what becomes of the source after it.
 
 
-def add_proof_options(parser: argparse.ArgumentParser, *, may_delete: bool = True) -> None:
+def add_proof_options(
+    parser: argparse.ArgumentParser, *, may_delete: bool = True, may_wait: bool = False
+) -> None:
     """Add what is proven before the swap, and what it may replace and remove."""
-    group = _group(parser, "proof and replacement")
-    deleting = "; bytes with --delete-source" if may_delete else ""
-    group.add_argument(
-        "--verify", choices=("structure", "bytes", "none"),
-        help=f"what is proven before the result takes its place (default: structure{deleting})",
-    )  # fmt: skip
+    from leconvert.run.conversion import ProofOptions
+
+    left_out = {"delete_source": may_delete, "max_wait_seconds": may_wait}
+    said = (
+        {}
+        if may_delete
+        else {"verify": "what is proven before the result takes its place (default: structure)"}
+    )
+    group = _add_group(
+        parser,
+        "proof and replacement",
+        ProofOptions,
+        without=[name for name, is_wanted in left_out.items() if not is_wanted],
+        **said,
+    )
     group.add_argument(
         "--no-verify", action="store_const", const="none", dest="verify",
         help="the same as --verify none",
     )  # fmt: skip
-    if may_delete:
-        group.add_argument(
-            "--delete-source", action="store_true",
-            help="remove the source that the result replaced, once every byte is proven; it is "
-            "kept if the result lacks anything of it",
-        )  # fmt: skip
-    group.add_argument(
-        "--force-conversion", action="store_true",
-        help="replace a dataset at the target that is of the version to write",
-    )  # fmt: skip
 
 
-def proof_options(options: argparse.Namespace) -> ProofOptions:
-    """Return what is proven before the swap, and what it may replace and remove."""
-    from leconvert.run.conversion import ProofOptions
-
-    return filled(ProofOptions, options)
-
-
-# ------------------------------------------------------------------------------------------------
 # ``--report``, and where its page goes.
 
 
@@ -745,7 +539,6 @@ def report_place(given: Path | None, target: Path) -> Path | None:
     return default_report_place(target) if given == Path() else given.resolve()
 
 
-# ------------------------------------------------------------------------------------------------
 # ``--json``, which nearly every command has, and ``--quiet``.
 
 
@@ -761,7 +554,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
 
 
-# ------------------------------------------------------------------------------------------------
 # Options for workers that SLURM starts, spelled and explained once.
 
 
@@ -833,7 +625,6 @@ def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
         raise UsageError("--signal goes with --engine slurm.")
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that hand workers to Ray, spelled and explained once.
 
 
@@ -909,7 +700,6 @@ def _runtime_env(text: str | None) -> dict[str, Any]:
     return environment
 
 
-# ------------------------------------------------------------------------------------------------
 # What engines of other packages are told, and whose options go with which engine.
 
 
@@ -934,29 +724,20 @@ def check_whose_options(options: argparse.Namespace) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that hand workers to an engine, spelled and explained once.
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add who starts the workers of a conversion, and how many."""
+    from leconvert.run.conversion import WorkerOptions
+
     parser.add_argument(
         "--engine", choices=EngineNames(BUILT_IN), metavar="NAME",
         help="who starts workers: inline (threads of this process), local (processes of this "
         "machine), slurm, ray, or what a package adds; here: %(choices)s (default: inline, or "
         "local where the work is many small files)",
     )  # fmt: skip
-    parser.add_argument(
-        "--orchestrate", action=argparse.BooleanOptionalAction,
-        help="--orchestrate is --engine local, --no-orchestrate is --engine inline; more workers "
-        "can join with `leconvert work`",
-    )  # fmt: skip
-    parser.add_argument(
-        "-j", "--num-workers", type=worker_count, metavar="N|auto",
-        help="work in N processes; auto, as with --engine local without it: as many as cores and "
-        "free memory feed",
-    )  # fmt: skip
-    parser.add_argument("--max-workers", type=whole(1), metavar="N", help="work in N threads")
+    add_flags(parser, WorkerOptions)
     add_added_options(parser)
     add_slurm_worker_options(parser, title="SLURM and Ray")
     add_ray_options(parser)
@@ -1010,7 +791,6 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
     return asked
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that send jobs to SLURM, spelled and explained once.
 
 
@@ -1062,11 +842,9 @@ def site(options: argparse.Namespace) -> Site:
     )
 
 
-def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> ResourceChanges:
-    """Return what the options change in the jobs of these names."""
-    from leconvert.bench.probe import parse_resource_changes
-
-    return parse_resource_changes({name: getattr(options, name) for name, *_ in _RESOURCES}, names)
+def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """Return what is said of the resources of jobs, by resource."""
+    return {name: getattr(options, name) for name, *_ in _RESOURCES}
 
 
 def refuse_slurm_options(options: argparse.Namespace) -> None:
@@ -1095,7 +873,6 @@ def passed_on(
     return tuple(words)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of a push, and the push that they ask for; ``convert`` and ``push`` share them.
 
 
@@ -1113,30 +890,15 @@ def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None
 
 def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = False) -> None:
     """Add where to and how to push."""
-    group = _group(parser, "push", "see docs/hub.md")
+    from leconvert.remote.options import PushOptions
+
+    group = parser.add_argument_group("push", "see docs/hub.md", argument_default=argparse.SUPPRESS)
     nowhere = "nothing is pushed" if of_several else "where the source came from"
     group.add_argument(
         "--push-repo-id", default=None, metavar="ORG/NAME",
         help=f"push there (default: {nowhere}); made if it does not exist",
     )  # fmt: skip
-    group.add_argument(
-        "--private", action="store_true",
-        help="make the repo private, and refuse a public one (default: as the source's repo is)",
-    )  # fmt: skip
-    group.add_argument(
-        "--branch", metavar="NAME",
-        help="push to a branch, made from main if it does not exist (default: main)",
-    )  # fmt: skip
-    group.add_argument(
-        "--create-pr", action="store_true", help="leave the result in a pull request; no tag is set"
-    )
-    group.add_argument(
-        "--force-push", action="store_true", dest="force",
-        help="replace whatever the repo holds, and send the result as it is, whatever was proven",
-    )  # fmt: skip
-    group.add_argument(
-        "--no-card", action="store_false", dest="card", help="leave README.md as it is"
-    )
+    add_flags(group, PushOptions)
 
 
 def push_of_each(options: argparse.Namespace) -> PushOptions | None:
@@ -1162,7 +924,9 @@ def _push_wish(options: argparse.Namespace) -> str | None:
     return wish
 
 
-def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
+def push_target(
+    options: argparse.Namespace, layout: LayoutOptions, origin: Origin | None
+) -> str | None:
     """Return the repo to push to, or None for not at all."""
     wish = _push_wish(options)
     opens_pull_request = getattr(options, "create_pr", False)
@@ -1183,7 +947,7 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)
-    to = layout_options(options).to
+    to = layout.to
     is_of_hub = not local and (origin is not None or options.repo_id is not None)
     if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
@@ -1212,23 +976,18 @@ def named_push_target(options: argparse.Namespace) -> str | None:
 
 
 def _refuse_push_options(options: argparse.Namespace) -> None:
-    for name, flag in (
-        ("create_pr", "--create-pr"),
-        ("private", "--private"),
-        ("branch", "--branch"),
-        ("force", "--force-push"),
-        ("card", "--no-card"),
-    ):
-        if hasattr(options, name):
-            raise UsageError(
-                f"{flag} says how to push, and nothing would be pushed.",
-                next_step="Write --push-repo-id ORG/NAME too, or leave it out.",
-            )
+    from leconvert.remote.options import PushOptions
+
+    for flag in given_flags(options, PushOptions):
+        raise UsageError(
+            f"{flag} says how to push, and nothing would be pushed.",
+            next_step="Write --push-repo-id ORG/NAME too, or leave it out.",
+        )
 
 
 def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOptions:
     """Return where and how to push."""
-    from leconvert.remote.push import PushOptions
+    from leconvert.remote.options import PushOptions
 
     # Where a source came from there is a repo, or a mistake: only one that is named is made.
     named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
@@ -1236,7 +995,6 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
     return replace(filled(PushOptions, options, create=named), repo_id=repo_id)
 
 
-# ------------------------------------------------------------------------------------------------
 # Options of the commands that say sources or episodes in their own way, and then convert.
 
 
@@ -1254,20 +1012,22 @@ def conversion_options(
     options: argparse.Namespace, selection: EpisodeSelection | None = None
 ) -> Conversion:
     """Return all that is asked of a conversion; what a command does not declare is the default."""
-    from leconvert.run.conversion import Conversion, WorkerOptions
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions, WorkerOptions
+    from leconvert.transfer.options import ScratchOptions
 
     workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
     return Conversion(
         layout=layout_options(options),
         repairs=repair_options(options),
-        selection=selection_options(options) if selection is None else selection,
-        plan=plan_options(options),
+        selection=filled(EpisodeSelection, options) if selection is None else selection,
+        plan=filled(PlanOptions, options),
         workers=workers,
         leases=lease_options(
             options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
         ),
-        proof=proof_options(options),
-        scratch=scratch_options(options),
+        proof=filled(ProofOptions, options),
+        scratch=filled(ScratchOptions, options),
     )
 
 

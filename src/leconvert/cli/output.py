@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from leconvert.model.values import Extent, Finding
     from leconvert.run.planner import PlannedRepairs
 
-__all__ = [
-    "findings_lines",
-    "folded",
-    "former_line",
-    "print_findings",
-    "print_planned_repairs",
-    "print_sentence",
-    "said_extent",
-    "table",
-]
-
 
 def table(rows: Iterable[Sequence[object]]) -> str:
     """Return rows as aligned columns; numbers stand right."""
@@ -46,7 +35,6 @@ def table(rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------
 # Sentences: lines that fit a terminal, and one line each for `grep`.
 
 
@@ -82,7 +70,6 @@ def folded(line: str, width: int, margin: str) -> list[str]:
     return pieces
 
 
-# ------------------------------------------------------------------------------------------------
 # Findings as a table that fits the terminal.
 
 

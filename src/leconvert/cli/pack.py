@@ -16,17 +16,14 @@ from leconvert.cli.options import (
     add_quiet,
     add_report_option,
     add_version_option,
-    proof_options,
+    filled,
     report_place,
 )
-from leconvert.cli.parser import seconds
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
     from leconvert.support.progress import Progress
     from leconvert.workdir.run import OpenedRun
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait for workers; say what is missing"
     )
-    add_proof_options(parser)
-    parser.add_argument(
-        "--max-wait-seconds", type=seconds, default=argparse.SUPPRESS, metavar="S",
-        help="how long to wait for the lock of a packer that froze or died on another host; one "
-        "that lives is left alone at once (default: 120)",
-    )  # fmt: skip
+    add_proof_options(parser, may_wait=True)
     add_version_option(parser)
     add_report_option(parser)
     add_quiet(parser)
@@ -66,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
     from leconvert.remote.provenance import note_result
     from leconvert.report import report_on_exit
+    from leconvert.run.conversion import ProofOptions
     from leconvert.run.packer import pack_run
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
@@ -79,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
             _say_what_it_waits_for(opened, progress)
         packed = pack_run(
             opened,
-            proof_options(options),
+            filled(ProofOptions, options),
             wait=not options.no_wait,
             stop=stop,
             progress=progress,

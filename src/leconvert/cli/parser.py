@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import shlex
@@ -17,24 +16,6 @@ from typing import Any, NoReturn
 
 from leconvert.support.errors import UsageError
 
-__all__ = [
-    "EXAMPLES",
-    "OptionalValue",
-    "Parser",
-    "absolute_path",
-    "block_align",
-    "examples_text",
-    "is_number",
-    "megabytes",
-    "seconds",
-    "size_in_bytes",
-    "some_seconds",
-    "whole",
-    "worker_count",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Examples that end the help of each command: what is wanted, and the line that does it.
 
 
@@ -163,6 +144,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert doctor": (
         ("this machine", "leconvert doctor"),
         ("this machine, and the file system of a folder", "leconvert doctor /shared/runs"),
+        ("with a second host: there first", "leconvert doctor /shared/runs --peer"),
         ("for a bug report", "leconvert doctor --json"),
     ),
     "leconvert explain": (
@@ -203,6 +185,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "into a pull request",
             "leconvert push my_dataset --push-repo-id ORG/NAME --create-pr",
         ),
+        ("to a bucket", "leconvert push my_dataset s3://BUCKET/NAME"),
     ),
     "leconvert mirror": (
         ("to a bucket", "leconvert mirror my_dataset s3://BUCKET/NAME"),
@@ -277,7 +260,6 @@ def examples_text(prog: str) -> str:
     return "\n".join(["examples:", *lines]) + "\n"
 
 
-# ------------------------------------------------------------------------------------------------
 # How the help of a command is laid out, where argparse's own way does not serve.
 
 
@@ -328,6 +310,32 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: 
         self.groups.append(_CommandGroup(heading, self._choices_actions[shown:]))
 
 
+class _HelpAll(argparse.Action):
+    """Prints the help with every option."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 - argparse's signature
+        values: Any,  # noqa: ARG002
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Print the help, and end."""
+        assert isinstance(parser, Parser)
+        parser.usual_options = None
+        parser.print_help()
+        parser.exit()
+
+
+# What `--help` of a command with many options lists; `--help-all` lists all.
+USUAL_OPTIONS = frozenset({
+    "--append", "--data-file-size-in-mb", "--delete-source", "--dry-run", "--engine", "--episode",
+    "--episodes", "--exclude-episodes", "--force-conversion", "--frames", "--help", "--help-all",
+    "--into", "--json", "--layout", "--nodes", "--num-workers", "--on-bad-episode", "--output",
+    "--output-dir", "--plan-only", "--policy", "--push-repo-id", "--quantiles", "--quiet",
+    "--report", "--restart", "--retime", "--seed", "--to", "--verify", "--video-file-size-in-mb",
+    "--work-dir",
+})  # fmt: skip
 _USAGE_COLUMNS = 53
 
 
@@ -349,7 +357,6 @@ def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------
 # What is wrong with a command line, and what may have been meant; pure.
 
 
@@ -458,7 +465,6 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
     return nearest(name, offered, cutoff=0.8), None
 
 
-# ------------------------------------------------------------------------------------------------
 # Options whose value may be left out.
 
 
@@ -496,11 +502,6 @@ class OptionalValue(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def is_number(word: str) -> bool:
-    """Tell whether a word is a number of seconds."""
-    return not math.isnan(_number(word))
-
-
 def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) -> Iterator[str]:
     """Yield the words of a command line, with the values that were left out."""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -513,7 +514,6 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
             yield word
 
 
-# ------------------------------------------------------------------------------------------------
 # The parser behind every command: lazy, without abbreviations, and with errors as sentences.
 
 
@@ -531,18 +531,22 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, module: str | None = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
         self._module = module
+        self.usual_options: Container[str] | None = None
         self.commands: dict[str, Parser] = {}
         self._usual_command: str | None = None
 
     def add_commands(
         self,
         dest: str,
-        commands: Mapping[str, Iterable[tuple[str, str]]],
+        commands: Mapping[str | None, Iterable[tuple[str, str]]],
         module_of: Callable[[str], str],
         *,
         usual: str | None = None,
     ) -> None:
-        """Add commands below this one."""
+        """Add commands below this one, by the headings that the help shows them below.
+
+        Those below None are not listed: another command does the same.
+        """
         self._usual_command = usual
         below = self.add_subparsers(
             dest=dest, metavar="COMMAND", title="commands", required=True, action=_Commands
@@ -550,12 +554,10 @@ class Parser(argparse.ArgumentParser):
         assert isinstance(below, _Commands)
         for heading, group in commands.items():
             for name, line in group:
-                self.commands[name] = below.add_parser(
-                    name,
-                    help=line,
-                    description=f"{line[0].upper()}{line[1:]}.",
-                    module=module_of(name),
-                )
+                named = {"description": f"{line[0].upper()}{line[1:]}.", "module": module_of(name)}
+                if heading is not None:  # a command without a line of help is not listed
+                    named["help"] = line
+                self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
             if heading:
                 below.gather(heading)
 
@@ -565,7 +567,12 @@ class Parser(argparse.ArgumentParser):
             return
         module, self._module = self._module, None
         import_module(module).add_arguments(self)
-        self.epilog = examples_text(self.prog)
+        if self.usual_options is not None:
+            self.add_argument(
+                "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS,
+                help="show every option, and exit",
+            )  # fmt: skip
+        self.epilog = examples_text(self.prog) + (self.epilog or "")
         if len(self.format_usage()) > _LONGEST_USAGE:
             self.usage = short_usage(self.prog, self._actions)
 
@@ -575,6 +582,27 @@ class Parser(argparse.ArgumentParser):
         yield self
         for command in self.commands.values():
             yield from command.declared()
+
+    def format_help(self) -> str:
+        """Return the help: of the usual options, where the command has many others."""
+        usual = self.usual_options
+        if usual is None:
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            shown = [
+                action
+                for action in group._group_actions  # noqa: SLF001
+                if not action.option_strings or action.option_strings[-1] in usual
+            ]
+            if shown:
+                formatter.start_section(group.title)
+                formatter.add_arguments(shown)
+                formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
     def arguments(self) -> list[argparse.Action]:
         """Return options and positional arguments, in the order of the help."""
@@ -648,94 +676,3 @@ class Parser(argparse.ArgumentParser):
 
     def _help_step(self) -> str:
         return f"`{self.prog} --help` lists what there is."
-
-
-# ------------------------------------------------------------------------------------------------
-# What options take: numbers within bounds, and sizes; each refuses with a sentence.
-
-
-_SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
-
-
-def whole(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number of at least ``least``."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(
-                f"takes a whole number of at least {least}, not {text!r}"
-            )
-        return value
-
-    return read
-
-
-def worker_count(text: str) -> int | str:
-    """Read how many workers: a whole number of at least 1, or ``auto``."""
-    if text == "auto":
-        return text
-    if text.isdecimal() and int(text) >= 1:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"takes auto or a whole number of at least 1, not {text!r}")
-
-
-def seconds(text: str) -> float:
-    """Read a stretch of time that may be empty."""
-    value = _number(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"takes a number of seconds of at least 0, not {text!r}")
-    return value
-
-
-def some_seconds(text: str) -> float:
-    """Read a stretch of time that is not empty."""
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"takes a number of seconds above 0, not {text!r}")
-    return value
-
-
-def megabytes(text: str) -> float:
-    """Read a size limit in MB; a whole one stays whole, as info.json stores it."""
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"takes a number of MB above 0, not {text!r}")
-    return int(value) if value.is_integer() else value
-
-
-def size_in_bytes(text: str) -> int:
-    """Read a number of bytes; K, M, G and T are powers of 1,024."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"takes a size such as 500M or 20G, not {text!r}")
-    power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
-    return int(found[1]) * int(1024**power)
-
-
-def absolute_path(text: str) -> Path:
-    """Read a path; it is meant from the folder that this process is in."""
-    return Path(text).resolve()
-
-
-def block_align(text: str) -> int | None:
-    """Read a block size in bytes, 0 for none; None stands for ``auto``."""
-    if text == "auto":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"takes auto, 0 or a number of bytes such as 4096, not {text!r}"
-        ) from None
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan

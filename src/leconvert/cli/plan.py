@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import (
     add_json,
     add_plan_options,
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
     from leconvert.run.conversion import Conversion
     from leconvert.run.planner import MovedBytes, PlanSummary
 
-__all__ = ["plan_record", "print_plan", "show_preview"]
-
-
-# ------------------------------------------------------------------------------------------------
 # What stands where a plan's result will go: better said before the work than by the packer.
 
 
@@ -64,7 +59,6 @@ def replaced_target(
     return f"{former_dir(target, 'RUN_ID')}" if layout.append else str(old_dir(target))
 
 
-# ------------------------------------------------------------------------------------------------
 # Says what a plan comes to: files, batches, and the room and time that they take.
 
 
@@ -184,7 +178,6 @@ def _files_table(plan: PlanSummary) -> str:
     return table([["stream", "files", "kept", "written anew"], *rows])
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert plan``.
 
 
@@ -227,8 +220,7 @@ def show_plan(
         if options.dry_run:  # what is fetched to plan with goes again
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
             options.work_dir = Path(begun) / "work"
-        with end_on_signals():
-            found = places(options, stream=True, migrate=options.dry_run, progress=progress)
+        found = places(options, conversion, stream=True, migrate=options.dry_run, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0

@@ -11,10 +11,6 @@ from typing import Self, TextIO
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.text import amount
 
-__all__ = ["BarProgress", "LineProgress", "progress_for"]
-
-
-# ------------------------------------------------------------------------------------------------
 # A clock beside a stage: what does not move for minutes looks dead.
 
 
@@ -41,7 +37,6 @@ class Clock:
             self._tick()
 
 
-# ------------------------------------------------------------------------------------------------
 # Progress as bars, for a terminal.
 
 
@@ -103,7 +98,6 @@ class _Bar:
         self._bar.close()
 
 
-# ------------------------------------------------------------------------------------------------
 # Progress as plain lines now and then, for logs.
 
 
@@ -174,7 +168,6 @@ def _amount(value: float, unit: str) -> str:
     return amount(value) if unit == "B" else f"{value:,.0f} {unit}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Progress on a terminal as bars, elsewhere as a plain line now and then. All on stderr.
 
 

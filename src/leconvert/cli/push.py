@@ -11,25 +11,20 @@ from typing import TYPE_CHECKING, Any
 from leconvert.cli.options import (
     add_json,
     add_push_options,
-    conversion_options,
-    layout_options,
-    proof_options,
+    given_flags,
     push_options,
     push_target,
 )
 from leconvert.cli.progress import progress_for
-from leconvert.support.errors import LeconvertError, TargetError
+from leconvert.support.errors import LeconvertError, TargetError, UsageError
 from leconvert.support.text import amount
 
 if TYPE_CHECKING:
     from leconvert.cli.sources import Places
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
+    from leconvert.run.conversion import Conversion
 
-__all__ = ["ConvertPush", "ResultPush", "waits_for_push"]
-
-
-# ------------------------------------------------------------------------------------------------
 # What is shown of a push; ``convert`` and ``push`` share it.
 
 
@@ -38,7 +33,7 @@ _KEPT_SHOWN = 5
 
 def show_push(report: PushReport) -> None:
     """Print what a push did, or would do."""
-    from leconvert.remote.push import MAIN
+    from leconvert.remote.options import MAIN
 
     if report.dry_run:
         print(f"Nothing was written. A push to {report.url} would:")
@@ -76,13 +71,16 @@ def show_push(report: PushReport) -> None:
     print(f"  tag {report.version}      {tags.get(report.tag, report.tag)}")
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert push``.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("result", type=Path, metavar="RESULT", help="the v3.0 dataset's folder")
+    parser.add_argument(
+        "url", nargs="?", metavar="URL",
+        help="an empty place in a store, such as s3://BUCKET/NAME, instead of the Hub",
+    )  # fmt: skip
     add_push_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and write nothing"
@@ -94,6 +92,11 @@ def run(options: argparse.Namespace) -> int:
     """Push, and say what was done."""
     from leconvert.remote.push import push
 
+    if options.url is not None:
+        from leconvert.cli import mirror
+
+        _refuse_options_of_the_hub(options)
+        return mirror.run(options)
     how = push_options(options, options.push_repo_id)
     report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
     if options.json:
@@ -103,7 +106,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-# ------------------------------------------------------------------------------------------------
+def _refuse_options_of_the_hub(options: argparse.Namespace) -> None:
+    from leconvert.remote.options import PushOptions
+
+    flags = given_flags(options, PushOptions)
+    flags += ["--push-repo-id"] * (options.push_repo_id is not None)
+    flags += ["--dry-run"] * options.dry_run
+    for flag in flags:
+        raise UsageError(
+            f"{flag} is for the Hub, and {options.url} is a place in another store.",
+            next_step="Leave one of them out.",
+        )
+
+
 # The push that follows a conversion, also where only the push is left to do.
 
 
@@ -158,10 +173,12 @@ class ResultPush:
 class ConvertPush(ResultPush):
     """What ``convert`` knows about its push."""
 
-    def __init__(self, options: argparse.Namespace, places: Places) -> None:
+    def __init__(self, options: argparse.Namespace, conversion: Conversion, places: Places) -> None:
         self._places = places
+        self._conversion = conversion
         self._origin = _origin(places)
-        super().__init__(options, places.target, push_target(options, self._origin))
+        repo_id = push_target(options, conversion.layout, self._origin)
+        super().__init__(options, places.target, repo_id)
 
     def is_alone_left(self) -> bool:
         """Tell whether an earlier call of this command has put the result in its place."""
@@ -169,7 +186,7 @@ class ConvertPush(ResultPush):
         from leconvert.workdir.records import WorkDir
         from leconvert.workdir.swap import is_converted, old_dir
 
-        to = layout_options(self._options).to
+        to = self._conversion.layout.to
         if self.repo_id is None or not is_converted(self._target, to):
             return False
         if WorkDir(self._places.work_dir).current_run_id() is not None:
@@ -177,8 +194,8 @@ class ConvertPush(ResultPush):
         known = read_provenance(self._target)
         if known is None:
             return False
-        force = proof_options(self._options).force_conversion
-        differences = [*self._other_source(known), *_other_options(self._options, known)]
+        force = self._conversion.proof.force_conversion
+        differences = [*self._other_source(known), *_other_options(self._conversion, known)]
         if not differences:
             # With force a result that was pushed is made anew; one that waits is pushed.
             return not (known.pushed and force)
@@ -225,16 +242,16 @@ class ConvertPush(ResultPush):
             print("  Hub           nothing was pushed; a local dataset is pushed only on request")
 
 
-def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
+def waits_for_push(options: argparse.Namespace, conversion: Conversion, target: Path) -> bool:
     """Tell whether an earlier call left a result there that it was to push, and did not."""
     from leconvert.remote.provenance import noted_origin, read_provenance
 
     known = read_provenance(target)
     if known is None or known.pushed or known.repo_id != options.repo_id:
         return False
-    if not _is_revision(options, known) or _other_options(options, known):
+    if not _is_revision(options, known) or _other_options(conversion, known):
         return False
-    return push_target(options, noted_origin(target)) is not None
+    return push_target(options, conversion.layout, noted_origin(target)) is not None
 
 
 def _origin(places: Places) -> Origin | None:
@@ -259,11 +276,11 @@ def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
     return options.revision in (None, known.revision, known.commit)
 
 
-def _other_options(options: argparse.Namespace, known: Provenance) -> list[str]:
+def _other_options(conversion: Conversion, known: Provenance) -> list[str]:
     """Say how options that decide the result's bytes differ from those that it was made with."""
     from leconvert.remote.provenance import decisive_options
 
-    now = decisive_options(conversion_options(options).result_record())
+    now = decisive_options(conversion.result_record())
     return [
         f"{name}: {known.options.get(name, 'not given')} then, {now.get(name, 'not given')} now"
         for name in sorted(now.keys() | known.options.keys())

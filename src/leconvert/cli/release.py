@@ -10,11 +10,9 @@ from pathlib import Path
 
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
-from leconvert.cli.parser import some_seconds, whole
 from leconvert.support.errors import BusyError
+from leconvert.support.flags import some_seconds, whole
 from leconvert.support.text import shorten
-
-__all__ = ["add_arguments", "run"]
 
 _REASON_WIDTH = 60
 

@@ -82,7 +82,7 @@ def _write_anew(
 ) -> int:
     """Convert the dataset from v3.0 to v3.0, having said what it loses."""
     from leconvert.api import run_conversion
-    from leconvert.cli.convert import print_report
+    from leconvert.cli.flow import print_report
     from leconvert.run.conversion import Conversion
     from leconvert.run.planner import check_asked, preview_plan
     from leconvert.run.repairing import plan_anew

@@ -10,19 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from leconvert.cli.main import end_on_signals
 from leconvert.cli.options import (
     hub_dataset,
-    layout_options,
     local_root,
     path_or_url,
-    plan_options,
-    proof_options,
     push_target,
     refuse_scratch_options,
     refuse_source_as_output,
-    repair_options,
-    scratch_options,
-    selection_options,
 )
 from leconvert.cli.push import waits_for_push
 from leconvert.support.errors import HubAccessError, UsageError
@@ -34,17 +29,16 @@ from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta
 
 if TYPE_CHECKING:
+    from leconvert.model.values import LayoutOptions
     from leconvert.remote.provenance import HubOrigin
+    from leconvert.run.conversion import Conversion
 
-__all__ = ["NamedDataset", "Places", "named_datasets", "places"]
-
-
-# ------------------------------------------------------------------------------------------------
 # A source in a store, such as S3: fetched whole, to beside where its result goes.
 
 
 def bring_from_store(
     options: argparse.Namespace,
+    conversion: Conversion,
     target: Path,
     *,
     stop: threading.Event | None = None,
@@ -62,11 +56,10 @@ def bring_from_store(
     if getattr(options, "dry_run", False):
         raise UsageError(f"--dry-run writes nothing, and {url} would have to be fetched.")
     folder = source_dir(target)
-    proof_options(options).check_target(folder, target, layout_options(options).to)
+    conversion.proof.check_target(folder, target, conversion.layout.to)
     return download_tree(url, folder, stop=stop, progress=progress)
 
 
-# ------------------------------------------------------------------------------------------------
 # Where a command reads and writes; a source that is not here is brought here.
 
 
@@ -111,6 +104,7 @@ class Places:
 
 def places(
     options: argparse.Namespace,
+    conversion: Conversion,
     *,
     stream: bool,
     migrate: bool = True,
@@ -119,38 +113,42 @@ def places(
 ) -> Places | str:
     """Return source, target and work dir, after the source was brought here if need be.
 
+    A signal ends it at once, also while the Hub owes an answer: fetching goes on where it ended.
+
     Returns:
         The places; or a line that says that the Hub has the dataset in this version already.
     """
     from leconvert.workdir.swap import work_dir_beside
 
     local = local_root(options).resolve()
-    migrates = migrate and _migrates(options, local)
+    migrates = migrate and _migrates(options, conversion.layout, local)
     stream = stream or migrates
     refuse_scratch_options(options, stream=stream)
     refuse_source_as_output(options, local)
     target = local if options.output is None else Path(options.output).resolve()
     named = options.work_dir
     work_dir = work_dir_beside(target) if named is None else Path(named).resolve()
-    if isinstance(options.root, str):
-        source = bring_from_store(options, target, stop=stop, progress=progress)
-        return Places(source, target, work_dir, is_temporary=True, named=target)
-    if options.output is None and options.root is None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    here = Places(local, target, work_dir, _known(local), named=target)
-    if options.repo_id is None:
-        _check_push(options, here.arrival)
-        return here
+    with end_on_signals(stop):
+        if isinstance(options.root, str):
+            source = bring_from_store(options, conversion, target, stop=stop, progress=progress)
+            return Places(source, target, work_dir, is_temporary=True, named=target)
+        if options.output is None and options.root is None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        here = Places(local, target, work_dir, _known(local), named=target)
+        if options.repo_id is None:
+            _check_push(options, conversion.layout, here.arrival)
+            return here
 
-    found = bring_from_hub(
-        options, replace(here, migrates=migrates), stream=stream, stop=stop, progress=progress
-    )
+        here = replace(here, migrates=migrates)
+        found = bring_from_hub(
+            options, conversion, here, stream=stream, stop=stop, progress=progress
+        )
     if isinstance(found, str) or not (found.arrival and found.arrival.outline and migrates):
         return found
     return replace(found, target=WorkDir.migrated(found.source))
 
 
-def _migrates(options: argparse.Namespace, local: Path) -> bool:
+def _migrates(options: argparse.Namespace, layout: LayoutOptions, local: Path) -> bool:
     """Tell whether a dataset becomes v3.0 on the Hub itself, and no result is made here.
 
     A dataset that is on this machine already is converted there.
@@ -159,15 +157,17 @@ def _migrates(options: argparse.Namespace, local: Path) -> bool:
         return False
     from leconvert.remote.provenance import Origin
 
-    if not layout_options(options).can_migrate:
+    if not layout.can_migrate:
         return False
     if not hasattr(options, "push_repo_id"):  # `plan`, which shows what `convert` would do
         return options.output is None
     is_asked = options.push_repo_id in (None, options.repo_id)
-    return is_asked and push_target(options, Origin(options.repo_id, "", "")) is not None
+    return is_asked and push_target(options, layout, Origin(options.repo_id, "", "")) is not None
 
 
-def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
+def _check_push(
+    options: argparse.Namespace, layout: LayoutOptions, arrival: HubOrigin | None
+) -> None:
     """Refuse a push that the token does not allow before any work."""
     if not hasattr(options, "push_repo_id"):
         return
@@ -176,7 +176,7 @@ def _check_push(options: argparse.Namespace, arrival: HubOrigin | None) -> None:
     origin = arrival.origin if arrival else None
     if origin is None and options.repo_id is not None:
         origin = Origin(options.repo_id, "", "")
-    repo_id = push_target(options, origin)
+    repo_id = push_target(options, layout, origin)
     if repo_id is not None:
         from leconvert.transfer.client import check_can_push
 
@@ -195,12 +195,12 @@ def _known(local: Path) -> HubOrigin | None:
     return None if origin is None else HubOrigin(origin)
 
 
-# ------------------------------------------------------------------------------------------------
 # A source that a name on the Hub stands for: used where it is, or brought here.
 
 
 def bring_from_hub(
     options: argparse.Namespace,
+    conversion: Conversion,
     here: Places,
     *,
     stream: bool,
@@ -211,14 +211,14 @@ def bring_from_hub(
     from leconvert.remote import source as hub_source  # local datasets need no client of the Hub
 
     local = here.source
-    force, restart = proof_options(options).force_conversion, plan_options(options).restart
+    force, restart = conversion.proof.force_conversion, conversion.plan.restart
     is_here = local.is_dir() and any(local.iterdir())
     # With force a result that is there is replaced: its source comes to beside it. One that an
     # earlier call did not get to push is pushed first.
-    layout = layout_options(options)
+    layout = conversion.layout
     to = layout.to
-    changes = selection_options(options) or repair_options(options).as_record()
-    anew = force and is_converted(local, to) and not waits_for_push(options, local)
+    changes = conversion.selection or conversion.repairs.as_record()
+    anew = force and is_converted(local, to) and not waits_for_push(options, conversion, local)
     if anew:
         local, is_here = source_dir(local), False
     # A run that only has to be ended may have put its result where the source would be.
@@ -228,7 +228,7 @@ def bring_from_hub(
     elif is_here and options.revision is None:
         if here.arrival is not None:
             hub_source.check_same_repo(local, here.arrival.origin, options.repo_id)
-        _check_push(options, here.arrival)
+        _check_push(options, conversion.layout, here.arrival)
         return here
     elif options.revision is None and not force and (to == "v3.0" or not changes):
         said = hub_source.already_converted(
@@ -236,7 +236,7 @@ def bring_from_hub(
         )
         if said is not None:
             return said
-    _check_push(options, None)
+    _check_push(options, conversion.layout, None)
     # A v3.0 dataset is no source where nothing of it would change.
     also_v3 = bool(changes) or here.target != here.source or layout != type(layout)()
     also_v3 &= not here.migrates
@@ -258,7 +258,7 @@ def bring_from_hub(
             here.work_dir,
             to=to,
             also_v3=also_v3,
-            scratch_limit=scratch_options(options).limit_bytes,
+            scratch_limit=conversion.scratch.limit_bytes,
             for_copies=here.migrates,
             restart=restart,
             stop=stop,
@@ -273,7 +273,6 @@ def bring_from_hub(
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Several sources, each a folder here or a name on the Hub, that stay whatever becomes of them.
 
 
@@ -297,14 +296,15 @@ class NamedDataset(NamedTuple):
     def bring(
         self, *, stop: threading.Event | None = None, progress: Progress = NO_PROGRESS
     ) -> Path:
-        """Return its folder, after it was downloaded if need be."""
+        """Return its folder, after it was downloaded if need be; a signal ends it as `places`."""
         if self.repo_id is None:
             return self.folder
         from leconvert.remote.source import download
 
-        found = download(
-            self.repo_id, self.revision, self.folder, also_v3=True, stop=stop, progress=progress
-        )
+        with end_on_signals(stop):
+            found = download(
+                self.repo_id, self.revision, self.folder, also_v3=True, stop=stop, progress=progress
+            )
         return found.source.resolve()
 
 

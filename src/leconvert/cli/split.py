@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leconvert.cli.convert import print_report
+from leconvert.cli.flow import print_report
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
@@ -27,8 +27,6 @@ from leconvert.support.text import amount, count
 if TYPE_CHECKING:
     from leconvert.api import SplitPart
     from leconvert.run.planner import PlanSummary
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
         parts = split_dataset(
-            dataset.bring(),
+            dataset.bring(stop=stop, progress=progress),
             conversion,
             control_of(options, stop, progress),
             output_dir=options.output_dir,

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json
 from leconvert.cli.output import table
-from leconvert.cli.parser import OptionalValue, is_number
+from leconvert.cli.parser import OptionalValue
 from leconvert.report.status import Liveness, RunStatus, WorkerStatus
 from leconvert.run.engines.slurm import ENDED
 from leconvert.support.errors import InterruptedRunError, UsageError
+from leconvert.support.flags import is_number
 from leconvert.support.text import amount, count, duration, shorten
 from leconvert.workdir.records import WorkDir
 

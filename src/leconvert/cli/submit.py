@@ -17,9 +17,8 @@ from leconvert.cli.options import (
     add_slurm_worker_options,
     add_version_option,
     check_whose_options,
+    filled,
     lease_options,
-    proof_options,
-    scratch_options,
     slurm_options,
 )
 from leconvert.run.engines import EngineNames, make_submitter, parse_engine_options
@@ -28,8 +27,6 @@ from leconvert.support.errors import UsageError
 if TYPE_CHECKING:
     from leconvert.api import Submission
     from leconvert.run.engines import Submitter
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,13 +79,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
     from leconvert.api import submit_run
+    from leconvert.run.conversion import ProofOptions
+    from leconvert.transfer.options import ScratchOptions
 
     return submit_run(
         options.work_dir,
         engine,
         leases=lease_options(options),
-        proof=proof_options(options),
-        scratch=scratch_options(options),
+        proof=filled(ProofOptions, options),
+        scratch=filled(ScratchOptions, options),
         allow_mixed_versions=options.allow_mixed_versions,
         dry_run=options.dry_run,
     )
@@ -96,9 +95,11 @@ def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
 
 def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
     from leconvert.fleet import submit
+    from leconvert.run.conversion import ProofOptions
+    from leconvert.transfer.options import ScratchOptions
 
-    proof = proof_options(options)
-    if proof != type(proof)(max_wait_seconds=proof.max_wait_seconds):
+    proof = filled(ProofOptions, options)
+    if proof != ProofOptions(max_wait_seconds=proof.max_wait_seconds):
         raise UsageError(
             "What is proven of each dataset, and what may be replaced, stands in the fleet's list.",
             next_step="Give --verify and --force-conversion to `leconvert fleet`.",
@@ -107,7 +108,7 @@ def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
         options.work_dir,
         engine,
         leases=lease_options(options),
-        scratch=scratch_options(options),
+        scratch=filled(ScratchOptions, options),
         allow_mixed_versions=options.allow_mixed_versions,
         dry_run=options.dry_run,
     )

@@ -11,8 +11,6 @@ from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.support.text import count
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

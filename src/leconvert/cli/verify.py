@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import add_json, path_or_url, source_at
-from leconvert.cli.parser import whole
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
+from leconvert.support.flags import whole
 from leconvert.support.text import count
 from leconvert.workdir.fs import is_folder
 from leconvert.workdir.secrets import without_credentials
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport
     from leconvert.support.progress import Progress
 
-__all__ = []
-
-
-# ------------------------------------------------------------------------------------------------
 # What `leconvert verify` is given, before anything is compared: a wrong path is no difference.
 
 
@@ -75,7 +71,6 @@ def check_places(result: Path, source: Path | str) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Says how a verification ended.
 
 
@@ -111,7 +106,6 @@ def _compared(report: VerificationReport) -> str:
     return said
 
 
-# ------------------------------------------------------------------------------------------------
 # ``leconvert verify``.
 
 

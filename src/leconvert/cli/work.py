@@ -14,16 +14,14 @@ from leconvert.cli.options import (
     add_quiet,
     add_scratch_options,
     add_version_option,
+    filled,
     lease_options,
-    scratch_options,
 )
-from leconvert.cli.parser import seconds, whole
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import seconds, whole
 from leconvert.support.text import amount, count
 from leconvert.workdir.records import WorkDir
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _work_on_fleet(options: argparse.Namespace) -> int:
     from leconvert.fleet import work_on_fleet
+    from leconvert.transfer.options import ScratchOptions
 
     if options.max_batches is not None:
         raise UsageError(
@@ -57,7 +56,7 @@ def _work_on_fleet(options: argparse.Namespace) -> int:
         summary = work_on_fleet(
             options.work_dir,
             leases=lease_options(options),
-            scratch=scratch_options(options),
+            scratch=filled(ScratchOptions, options),
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,
             stop=stop,
@@ -79,6 +78,7 @@ def _failed(attempts: int) -> str:
 def run(options: argparse.Namespace) -> int:
     """Work until nothing is left, and say what was done."""
     from leconvert.api import run_worker
+    from leconvert.transfer.options import ScratchOptions
 
     if WorkDir(options.work_dir.resolve()).is_fleet():
         return _work_on_fleet(options)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         summary = run_worker(
             options.work_dir,
             leases=lease_options(options),
-            scratch=scratch_options(options),
+            scratch=filled(ScratchOptions, options),
             max_batches=options.max_batches,
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,

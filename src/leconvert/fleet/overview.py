@@ -55,8 +55,8 @@ from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
 from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.pace import read_pause
-from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import is_there, make_durably, replace_record

@@ -33,8 +33,9 @@ from typing import Any
 
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, HubName, conversion_record
+from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import HubOrigin, facts_of
-from leconvert.remote.push import PushOptions, PushReport, push, push_stands
+from leconvert.remote.push import PushReport, push, push_stands
 from leconvert.remote.source import (
     Resolved,
     check_convertible,
@@ -48,8 +49,9 @@ from leconvert.remote.sparse_snapshot import copies_bytes
 from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
 from leconvert.transfer.hub import HubStore
+from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.pace import Pace, wait_for_hub
-from leconvert.transfer.scratch import ScratchOptions, folder_of, hold_folder, usual_limit
+from leconvert.transfer.scratch import folder_of, hold_folder, usual_limit
 from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import make_durably, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, find_record

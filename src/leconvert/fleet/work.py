@@ -72,8 +72,9 @@ from leconvert.fleet.results import (
     write_made,
 )
 from leconvert.model.repairs import RepairOptions, Repairs
+from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import facts_of
-from leconvert.remote.push import PushOptions, PushReport
+from leconvert.remote.push import PushReport
 from leconvert.remote.source import read_info
 from leconvert.run.conversion import (
     Control,
@@ -116,8 +117,8 @@ from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.transfer.client import check_can_push
 from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.pace import Pace
-from leconvert.transfer.scratch import ScratchOptions
 from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.former import former_target

@@ -13,14 +13,19 @@ import shlex
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from leconvert.model.selection import BoolArray, EpisodeRanges, IntArray
 from leconvert.model.versions import SOURCE_VERSIONS
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import flag, flags_of
+from leconvert.support.lazy import lazy_module
 from leconvert.support.text import count
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy_module("numpy")
 
 __all__ = [
     "DEFAULT_COLUMNS",
@@ -43,9 +48,6 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
 }
 # Features that LeRobot keeps no statistics of.
 TEXT_DTYPES = frozenset({"string", "language"})
-_ON_BAD_EPISODE = ("fail", "drop")
-# Flags that are given once for each of several features.
-_PLURALS = ("drop_feature", "rename_feature")
 # What LeRobot adds to every frame beside the columns that all datasets have.
 _OF_FRAMES = frozenset({"task", "subtask"})
 
@@ -88,33 +90,74 @@ class RepairOptions:
             ``assume_fps`` no rate, or one of ``rename_features`` cannot be.
     """
 
-    on_bad_episode: str = "fail"
-    retime: bool = False
-    reindex: bool = False
-    remap_tasks: bool = False
-    unwrap_scalars: bool = False
-    fill_stats: bool = False
-    recompute_stats: bool = False
-    quantiles: bool = False
-    drop_features: tuple[str, ...] = ()
-    rename_features: tuple[str, ...] = ()
-    accept: tuple[str, ...] = ()
-    declare_features: bool = False
-    locate_files: bool = False
-    tasks_from: str | None = None
-    assume_version: str | None = None
-    assume_fps: str | None = None
-    fetch_unfit: bool = False
+    on_bad_episode: str = flag(
+        "fail",
+        "drop: leave damaged episodes out and number the others anew (default: fail)",
+        choices=("fail", "drop"),
+    )
+    retime: bool = flag(False, "set every timestamp to frame_index / fps")
+    reindex: bool = flag(False, "count frame_index, episode_index and index anew")
+    remap_tasks: bool = flag(False, "number tasks from 0 without gaps, and merge duplicates")
+    unwrap_scalars: bool = flag(
+        False, "make the value of each list of one value, which LeRobot cannot load"
+    )
+    fill_stats: bool = flag(
+        False, "compute the statistics that are missing or stale, and keep the others"
+    )
+    recompute_stats: bool = flag(False, "compute the statistics of every feature from the data")
+    quantiles: bool = flag(
+        False, "add q01, q10, q50, q90 and q99 to the statistics, computed from the data"
+    )
+    drop_features: tuple[str, ...] = flag(
+        (),
+        "leave a feature out, columns and videos alike; may be given again",
+        "NAME",
+        names=("--drop-feature",),
+    )
+    rename_features: tuple[str, ...] = flag(
+        (),
+        "give a feature another name in the result; may be given again",
+        "OLD=NEW",
+        names=("--rename-feature",),
+    )
+    accept: tuple[str, ...] = flag(
+        (), "convert in spite of a finding, named by its code; may be given again", "FINDING"
+    )
+    declare_features: bool = flag(
+        False, "declare columns that info.json does not declare, as they are stored"
+    )
+    locate_files: bool = flag(
+        False, "take files of episodes from where they are, if not where the templates say"
+    )
+    tasks_from: str | None = flag(
+        None,
+        "episodes: rows of an episode get the task that episodes.jsonl lists for it",
+        "TABLE",
+        choices=("episodes",),
+    )
+    assume_version: str | None = flag(
+        None,
+        "read the source as v2.0 or v2.1, where codebase_version is wrong or not there",
+        "VERSION",
+        choices=SOURCE_VERSIONS,
+    )
+    assume_fps: str | None = flag(
+        None,
+        "frames a second, such as 15 or 29.97, where fps in info.json is wrong or not there",
+        "N",
+    )
+    fetch_unfit: bool = flag(
+        False,
+        "where --layout lets files stay on the Hub: fetch those that have to be written anew or "
+        "decoded, instead of refusing",
+    )
 
     def __post_init__(self) -> None:
-        for flag, value, choices in (
-            ("--on-bad-episode", self.on_bad_episode, _ON_BAD_EPISODE),
-            ("--tasks-from", self.tasks_from, (None, "episodes")),
-            ("--assume-version", self.assume_version, (None, *SOURCE_VERSIONS)),
-        ):
-            if value not in choices:
-                allowed = " or ".join(filter(None, choices))
-                raise UsageError(f"{flag} takes {allowed}, not {value!r}.")
+        for told in flags_of(RepairOptions):
+            value = getattr(self, told.field)
+            if told.choices is not None and value not in (told.default, *told.choices):
+                allowed = " or ".join(told.choices)
+                raise UsageError(f"{told.name} takes {allowed}, not {value!r}.")
         if self.assume_fps is not None and not is_frame_rate(self.assume_fps):
             raise UsageError(
                 f"--assume-fps takes a number of frames a second, not {self.assume_fps!r}."
@@ -134,12 +177,10 @@ class RepairOptions:
             flags: Each as a user types it, such as ``--drop-feature action``.
         """
         given: dict[str, Any] = {}
-        defaults = asdict(cls())
-        for flag in flags:
-            name, *values = shlex.split(flag)
-            key = name.removeprefix("--").replace("-", "_")
-            key = f"{key}s" if key in _PLURALS else key
-            if isinstance(defaults[key], tuple):
+        known = {told.name: told for told in flags_of(cls)}
+        for name, *values in map(shlex.split, flags):
+            key = known[name].field
+            if known[name].default == ():
                 given[key] = (*given.get(key, ()), *values)
             else:
                 given[key] = values[0] if values else True
@@ -148,14 +189,13 @@ class RepairOptions:
     def flags(self) -> tuple[str, ...]:
         """Return the flags of the command line that stand for the options; see `of_flags`."""
         flags: list[str] = []
-        default = asdict(RepairOptions())
-        for key, value in asdict(self).items():
-            if value == default[key]:
-                continue
-            name = key[:-1] if key[:-1] in _PLURALS else key
-            flag = f"--{name.replace('_', '-')}"
-            values = value if isinstance(value, tuple) else [value]
-            flags += [flag if each is True else f"{flag} {shlex.quote(each)}" for each in values]
+        for told in flags_of(RepairOptions):
+            value, name = getattr(self, told.field), told.name
+            values = value if isinstance(value, tuple) else (value,)
+            if value != told.default:
+                flags += [
+                    name if each is True else f"{name} {shlex.quote(each)}" for each in values
+                ]
         return tuple(flags)
 
     def as_record(self) -> dict[str, Any]:

@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import flag
+from leconvert.support.lazy import lazy_module
 from leconvert.support.text import count, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = lazy_module("numpy")
 
 __all__ = [
     "EpisodeRanges",
@@ -28,8 +33,8 @@ __all__ = [
 
 _LISTED = 3
 _ITEM = re.compile(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+type IntArray = npt.NDArray[np.int64]
+type BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +121,14 @@ class EpisodeSelection:
             episode has two intervals.
     """
 
-    episodes: str | None = None
-    exclude_episodes: str | None = None
-    exclude_tasks: tuple[str, ...] = ()
+    episodes: str | None = flag(None, "convert only these episodes, such as 0-99,120", "LIST")
+    exclude_episodes: str | None = flag(None, "convert all episodes but these", "LIST")
+    exclude_tasks: tuple[str, ...] = flag(
+        (),
+        "convert no episode that lists this task; may be given several times",
+        "TEXT",
+        names=("--exclude-task",),
+    )
     frames: tuple[FrameInterval, ...] = ()
 
     def __post_init__(self) -> None:
@@ -146,8 +156,8 @@ class EpisodeSelection:
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping of what is given; the same for equal selections."""
         record = {key: value for key, value in asdict(self).items() if value}
-        for flag, ranges in self._lists():
-            key = flag.removeprefix("--").replace("-", "_")
+        for name, ranges in self._lists():
+            key = name.removeprefix("--").replace("-", "_")
             record[key] = str(EpisodeRanges.of(ranges))
         if self.exclude_tasks:
             record["exclude_tasks"] = sorted(set(self.exclude_tasks))
@@ -203,8 +213,8 @@ class EpisodeSelection:
             UsageError: The source lacks an episode or a task that is named, or none is left.
         """
         kept = np.ones(len(episode_index), dtype=np.bool_)
-        for flag, ranges in self._lists():
-            _check_known(flag, ranges, episode_index)
+        for name, ranges in self._lists():
+            _check_known(name, ranges, episode_index)
             held = EpisodeRanges.of(ranges).holds(episode_index)
             kept &= held if self.episodes is not None else ~held
         if self.exclude_tasks:

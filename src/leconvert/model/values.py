@@ -15,12 +15,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntFlag
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leconvert.model.repairs import NO_REPAIRS, Repairs
+from leconvert.support.flags import block_align, flag, megabytes, whole
+from leconvert.support.lazy import lazy_module
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = lazy_module("numpy")
 
 __all__ = [
     "DATA_STREAM",
@@ -71,9 +76,9 @@ OVERLAY = "overlay"
 KEEPING_LAYOUTS = ("episode-files", OVERLAY)
 """Layouts in which source files are taken as they are, where they fit."""
 
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+type BoolArray = npt.NDArray[np.bool_]
+type IntArray = npt.NDArray[np.int64]
+type FloatArray = npt.NDArray[np.float64]
 
 
 def stream_of_camera(camera_key: str) -> str:
@@ -435,14 +440,49 @@ class LayoutOptions:
             there, the whole source is converted.
     """
 
-    data_file_size_in_mb: float = 100
-    video_file_size_in_mb: float = 200
-    episodes_per_batch: int | None = None
-    block_align: int | None = None
-    layout: str = "reference"
-    loader_workers: int = 16
-    to: str = TARGET_VERSIONS[0]
-    append: bool = False
+    data_file_size_in_mb: float = flag(
+        100, "a data file's limit, uncompressed (default: 100)", "MB", megabytes
+    )
+    video_file_size_in_mb: float = flag(200, "a video file's limit (default: 200)", "MB", megabytes)
+    episodes_per_batch: int | None = flag(
+        None,
+        "N episodes per batch, with all their cameras (default: whole output files); changes how "
+        "work is shared, not the result",
+        "N",
+        whole(1),
+    )
+    block_align: int | None = flag(
+        None,
+        "align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
+        "their bytes with the source (default: auto, by the size of the clips)",
+        "auto|BYTES|0",
+        block_align,
+    )
+    layout: str = flag(
+        "reference",
+        "reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
+        "together, so that every frame loads and many workers can stream; episode-files: a file "
+        "for each episode, the source's own where it serves v3.0 as it is; overlay: the source's "
+        "files stay where they are, and meta/ alone is new (default: reference)",
+        choices=("reference", "streaming", *KEEPING_LAYOUTS),
+    )
+    loader_workers: int = flag(
+        16,
+        "with --layout streaming: data files to make at least, one a loading worker (default: 16)",
+        "N",
+        whole(1),
+    )
+    to: str = flag(
+        TARGET_VERSIONS[0],
+        "the version to write: v3.0, or v2.1 with a file for each episode, for GR00T, openpi and "
+        "LeRobot up to 0.3.3 (default: v3.0)",
+        choices=TARGET_VERSIONS,
+    )
+    append: bool = flag(
+        False,
+        "where the output is the v3.0 result of the dataset's first episodes: add those that "
+        "follow, in files of their own, and leave its files as they are",
+    )
 
     @property
     def can_migrate(self) -> bool:

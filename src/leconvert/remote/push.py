@@ -40,6 +40,7 @@ from leconvert.dataset.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.dataset.scan.changes import FileFacts
 from leconvert.model.versions import SOURCE_VERSIONS
 from leconvert.remote.card import render_card
+from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.preflight import (
     KIND,
     NOTHING,
@@ -57,8 +58,6 @@ from leconvert.remote.preflight import (
 from leconvert.remote.provenance import Provenance, noted_origin, read_provenance, write_provenance
 from leconvert.remote.push_plan import (
     CARD_PATH,
-    COMMIT_OPERATIONS,
-    COMMIT_PAYLOAD_BYTES,
     CommitShare,
     Owned,
     PushPlan,
@@ -96,50 +95,6 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------------------------------------
 # How to push, and what a push did.
-
-
-MAIN = "main"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushOptions:
-    """How to push.
-
-    Attributes:
-        repo_id: Where to, ``ORG/NAME``; None for where the source came from.
-        branch: The branch; made from ``main`` where it does not exist.
-        create_pr: Leave everything in a pull request that somebody else merges.
-        create: Make the repo where it does not exist.
-        private: Make it a private one, and refuse a public one that is there. Without it a new repo
-            is private if the one that the source came from is.
-        force: Push whatever the repo holds, and the result as it is, whatever was proven of it.
-        card: Write the dataset card.
-        dry_run: Look and plan, and write nothing.
-        replaces: A commit of an earlier push that may be replaced whatever it holds, as long as
-            the branch is at it.
-        threads: Large files that go up at a time.
-        commit_operations: Operations a commit; above, a pull request of several is merged.
-        commit_payload_bytes: Bytes a commit may carry itself.
-    """
-
-    repo_id: str | None = None
-    branch: str = MAIN
-    create_pr: bool = False
-    create: bool = True
-    private: bool = False
-    force: bool = False
-    card: bool = True
-    dry_run: bool = False
-    replaces: str | None = None
-    threads: int = 5
-    commit_operations: int = COMMIT_OPERATIONS
-    commit_payload_bytes: int = COMMIT_PAYLOAD_BYTES
-
-    def __post_init__(self) -> None:
-        if self.create_pr and self.branch != MAIN:
-            raise UsageError(
-                "--create-pr and --branch exclude each other: pull requests are to main."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,10 +116,6 @@ def _pattern(template: str, cameras: list[str]) -> re.Pattern[str] | None:
 
 
 CARD_PATH = "README.md"
-# huggingface_hub says of create_commit: at most 25,000 large files, and 1 GB for all that is sent
-# within the commit itself. The second is kept at a tenth, as its own upload of folders does.
-COMMIT_OPERATIONS = 25_000
-COMMIT_PAYLOAD_BYTES = 100 * 1024 * 1024
 _LARGE_SUFFIXES = (".parquet", ".mp4", ".arrow")
 # The Hub takes any file above 10 MiB for a large one.
 _SURELY_LARGE_BYTES = 10 * 1024 * 1024

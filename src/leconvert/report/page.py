@@ -640,7 +640,7 @@ def write_resampling_report(
     document: Mapping[str, Any], path: Path, *, command: str, pictures: Sequence[Path]
 ) -> None:
     """Write what ``leconvert probe resample`` measured, with the PNG files of its plots."""
-    from leconvert.bench.resampling import result_tables  # nobody else pays for its imports
+    from leconvert.bench import result_tables  # nobody else pays for its imports
 
     write_tables(
         path,

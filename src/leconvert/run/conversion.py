@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,15 +18,15 @@ from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.run.engines import Engine, check_engine
 from leconvert.support.errors import TargetError, UsageError
+from leconvert.support.flags import as_arguments, flag, seconds, some_seconds, whole, worker_count
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.transfer.scratch import ScratchOptions
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there
-from leconvert.workdir.run import exchanged_place
 from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
 
 if TYPE_CHECKING:
-    from leconvert.remote.push import PushOptions
+    from leconvert.remote.options import PushOptions
 
 __all__ = [
     "Control",
@@ -48,9 +48,15 @@ class PlanOptions:
         allow_mixed_versions: Join a run that other library versions planned.
     """
 
-    restart: bool = False
-    one_host: bool = False
-    allow_mixed_versions: bool = False
+    restart: bool = flag(False, "discard the unfinished run and begin a new one")
+    one_host: bool = flag(
+        False,
+        "let only this host work on the run; needed where `doctor --peer` says that the file "
+        "system is not safe to share",
+    )
+    allow_mixed_versions: bool = flag(
+        False, "work although this host's library versions differ from the planner's"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +77,21 @@ class WorkerOptions:
         UsageError: A number is below 1, or two of them contradict each other.
     """
 
-    orchestrate: bool | None = None
-    num_workers: int | Literal["auto"] | None = None
-    max_workers: int | None = None
+    orchestrate: bool | None = flag(
+        None,
+        "--orchestrate is --engine local, --no-orchestrate is --engine inline; more workers can "
+        "join with `leconvert work`",
+        may_be_negated=True,
+    )
+    num_workers: int | Literal["auto"] | None = flag(
+        None,
+        "work in N processes; auto, as with --engine local without it: as many as cores and free "
+        "memory feed",
+        "N|auto",
+        worker_count,
+        names=("-j", "--num-workers"),
+    )
+    max_workers: int | None = flag(None, "work in N threads", "N", whole(1))
     engine: Engine | None = None
 
     def __post_init__(self) -> None:
@@ -103,9 +121,23 @@ class LeaseOptions:
         UsageError: A time is negative, or nothing could ever be leased.
     """
 
-    lease_seconds: float = 60.0
-    max_attempts: int = 3
-    trouble_seconds: float = 0.0
+    lease_seconds: float = flag(
+        60.0,
+        "a batch whose worker is silent for so long is taken over (default: 60)",
+        "S",
+        some_seconds,
+    )
+    max_attempts: int = flag(
+        3, "give a batch up as failed after N errors (default: 3)", "N", whole(1)
+    )
+    trouble_seconds: float = flag(
+        0.0,
+        "when the disk or the mount fails, try again for so long before giving up, with pauses of "
+        "1 s to 30 s (default: 120)",
+        "S",
+        seconds,
+        names=("--max-trouble-seconds",),
+    )
 
     def __post_init__(self) -> None:
         if not self.trouble_seconds >= 0:
@@ -117,11 +149,7 @@ class LeaseOptions:
 
     def as_arguments(self) -> list[str]:
         """Return the options of ``leconvert work`` that say the same."""
-        return [
-            f"--lease-seconds={self.lease_seconds}",
-            f"--max-attempts={self.max_attempts}",
-            f"--max-trouble-seconds={self.trouble_seconds}",
-        ]
+        return as_arguments(self, with_defaults=True)
 
 
 _DEPTHS = ("structure", "bytes", "none")
@@ -143,11 +171,28 @@ class ProofOptions:
         max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
     """
 
-    verify: str | None = None
-    force_conversion: bool = False
-    delete_source: bool = False
+    verify: str | None = flag(
+        None,
+        "what is proven before the result takes its place (default: structure; bytes with "
+        "--delete-source)",
+        choices=_DEPTHS,
+    )
+    force_conversion: bool = flag(
+        False, "replace a dataset at the target that is of the version to write"
+    )
+    delete_source: bool = flag(
+        False,
+        "remove the source that the result replaced, once every byte is proven; it is kept if the "
+        "result lacks anything of it",
+    )
     keep_as_former: bool = False
-    max_wait_seconds: float = 120.0
+    max_wait_seconds: float = flag(
+        120.0,
+        "how long to wait for the lock of a packer that froze or died on another host; one that "
+        "lives is left alone at once (default: 120)",
+        "S",
+        seconds,
+    )
 
     @property
     def depth(self) -> str:
@@ -156,13 +201,7 @@ class ProofOptions:
 
     def as_arguments(self) -> list[str]:
         """Return the options of ``leconvert pack`` that say the same."""
-        waits = self.max_wait_seconds != ProofOptions().max_wait_seconds
-        return [
-            f"--verify={self.depth}",
-            *(["--force-conversion"] if self.force_conversion else []),
-            *(["--delete-source"] if self.delete_source else []),
-            *([f"--max-wait-seconds={self.max_wait_seconds:g}"] if waits else []),
-        ]
+        return as_arguments(replace(self, verify=self.depth))
 
     def check_source(self, *, is_outline: bool) -> None:
         """Refuse a proof that needs the whole source where only its outline is here."""
@@ -194,6 +233,8 @@ class ProofOptions:
         self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
     ) -> None:
         """Refuse a target that something stands in, before any work is done."""
+        from leconvert.workdir.run import exchanged_place  # its imports take time
+
         self.check_proof(source, target)
         old = self.old_place(source, target, to, layout, appends=appends)
         check_target(exchanged_place(source, target, layout), old)
@@ -218,6 +259,8 @@ class ProofOptions:
             appends: Whether episodes are added to what is at the target.
             run_id: The run, where there is one by now.
         """
+        from leconvert.workdir.run import exchanged_place  # its imports take time
+
         if appends and self.force_conversion:
             raise UsageError(
                 "--append keeps the files of the result that is there, and --force-conversion "
@@ -312,7 +355,7 @@ class Conversion:
         return [
             *self.leases.as_arguments(),
             *(["--allow-mixed-versions"] if self.plan.allow_mixed_versions else []),
-            *(self.scratch.arguments() if fetches else []),
+            *(self.scratch.as_arguments() if fetches else []),
         ]
 
 

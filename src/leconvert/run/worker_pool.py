@@ -22,7 +22,8 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
-from leconvert.transfer.scratch import ScratchOptions, hold_slot
+from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.scratch import hold_slot
 from leconvert.workdir.activity import WorkerRecord, WorkerReporter, read_workers
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import Backoff

@@ -127,7 +127,7 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
         13: ExitCode(
             "only one host may work here",
             "The file system, or `--one-host`, lets one host alone work on the run, and this is "
-            "another one. From `check-fs`: several hosts must not share this file system.",
+            "another one. From `doctor DIR --peer`: several hosts must not share this file system.",
             "Work on that host, or choose a work dir on another file system; `--restart` begins a "
             "new run.",
         ),

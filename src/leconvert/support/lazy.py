@@ -1,4 +1,4 @@
-"""The names of a package whose modules are imported when one of them is first used."""
+"""Modules that are imported when one of their names is first used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from leconvert.support.machine import check_linux
 
-__all__ = ["lazy_names"]
+__all__ = ["lazy_module", "lazy_names"]
 
 
 def lazy_names(
@@ -39,4 +39,22 @@ def lazy_names(
 
 def _full_name(package: str, module: str) -> str:
     """Return a module's name: the package's own are given without it, others with theirs."""
-    return module if "." in module else f"{package}.{module}"
+    return module if module.startswith("leconvert.") else f"{package}.{module}"
+
+
+class _LazyModule:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._name), name)
+        setattr(self, name, value)
+        return value
+
+
+def lazy_module(name: str) -> Any:
+    """Return what stands for a module that not every importer pays for, such as NumPy.
+
+    The classes of options are read by ``leconvert convert --help`` too, which computes nothing.
+    """
+    return _LazyModule(name)

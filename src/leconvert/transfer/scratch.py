@@ -20,12 +20,10 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -36,6 +34,7 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.storage_errors import storage_errors
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.incoming import part_in
 
 if TYPE_CHECKING:
@@ -43,46 +42,6 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _BLOCK_BYTES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class ScratchOptions:
-    """Where a host's workers keep files that they fetched.
-
-    Attributes:
-        folder: A local folder; None for one below the system's folder for temporary files.
-        limit_bytes: What may lie there at a time, of all workers of this host together; None for
-            no limit.
-    """
-
-    folder: Path | None = None
-    limit_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.limit_bytes is not None and self.limit_bytes < 1:
-            raise UsageError(f"The scratch limit must be above 0 bytes, not {self.limit_bytes}.")
-
-    def arguments(self) -> list[str]:
-        """Return them as a worker on the command line takes them."""
-        return [
-            *([f"--scratch-dir={self.folder}"] if self.folder else []),
-            *([f"--scratch-limit={self.limit_bytes}"] if self.limit_bytes else []),
-        ]
-
-    def place(self, run_id: str) -> Path:
-        """Return the folder of one run."""
-        return (self.folder or default_scratch_dir()) / run_id
-
-
-def default_scratch_dir() -> Path:
-    """Return this user's folder for fetched files, ``leconvert-scratch-<user>`` in ``TMPDIR``."""
-    import getpass  # few need it
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        user = str(os.getuid())
-    return Path(tempfile.gettempdir()) / f"leconvert-scratch-{user}"
 
 
 class ScratchSlot:

@@ -14,11 +14,12 @@ from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.api import convert
 from leconvert.remote import sparse_snapshot as sparse
+from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import read_provenance, write_provenance
-from leconvert.remote.push import PushOptions, PushReport, push
+from leconvert.remote.push import PushReport, push
 from leconvert.support.progress import NO_PROGRESS
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.transfer import scratch
+from leconvert.transfer import options
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 
@@ -110,4 +111,4 @@ def large_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers without a scratch folder fetch into the test's."""
-    monkeypatch.setattr(scratch, "default_scratch_dir", lambda: tmp_path / "default-scratch")
+    monkeypatch.setattr(options, "default_scratch_dir", lambda: tmp_path / "default-scratch")

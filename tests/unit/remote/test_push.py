@@ -19,8 +19,9 @@ from tests.unit.remote.conftest import REPO
 from leconvert import LayoutOptions, convert
 from leconvert.dataset.formats.v3 import write_repairs
 from leconvert.model.repairs import DroppedEpisode, Repairs
+from leconvert.remote.options import PushOptions
 from leconvert.remote.preflight import NOTHING, check_complete, read_repo_state
-from leconvert.remote.push import PushOptions, PushReport, push
+from leconvert.remote.push import PushReport, push
 from leconvert.support.errors import (
     HubAccessError,
     HubConflictError,

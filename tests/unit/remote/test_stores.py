@@ -361,7 +361,9 @@ def test_a_conversion_from_a_url_to_a_url(
     assert digest_of(out) == digest_of(result)
     assert not source_dir(out).exists()
     capsys.readouterr()
-    assert main(["mirror", str(out), f"{url}_v30", "--json"]) == 0
+    assert main(["push", str(out), f"{url}_v30", "--private"]) == 2
+    assert "--private is for the Hub" in capsys.readouterr().err
+    assert main(["push", str(out), f"{url}_v30", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["url"] == f"{url}_v30"
     download_tree(f"{url}_v30", tmp_path / "back")
     info = json.loads((tmp_path / "back/meta/info.json").read_bytes())
@@ -414,6 +416,4 @@ def test_a_server_that_is_asked_at_once_and_does_not_answer_is_a_store_that_fail
 
 def test_a_url_as_output_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["convert", "--root", str(tmp_path), "--output", "s3://bucket/name"]) == 2
-    assert "send it there with `leconvert push` (the Hub) or `leconvert mirror`" in (
-        capsys.readouterr().err
-    )
+    assert "send it there with `leconvert push`" in capsys.readouterr().err

@@ -28,7 +28,7 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.transfer import scratch as window
-from leconvert.transfer.scratch import ScratchOptions
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.run import OpenedRun, open_run
 
 REPO = "tester/arm"

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UsageError
-from leconvert.transfer import scratch
-from leconvert.transfer.scratch import ScratchOptions, ScratchSlot, hold_slot
+from leconvert.transfer import options
+from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.scratch import ScratchSlot, hold_slot
 from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.incoming import part_in
 
@@ -196,9 +197,9 @@ def test_the_default_folder_is_the_users_own_even_without_a_name(
     monkeypatch.undo()  # the folder that tests have instead
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
-    assert scratch.default_scratch_dir() == tmp_path / "leconvert-scratch-ada"
+    assert options.default_scratch_dir() == tmp_path / "leconvert-scratch-ada"
     monkeypatch.setattr(getpass, "getuser", nameless)
-    assert scratch.default_scratch_dir() == tmp_path / f"leconvert-scratch-{os.getuid()}"
+    assert options.default_scratch_dir() == tmp_path / f"leconvert-scratch-{os.getuid()}"
     place = ScratchOptions().place("run")
     assert place == tmp_path / f"leconvert-scratch-{os.getuid()}" / "run"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.bench.resampling.benchmark import ResampleOptions
+from leconvert.bench.resampling.options import ResampleOptions
 
 SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
 

@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -20,27 +20,6 @@ from typing import Any, BinaryIO
 from leconvert._version import __version__
 from leconvert.support.extras import missing_package
 from leconvert.support.machine import home_folder
-
-__all__ = [
-    "PACKETS_LOOKED_AT",
-    "FoundFfmpeg",
-    "cores",
-    "find_ffmpeg",
-    "host_record",
-    "link_plain_names",
-    "links_folder",
-    "package_version",
-    "require_packages",
-    "restart_environment",
-    "search_path",
-    "start_again_with_ffmpeg",
-    "usable_gpus",
-    "versions_for_torchcodec",
-    "versions_record",
-    "video_facts",
-    "wheel_libraries",
-]
-
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
 PACKETS_LOOKED_AT = 500
@@ -62,25 +41,13 @@ def require_packages(*names: str) -> None:
             raise missing_package(f"This needs {title}", extra)
 
 
-@dataclass(frozen=True, slots=True)
-class VideoFacts:
-    """How one camera was coded, as its first file says."""
+def video_facts(file: BinaryIO) -> dict[str, Any]:
+    """Read how a video is coded from its header and its first packets; nothing is decoded.
 
-    codec: str  # FFmpeg's name of the decoder, such as ``h264`` or ``av1``
-    # Frames from one keyframe to the next: the commonest distance; None with one keyframe.
-    gop: int | None
-    width: int  # columns
-    height: int  # rows
-    pixel_format: str  # FFmpeg's name, such as ``yuv420p``
-    has_b_frames: bool  # whether frames are shown in another order than they are stored
-
-    def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping."""
-        return asdict(self)
-
-
-def video_facts(file: BinaryIO) -> VideoFacts:
-    """Read how a video is coded from its header and its first packets; nothing is decoded."""
+    ``codec`` and ``pixel_format`` are FFmpeg's names, such as ``av1`` and ``yuv420p``. ``gop`` is
+    the commonest distance of keyframes in frames, None with one keyframe. ``has_b_frames`` says
+    whether frames are shown in another order than they are stored.
+    """
     from leconvert.media.pyav import open_container
 
     keyframes: list[int] = []
@@ -94,11 +61,15 @@ def video_facts(file: BinaryIO) -> VideoFacts:
             if packet.is_keyframe:
                 keyframes.append(number)
         context = stream.codec_context
-        name, pixels = str(context.codec.canonical_name), str(context.pix_fmt)
-        width, height = int(context.width), int(context.height)
-    gaps = Counter(after - before for before, after in pairwise(keyframes))
-    gop = gaps.most_common(1)[0][0] if gaps else None
-    return VideoFacts(name, gop, width, height, pixels, reordered)
+        gaps = Counter(after - before for before, after in pairwise(keyframes))
+        return {
+            "codec": str(context.codec.canonical_name),
+            "gop": gaps.most_common(1)[0][0] if gaps else None,
+            "width": int(context.width),
+            "height": int(context.height),
+            "pixel_format": str(context.pix_fmt),
+            "has_b_frames": reordered,
+        }
 
 
 def package_version(package: str) -> str | None:
@@ -157,7 +128,6 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-# ------------------------------------------------------------------------------------------------
 # Lets torchcodec find FFmpeg: the system's, or the one that PyAV's wheel carries.
 #
 # torchcodec loads FFmpeg's shared libraries by their plain names (``libavcodec.so.61``) when it

@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,6 @@ from leconvert.support.errors import StorageError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import replace_record
-
-__all__ = [
-    "PLOTS",
-    "SummaryLine",
-    "begin_document",
-    "csv_text",
-    "draw_plots",
-    "flags_of",
-    "flattened",
-    "read_results",
-    "require_matplotlib",
-    "results_below",
-    "run_name",
-    "summarize",
-    "write_document",
-    "write_table",
-]
-
 
 FORMAT = "leconvert/probe"
 VERSION = 1
@@ -153,7 +136,6 @@ def results_below(folder: Path) -> list[tuple[Path, Document]]:
     return list(read_results(folder.rglob("*.json")))
 
 
-# ------------------------------------------------------------------------------------------------
 # Many results as a few lines: repeats become medians, ranks of one node are added up.
 #
 # What goes wrong in ways that a figure alone does not show is flagged:
@@ -187,6 +169,11 @@ _OTHER_OPTIONS: Mapping[str, object] = {
     "video_fetch_workers": None,
     "device": "cpu",
 }
+# Figures of a line that are medians of all results.
+_MEDIANS = (
+    "first_batch_latency_s", "p50_batch_wait_ms", "p99_batch_wait_ms", "p50_sample_latency_ms",
+    "p95_sample_latency_ms", "p99_sample_latency_ms", "shuffle_randomness_frac",
+)  # fmt: skip
 _LOW_HIT_RATE = 0.5
 _SLOW_TIMES_THE_MEAN = 4.0
 _IDLE_SHARE = 0.5
@@ -248,7 +235,7 @@ def summarize(documents: Iterable[Document]) -> list[SummaryLine]:
     for document in documents:
         if document["kind"] == "run":
             groups.setdefault(_set_up(document), []).append(document)
-    return [_line(set_up, group) for set_up, group in sorted(groups.items(), key=_by_set_up)]
+    return [_line(set_up, group) for set_up, group in sorted(groups.items(), key=itemgetter(0))]
 
 
 def flags_of(document: Document) -> tuple[str, ...]:
@@ -288,10 +275,6 @@ def _set_up(document: Document) -> SetUp:
     )
 
 
-def _by_set_up(item: tuple[SetUp, object]) -> SetUp:
-    return item[0]
-
-
 def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
     by_rank: dict[tuple[int, int], list[Document]] = {}
     for document in group:
@@ -304,6 +287,7 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
     if frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0) and _cameras(group):
         flags["below target"] = None
     wrong = [document["wrong_frames"] for document in group if document.get("check")]
+    medians: dict[str, Any] = {name: _median(group, name) for name in _MEDIANS}
     return SummaryLine(
         **asdict(set_up),
         ranks=len(by_rank),
@@ -311,13 +295,7 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
         samples_per_s=_sum_of_ranks(by_rank, "samples_per_s") or 0.0,
         frames_per_s_node=frames,
         peak_pss_gb=_sum_of_ranks(by_rank, "peak_pss_gb"),
-        first_batch_latency_s=_median(group, "first_batch_latency_s"),
-        p50_batch_wait_ms=_median(group, "p50_batch_wait_ms"),
-        p99_batch_wait_ms=_median(group, "p99_batch_wait_ms"),
-        p50_sample_latency_ms=_median(group, "p50_sample_latency_ms"),
-        p95_sample_latency_ms=_median(group, "p95_sample_latency_ms"),
-        p99_sample_latency_ms=_median(group, "p99_sample_latency_ms"),
-        shuffle_randomness_frac=_median(group, "shuffle_randomness_frac"),
+        **medians,
         hit_rate=_median([d.get("video_decoder_cache") or {} for d in group], "hit_rate"),
         pct_of_limit=_sum_of_ranks(by_rank, "pct_of_limit"),
         wrong_frames=max(wrong, default=None),
@@ -340,13 +318,6 @@ def _sum_of_ranks(by_rank: Mapping[Any, Sequence[Document]], key: str) -> float 
     return None if None in medians else sum(median for median in medians if median is not None)
 
 
-# ------------------------------------------------------------------------------------------------
-# Four pictures of a summary: throughput, latency, randomness, and the distance to the limit.
-
-
-PLOTS = ("throughput", "latency", "randomness", "limit")
-"""The pictures' names, each ``STEM-NAME.png``."""
-
 _BAR_INCHES = 0.28
 _WIDTH_INCHES = 9.0
 _EMPTY = "nothing was measured"
@@ -359,7 +330,7 @@ def require_matplotlib() -> None:
 
 
 def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:
-    """Draw all pictures."""
+    """Draw throughput, latency, randomness and distance to the limit, ``STEM-NAME.png`` each."""
     require_matplotlib()
     figures = {
         "throughput": _bars(
@@ -393,13 +364,15 @@ def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[P
             marks={"limit": 100.0},
         ),
     }
-    paths = []
+    return _saved(figures, out_dir, stem)
+
+
+def _saved(figures: Mapping[str, Any], out_dir: Path, stem: str) -> list[Path]:
+    paths = [out_dir / f"{stem}-{name}.png" for name in figures]
     with storage_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-        for name in PLOTS:
-            path = out_dir / f"{stem}-{name}.png"
-            figures[name].savefig(path, dpi=120)
-            paths.append(path)
+        for path, figure in zip(paths, figures.values(), strict=True):
+            figure.savefig(path, dpi=120)
     return paths
 
 
@@ -434,4 +407,152 @@ def _bars(
     axes.set_xlabel(title)
     if len(series) > 1:
         axes.legend(fontsize=8)
+    return figure
+
+
+Rows = list[list[str]]
+# By key, what a column is called and how it is written.
+_WAY = {key: (key, "") for key in ("way", "dtype", "device")} | {"batch_size": ("batch", "")}
+_RATIOS = {
+    "with_packing": ("with packing", ".2f"), "without_copies": ("without copies", ".2f"),
+    "kernel": ("kernel alone", ".2f"), "cpu_time": ("CPU time", ".2f"),
+}  # fmt: skip
+_LOADERS = {
+    "path": ("path", ""), "device": ("device", ""), "num_workers": ("workers", ""),
+    "batch_size": ("batch", ""), "trajectories_per_s": ("trajectories/s", ".0f"),
+    "first_batch_s": ("first batch s", ".3f"),
+}  # fmt: skip
+_TRAINING = {
+    "path": ("path", ""), "num_workers": ("workers", ""), "device": ("device", ""),
+    "batch_size": ("batch", ""), "steps_per_s": ("steps/s", ".1f"), "data_s": ("data s", ".3f"),
+    "model_s": ("model s", ".3f"), "total_s": ("total s", ".3f"), "data_pct": ("data %", ".1f"),
+    "speedup": ("times as fast", ".2f"), "gpu_use_pct": ("GPU %", ".0f"),
+    "first_epoch_loss": ("loss first", ".4f"), "last_epoch_loss": ("loss last", ".4f"),
+}  # fmt: skip
+
+
+def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
+    """Return the tables of a result that have rows: title, what they show, rows with the head."""
+    rows = [
+        row | {f"{name} ms": ms for name, ms in row["stages_ms"].items()}
+        for row in document["results"]
+    ]
+    stages = [key for key in rows[0] if key.endswith(" ms") and any(row[key] for row in rows)]
+    results = _WAY | {
+        "trajectories_per_s": ("trajectories/s", ".0f"),
+        "ms_per_batch": ("ms/batch", ".3f"),
+        "p95_batch_ms": ("p95 ms", ".3f"),
+        **{key: (key, ".3f") for key in stages},
+        "max_abs_error": ("max error", ".1e"),
+        "gpu_use_pct": ("GPU %", ".0f"),
+    }
+    tables = (
+        (
+            "Pipelines, side by side",
+            "Medians over repeats. batched copies the trajectories of a batch together first, "
+            "table takes them from a table that was packed once. The error is against numpy.interp "
+            "in float64.",
+            _written(rows, results),
+        ),
+        (
+            "Times as fast as the baseline",
+            "with packing compares everything that is timed on both sides, kernel alone the "
+            "resampling without packing, copies and collation.",
+            _written(document["speedups"], _WAY | _RATIOS),
+        ),
+        (
+            "Loaders",
+            "In baseline and batched, workers of the processor resample; table has the set on the "
+            "device and resamples there.",
+            _written(document["loaders"] or (), _LOADERS),
+        ),
+        (
+            "Training a small diffusion policy",
+            "Times as fast is the total time against the first path with as many workers.",
+            _written(document["end_to_end"] or (), _TRAINING),
+        ),
+    )
+    return [table for table in tables if table[2][1:]]
+
+
+def csv_rows(document: Document) -> list[dict[str, Any]]:
+    """Return the results as flat rows, each with its ratios where there are any."""
+    compared = {tuple(row[key] for key in _WAY): row for row in document["speedups"]}
+    return [
+        {key: value for key, value in row.items() if key != "raw"}
+        | {
+            f"speedup_{name}": compared.get(tuple(row[key] for key in _WAY), {}).get(name)
+            for name in _RATIOS
+        }
+        for row in document["results"]
+    ]
+
+
+def _written(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> Rows:
+    return [
+        [title for title, _ in columns.values()],
+        *(
+            [
+                "-" if row[key] is None else format(row[key], how)
+                for key, (_, how) in columns.items()
+            ]
+            for row in rows
+        ),
+    ]
+
+
+_SIZE_INCHES = (7.5, 4.5)
+
+
+def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
+    """Draw all plots into a folder and return their paths."""
+    require_matplotlib()
+    results, compared = document["results"], document["speedups"]
+    figures = {
+        "throughput": _lines(results, {"": "trajectories_per_s"}, "trajectories/s"),
+        "latency": _lines(results, {"p50": "p50_batch_ms", "p95": "p95_batch_ms"}, "ms a batch"),
+        "speedup": _lines(
+            compared,
+            {"with packing": "with_packing", "kernel": "kernel"},
+            "times as fast as the baseline",
+            is_ratio=True,
+        ),
+    }
+    return _saved(figures, out_dir, stem)
+
+
+def _lines(
+    rows: Sequence[Mapping[str, Any]],
+    keys: Mapping[str, str],
+    title: str,
+    *,
+    is_ratio: bool = False,
+) -> Any:
+    """Return a figure with a line a pipeline and key over the batch size."""
+    from matplotlib.figure import Figure
+
+    series: dict[str, dict[int, float]] = {}
+    for row in rows:
+        for suffix, key in keys.items():
+            label = f"{row['way']} {row['dtype']} {row['device']} {suffix}".strip()
+            series.setdefault(label, {})[row["batch_size"]] = row[key]
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.subplots()
+    for label, values in series.items():
+        axes.plot(list(values), list(values.values()), marker="o", label=label)
+    if series:
+        sizes = sorted({size for values in series.values() for size in values})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.legend(fontsize=8)
+        if is_ratio:
+            axes.axhline(1, color="black", linewidth=1, linestyle="--")
+            axes.set_ylim(bottom=0)
+        else:
+            axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "nothing to compare", transform=axes.transAxes, ha="center")
+    axes.set_xlabel("trajectories in a batch")
+    axes.set_ylabel(title)
+    axes.grid(visible=True, alpha=0.3)
     return figure

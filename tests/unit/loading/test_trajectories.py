@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.unit.bench.resampling.trajectories import methods_of, trajectory
+from tests.unit.loading.trajectories import methods_of, trajectory
 
-from leconvert.bench.resampling.kernel import PackMemory, even_targets, pack, resample_packed
-from leconvert.bench.resampling.pipelines import collate, grid, resample_one
-from leconvert.bench.resampling.trajectories import check_alike, choose_methods
+from leconvert.bench.resampling.pipelines import collate, resample_one
+from leconvert.loading.resampling import PackMemory, even_targets, pack, resample_packed
+from leconvert.loading.trajectories import check_alike, choose_methods
 from leconvert.support.errors import SourceError, UsageError
 
 FLOAT, INTEGER = np.dtype(np.float32), np.dtype(np.int64)
@@ -86,8 +86,8 @@ def test_packing_shares_memory_and_choices_copy_nothing() -> None:
 
 
 def test_the_last_sample_is_a_target_though_rounding_puts_it_short() -> None:
-    assert len(grid(0.1 * 3 - 1e-12, 10)) == 4
-    assert len(grid(0.29, 10)) == 3
+    assert len(trajectory([5.0, 5.0 + 0.1 * 3 - 1e-12]).targets(10)) == 4
+    assert len(trajectory([5.0, 5.29]).targets(10)) == 3
 
 
 def test_clocks_are_followed_wherever_they_go() -> None:
@@ -107,13 +107,17 @@ def test_clocks_are_followed_wherever_they_go() -> None:
         methods = methods_of(one)
 
         got = resample_packed(two := pack([one, one]), methods, even_targets(two, 50))
-        wanted = resample_one(one, grid(one.duration_s, 50), methods, "columns")
+        targets = one.targets(50)
+        wanted = resample_one(one, targets, methods)
 
+        for column in range(3):
+            exact = np.interp(targets, times - times[0], x[:, column])
+            assert np.abs(got.values["x"][1, :, column].numpy() - exact).max() < 1e-5, name
         assert np.abs(got.values["x"][1].numpy() - wanted["x"]).max() < 1e-5, name
         assert np.array_equal(got.values["n"][0].numpy(), wanted["n"]), name
 
 
-def test_both_baselines_agree_and_are_collated() -> None:
+def test_the_baseline_is_collated_and_agrees() -> None:
     generator = np.random.default_rng(0)
     batch = [
         trajectory(
@@ -126,20 +130,15 @@ def test_both_baselines_agree_and_are_collated() -> None:
     ]
     methods = methods_of(batch[0], **{"x[6]": "previous", "q": "slerp"})
 
-    by_columns, by_rows = (
-        collate([resample_one(one, grid(one.duration_s, 50), methods, how) for one in batch])
-        for how in ("columns", "rows")
-    )  # type: ignore[arg-type]
+    by_rows = collate([resample_one(one, one.targets(50), methods) for one in batch])
 
     assert by_rows.lengths.tolist() == [7, 26, 1]
     assert by_rows.mask.sum() == 34
     assert not by_rows.columns["x"][0, 7:].any()
-    for key, values in by_columns.columns.items():
-        assert np.allclose(values, by_rows.columns[key], atol=1e-6), key
     batched = resample_packed(packed := pack(batch), methods, even_targets(packed, 50))
     assert torch.equal(batched.mask, torch.from_numpy(by_rows.mask))
     for key, tensor in batched.values.items():
-        assert np.allclose(tensor.numpy(), by_columns.columns[key], atol=1e-6), key
+        assert np.allclose(tensor.numpy(), by_rows.columns[key], atol=1e-6), key
 
 
 @pytest.mark.parametrize("kind", ["uint16", "uint32", ">i4", ">u2", ">f8"])

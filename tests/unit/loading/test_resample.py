@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.unit.bench.resampling.trajectories import padded, trajectory
+from tests.unit.loading.trajectories import padded, trajectory
 
-from leconvert.bench.resampling import resample
+from leconvert.loading import resample
 from leconvert.support.errors import UsageError
 
 TIMES = torch.tensor([[0.0, 0.1, 0.2, 0.3]], dtype=torch.float64)
@@ -164,7 +164,7 @@ def test_the_function_is_found_without_importing_torch_first() -> None:
     import sys
 
     program = (
-        "import sys, leconvert.bench.resampling as p; assert 'torch' not in sys.modules; "
+        "import sys, leconvert.loading as p; assert 'torch' not in sys.modules; "
         "assert 'resample' in dir(p)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -12,19 +12,18 @@ import pytest
 from tests.unit.bench.probe.schema_checker import violations
 
 from leconvert.api import convert
-from leconvert.bench.resampling.benchmark import ResampleOptions
-from leconvert.bench.resampling.kernel import pack
-from leconvert.bench.resampling.trajectories import (
+from leconvert.bench.resampling.benchmark import SyntheticSet, set_record
+from leconvert.bench.resampling.options import ResampleOptions
+from leconvert.cli.main import main
+from leconvert.loading.resampling import pack
+from leconvert.loading.trajectories import (
     DatasetSet,
     Hdf5Set,
-    SyntheticSet,
     Trajectory,
     exact_times,
     methods_for,
     preload,
-    set_record,
 )
-from leconvert.cli.main import main
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.testing import DatasetSpec, make_dataset
 

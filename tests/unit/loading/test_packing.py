@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leconvert.bench.resampling.kernel import Packed, PackMemory, pack
-from leconvert.bench.resampling.trajectories import SyntheticSet, Trajectory
+from leconvert.bench.resampling.benchmark import SyntheticSet
+from leconvert.loading.resampling import Packed, PackMemory, pack
+from leconvert.loading.trajectories import Trajectory
 
 
 def trajectories() -> list[Trajectory]:

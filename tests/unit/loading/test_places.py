@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.unit.bench.resampling.trajectories import trajectory
+from tests.unit.loading.trajectories import trajectory
 
-from leconvert.bench.resampling import kernel
-from leconvert.bench.resampling.kernel import Packed, even_targets, find_places, pack
-from leconvert.bench.resampling.trajectories import FloatArray
+from leconvert.loading import resampling as kernel
+from leconvert.loading.resampling import Packed, even_targets, find_places, pack
+from leconvert.loading.trajectories import FloatArray
 
 HZ = 50.0
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leconvert.bench.resampling.trajectories import Methods, Trajectory, choose_methods
+from leconvert.loading.trajectories import Methods, Trajectory, choose_methods
 
 
 def trajectory(

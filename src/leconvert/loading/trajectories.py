@@ -21,7 +21,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,37 +29,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.loading import DatasetMeta, RowReader, files_at, load_meta
+from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.loading.rows import RowReader
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
-
-__all__ = [
-    "GRID_TOLERANCE",
-    "HDF5_ENDINGS",
-    "Array",
-    "DatasetSet",
-    "FloatArray",
-    "Hdf5Set",
-    "Method",
-    "Methods",
-    "Segment",
-    "SyntheticSet",
-    "Trajectory",
-    "TrajectorySource",
-    "check_alike",
-    "choose_methods",
-    "exact_times",
-    "methods_for",
-    "preload",
-    "quaternions",
-    "set_record",
-]
+from leconvert.transfer.files import files_at
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 
-GRID_TOLERANCE = 1e-6
-"""Share of a step by which the last sample may be too early for a target that it still gives."""
+# Share of a step by which the last sample may be too early for a target that it still gives.
+_GRID_TOLERANCE = 1e-6
 
 # torch computes with no other unsigned type than uint8; these hold the same numbers.
 _WIDER = {"u2": "i4", "u4": "i8"}
@@ -110,6 +90,10 @@ class Trajectory:
         """Seconds from the first sample to the last."""
         return float(self.times[-1] - self.times[0])
 
+    def targets(self, hz: float) -> FloatArray:
+        """Return every 1/hz from the first sample to the last, in seconds after the first."""
+        return np.arange(int(even_counts(np.array(self.duration_s), hz))) / hz
+
     def widths(self) -> dict[str, int]:
         """Return how many numbers a sample of each feature has."""
         return {key: prod(values.shape[1:]) for key, values in self.columns.items()}
@@ -141,6 +125,11 @@ class Trajectory:
         return SourceError(f"{self.name} {what}.", path=self.name, next_step=next_step)
 
 
+def even_counts(durations_s: FloatArray, hz: float) -> npt.NDArray[np.int64]:
+    """Return how many targets, one every 1/hz, trajectories of these durations have."""
+    return (durations_s * hz + _GRID_TOLERANCE).astype(np.int64) + 1
+
+
 def check_alike(trajectories: Sequence[Trajectory]) -> None:
     """Check that trajectories can share a batch."""
     if not trajectories:
@@ -161,10 +150,6 @@ def check_alike(trajectories: Sequence[Trajectory]) -> None:
                 path=other.name,
                 next_step="Choose columns that all trajectories have, with one type and shape.",
             )
-
-
-# ------------------------------------------------------------------------------------------------
-# Which column is resampled by which method.
 
 
 Method = Literal["linear", "previous", "nearest", "slerp"]
@@ -273,12 +258,10 @@ def _segments(key: str, of_columns: Sequence[Method], begins: set[int]) -> tuple
     return tuple(segments)
 
 
-# ------------------------------------------------------------------------------------------------
-# Sets of trajectories.
-
-
 class TrajectorySource(ABC):
     """A set of trajectories that are alike; can be sent to another process."""
+
+    in_memory = False
 
     @property
     def names(self) -> Mapping[str, Sequence[str]]:
@@ -299,6 +282,8 @@ class TrajectorySource(ABC):
 
 
 class _Preloaded(TrajectorySource):
+    in_memory = True
+
     def __init__(self, source: TrajectorySource) -> None:
         self._trajectories = [source.load(index) for index in range(len(source))]
         self._source = source
@@ -343,41 +328,7 @@ def methods_for(source: TrajectorySource, given: Mapping[str, Method]) -> Method
     return methods
 
 
-def set_record(source: TrajectorySource, methods: Methods) -> dict[str, Any]:
-    """Return what a set is like: lengths, rates, columns and their methods."""
-    trajectories = [source.load(index) for index in range(len(source))]
-    lengths = [len(one) for one in trajectories]
-    timed = [one for one in trajectories if one.duration_s > 0]
-    return {
-        **source.as_record(),
-        "trajectories": len(source),
-        "samples": sum(lengths),
-        "length": _spread(lengths),
-        "duration_s": _spread([one.duration_s for one in trajectories]),
-        "rate_hz": _spread([(len(one) - 1) / one.duration_s for one in timed]),
-        "columns": {
-            key: {
-                "dtype": str(values.dtype),
-                "shape": list(values.shape[1:]),
-                "methods": [list(segment) for segment in methods[key]],
-            }
-            for key, values in trajectories[0].columns.items()
-        },
-    }
-
-
-def _spread(numbers: Sequence[float]) -> dict[str, float] | None:
-    if not numbers:
-        return None
-    least, median, most = np.percentile(numbers, (0, 50, 100)).tolist()
-    return {"min": least, "median": median, "max": most}
-
-
-# ------------------------------------------------------------------------------------------------
-# Demonstrations as robomimic stores them, in one HDF5 file. h5py, of the extra ``resample``, is
-# imported when a file is touched.
-
-
+# What is taken for a file of robomimic; only reading it needs h5py, of the extra ``resample``.
 HDF5_ENDINGS = (".hdf5", ".h5")
 _NUMBERS_NDIM = 2  # samples and columns; pictures have more
 
@@ -499,10 +450,6 @@ def _check_known(path: str, columns: Sequence[str] | None, known: Sequence[str])
             )
 
 
-# ------------------------------------------------------------------------------------------------
-# The episodes of a dataset as trajectories.
-
-
 _BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _NUMBERS = ("float", "int", "uint", "bool")
 
@@ -593,54 +540,3 @@ def _chosen(meta: DatasetMeta, columns: Sequence[str] | None) -> list[str]:
             raise UsageError(f"{meta.root} has no {what}.", path=meta.root)
     _check_known(meta.root, columns, numeric)
     return numeric if columns is None else list(columns)
-
-
-# ------------------------------------------------------------------------------------------------
-# A set of trajectories as many robots would record it, each at its own rate.
-
-
-_WAVES = 3
-_FREQUENCIES_HZ = (0.1, 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class SyntheticSet(TrajectorySource):
-    """Smooth motions, sampled at rates and over times that are drawn for each trajectory.
-
-    A rate is kept as it was drawn: samples are exactly 1/rate apart, whatever fraction of a sample
-    the duration then cuts off. Equal numbers and seeds give equal trajectories, in whatever order
-    and process they are made.
-    """
-
-    count: int = 512
-    seed: int = 0
-    rates_hz: tuple[float, float] = (30.0, 333.0)  # lowest and highest; drawn uniformly
-    durations_s: tuple[float, float] = (1.0, 4.0)
-    action_dim: int = 7  # columns, float32
-    state_dim: int = 14
-
-    def __len__(self) -> int:
-        return self.count
-
-    def load(self, index: int) -> Trajectory:
-        """Make a trajectory."""
-        random = np.random.default_rng([self.seed, index])
-        rate = random.uniform(*self.rates_hz)
-        duration = random.uniform(*self.durations_s)
-        times = np.arange(int(duration * rate) + 1) / rate
-        width = self.action_dim + self.state_dim
-        motion = np.zeros((len(times), width))
-        for _ in range(_WAVES):
-            frequency = random.uniform(*_FREQUENCIES_HZ, width)
-            phase = random.uniform(0, 2 * np.pi, width)
-            motion += np.sin(2 * np.pi * frequency * times[:, None] + phase)
-        action, state = np.split(motion.astype(np.float32), [self.action_dim], axis=1)
-        columns = {
-            "action": np.ascontiguousarray(action),
-            "observation.state": np.ascontiguousarray(state),
-        }
-        return Trajectory(f"synthetic trajectory {index}", times, columns)
-
-    def as_record(self) -> dict[str, Any]:
-        """Return what results say of the set."""
-        return {"source": "synthetic", "place": None, "synthetic": asdict(self)}

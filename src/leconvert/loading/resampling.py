@@ -1,77 +1,342 @@
-"""The batched resampler: places, then the rows beside each target are fetched and mixed."""
+"""Trajectories of unequal length and rate are brought to one rate, a whole batch at once.
+
+`resample` takes a padded batch of tensors; `ResampledDataset` reads a set and gives such batches to
+torch's ``DataLoader``. Both pack the batch, find the samples beside each target, and mix them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import Dataset
 
-from leconvert.bench.resampling.trajectories import (
-    GRID_TOLERANCE,
+from leconvert.loading.trajectories import (
+    HDF5_ENDINGS,
+    DatasetSet,
     FloatArray,
+    Hdf5Set,
+    Method,
     Methods,
     Segment,
     Trajectory,
+    TrajectorySource,
+    choose_methods,
+    even_counts,
+    methods_for,
+    preload,
+    quaternions,
 )
-
-__all__ = [
-    "PackMemory",
-    "Packed",
-    "Resampled",
-    "Targets",
-    "even_targets",
-    "find_places",
-    "pack",
-    "resample_packed",
-]
+from leconvert.support.errors import SourceError, UsageError
 
 
-# ------------------------------------------------------------------------------------------------
-# Spherical interpolation of quaternions, for a whole batch at once.
+class Resampled(NamedTuple):
+    """Trajectories at their targets, as a padded batch.
 
-
-# Below this sine of the angle the arc is a straight line within float32.
-_NEARLY_PARALLEL = 1e-6
-
-
-def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Return unit quaternions on the shorter arc between two.
-
-    The order of the four parts does not matter. A quaternion and its negative are one rotation:
-    where the two lie on different sides the second is negated, so the result has the sign of the
-    first. Formula: K. Shoemake, *Animating rotation with quaternion curves*, SIGGRAPH 1985. The
-    angle is ``2 atan2(|a - b|, |a + b|)`` (W. Kahan), as ``acos`` loses half of the digits where
-    the two are close.
+    Attributes:
+        times: Seconds after each trajectory's first sample, float64, of shape (B, M); only what
+            ``mask`` marks counts. Not to be written to: trajectories may share one row.
+        values: By feature, of shape (B, M, ...); zero where there is no target.
+        lengths: Targets of each trajectory, int64, of shape (B,).
+        mask: Whether there is a target, of shape (B, M).
     """
-    one, other = _unit(first), _unit(second)
-    other = torch.where((one * other).sum(1, keepdim=True) < 0, -other, other)
-    angle = 2 * torch.atan2((one - other).norm(dim=1), (one + other).norm(dim=1))
-    sine = angle.sin()
-    is_small = sine < _NEARLY_PARALLEL
-    sine = torch.where(is_small, torch.ones_like(sine), sine)
-    before = torch.where(is_small, 1 - weight, ((1 - weight) * angle).sin() / sine)
-    after = torch.where(is_small, weight, (weight * angle).sin() / sine)
-    mixed: Tensor = before.unsqueeze(1) * one + after.unsqueeze(1) * other
-    return mixed.div_(mixed.norm(dim=1, keepdim=True))
+
+    times: Tensor
+    values: dict[str, Tensor]
+    lengths: Tensor
+    mask: Tensor
 
 
-def _unit(quaternions: Tensor) -> Tensor:
-    """Return quaternions of length 1; by their largest part first, whose square may not fit."""
-    scaled = quaternions / quaternions.abs().amax(1, keepdim=True)
-    unit: Tensor = scaled / scaled.norm(dim=1, keepdim=True)
-    return unit
+_FLOATS = (torch.float32, torch.bfloat16, torch.float64)
+_EXACT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-# ------------------------------------------------------------------------------------------------
-# Trajectories of unequal length as one batch of tensors, without padding.
+def resample(
+    times: Tensor,
+    values: Mapping[str, Tensor],
+    lengths: Tensor | Sequence[int] | None = None,
+    *,
+    hz: float | None = None,
+    targets: Tensor | None = None,
+    target_lengths: Tensor | Sequence[int] | None = None,
+    methods: Mapping[str, Method] | None = None,
+    outside: Literal["error", "clamp"] = "error",
+    dtype: torch.dtype | None = None,
+) -> Resampled:
+    """Resample a padded batch of trajectories of unequal length and rate, on its device.
+
+    Either ``hz`` gives targets, every 1/hz from each trajectory's first sample as far as its last,
+    or ``targets`` does. Times are rebased per trajectory in float64, so Unix times lose nothing.
+
+    Args:
+        times: Seconds, ascending, float64 (or integers); of shape (B, T). What lies beyond a
+            trajectory's length is not looked at. float32 is refused, as a Unix time in it is good
+            to two minutes.
+        values: By feature, of shape (B, T, ...): float32, bfloat16, float64, integers or booleans.
+        lengths: Samples of each trajectory, of shape (B,); None if all have T.
+        hz: Targets a second.
+        targets: Or the targets' times, of shape (B, M), from the same origin as ``times``, in any
+            order.
+        target_lengths: How many of them count, of shape (B,); None if all do.
+        methods: By ``feature``, ``feature[column]`` or ``feature[start:stop]``: ``linear``,
+            ``previous``, ``nearest`` or ``slerp``. By default floats are linear, integers and
+            booleans previous.
+        outside: What happens to a target before the first sample or after the last. ``error``, the
+            default, since such a target mostly means that two clocks were mixed up, and a value
+            held for an hour looks like any other; ``clamp`` takes the sample at that end, as
+            `numpy.interp` does.
+        dtype: Type of the floats in the result: float32, bfloat16 or float64; None keeps each
+            feature's own. Mixing is done in float32 at least and rounded once.
+
+    Returns:
+        The padded batch, on the device of ``times``; gradients do not pass through it.
+
+    Raises:
+        UsageError: Shapes, types or lengths do not fit, a trajectory has no samples, times are NaN
+            or not in order, values are not finite, a quaternion is zero, a target is outside.
+    """
+    _check_types(times, values, dtype)
+    batch, room = times.shape
+    counts = _counts(lengths, batch, room, "lengths", least=1)
+    ends = torch.from_numpy(counts).to(times.device).unsqueeze(1)
+    is_sample = torch.arange(room, device=times.device) < ends
+    seconds = times.detach().double()
+    _refuse(~seconds.isfinite() & is_sample, "has a time that is not finite")
+    back = seconds.diff(dim=1, prepend=seconds[:, :1]) < 0
+    _refuse(back & is_sample, "is not in the order of time")
+    starts = seconds[:, :1]
+    rebased = seconds - starts
+    packed = Packed(
+        rebased.reshape(-1).contiguous(),
+        {key: _rows(key, table, is_sample, dtype) for key, table in values.items()},
+        {key: tuple(table.shape[2:]) for key, table in values.items()},
+        np.arange(batch, dtype=np.int64) * room,
+        counts,
+        rebased.gather(1, ends - 1).squeeze(1).cpu().numpy(),
+    )
+    chosen = choose_methods(
+        {key: (_numpy_type(values[key].dtype), rows.shape[1]) for key, rows in packed.rows.items()},
+        methods,
+    )
+    for key, start, stop in quaternions(chosen):
+        zero = (packed.rows[key][:, start:stop] == 0).all(1).view(batch, room)
+        _refuse(zero & is_sample, f"has the quaternion 0 in {key}[{start}:{stop}]")
+    if (hz is None) == (targets is None):
+        raise UsageError("Give either hz or targets.")
+    if hz is not None:
+        if not 0 < hz < float("inf"):
+            raise UsageError(f"hz must be a number above 0, not {hz}.")
+        return resample_packed(packed, chosen, even_targets(packed, hz))
+    assert targets is not None
+    fits = targets.dim() == 2 and len(targets) == batch and targets.numel()
+    if not fits or targets.dtype != torch.float64:
+        raise UsageError(
+            f"targets are of type {targets.dtype} and shape {tuple(targets.shape)}, not float64 of "
+            f"shape ({batch}, M)."
+        )
+    counted = _counts(target_lengths, batch, targets.shape[1], "target_lengths", least=0)
+    aims = Targets(targets.detach().to(times.device) - starts, counted, is_even=False)
+    _check_targets(packed, aims, outside)
+    return resample_packed(packed, chosen, aims)
+
+
+def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
+    if times.dim() != 2 or not times.numel():
+        raise UsageError(f"times have shape {tuple(times.shape)}, not (B, T) with samples.")
+    if times.dtype not in {torch.float64, torch.int64, torch.int32}:
+        raise UsageError(
+            f"times are of type {times.dtype}; seconds need float64.",
+            next_step="Read them as float64, or subtract each trajectory's first time before.",
+        )
+    if dtype is not None and dtype not in _FLOATS:
+        raise UsageError(f"The result can be float32, bfloat16 or float64, not {dtype}.")
+    if not values:
+        raise UsageError("There are no values to resample.")
+    for key, table in values.items():
+        if table.dtype not in _FLOATS + _EXACT:
+            raise UsageError(
+                f"{key} is of type {table.dtype}, which cannot be resampled.",
+                next_step="Give float32, bfloat16, float64, integers or booleans.",
+            )
+        if table.shape[:2] != times.shape:
+            raise UsageError(
+                f"{key} has shape {tuple(table.shape)}; it must begin with that of times, "
+                f"{tuple(times.shape)}."
+            )
+        if table.device != times.device:
+            raise UsageError(f"{key} is on {table.device}, times on {times.device}.")
+
+
+def _counts(
+    given: Tensor | Sequence[int] | None, batch: int, room: int, name: str, *, least: int
+) -> npt.NDArray[np.int64]:
+    if given is None:
+        return np.full(batch, room, np.int64)
+    counts = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+    if counts.shape != (batch,) or counts.dtype.kind not in "iu":
+        raise UsageError(f"{name} must be {batch} whole numbers, one a trajectory.")
+    for row, count in enumerate(counts.tolist()):
+        if not least <= count <= room:
+            what = "has no samples" if count == 0 else f"cannot have {count} of {room}"
+            raise UsageError(f"Trajectory {row} {what} ({name}).")
+    return counts.astype(np.int64)
+
+
+def _refuse(wrong: Tensor, what: str) -> None:
+    """Raise if a sample of the padded batch is wrong."""
+    if bool(wrong.any()):
+        row, sample = wrong.nonzero()[0].tolist()
+        raise UsageError(
+            f"Trajectory {row} {what} at sample {sample}.",
+            next_step="Repair its samples, or leave them out.",
+        )
+
+
+def _rows(key: str, table: Tensor, is_sample: Tensor, dtype: torch.dtype | None) -> Tensor:
+    rows = table.reshape(is_sample.numel(), -1).contiguous()
+    if table.is_floating_point():
+        # As what is mixed: a float64 can be too large for the type that was asked for.
+        rows = rows if dtype is None else rows.to(dtype)
+        odd = ~rows.isfinite().all(1).view(is_sample.shape)
+        converted = "" if dtype is None else f" as {dtype}"
+        _refuse(odd & is_sample, f"has a value in {key} that is not finite{converted}")
+    return rows
+
+
+def _check_targets(packed: Packed, targets: Targets, outside: str) -> None:
+    if outside not in {"error", "clamp"}:
+        raise UsageError(f"outside is error or clamp, not {outside}.")
+    ends = targets.spread(packed.durations_s)
+    times = targets.times
+    is_inside = (times >= 0) & (times <= ends)
+    odd = (~times.isfinite() if outside == "clamp" else ~is_inside).nonzero()
+    if len(odd):
+        at = int(odd[0])
+        raise UsageError(
+            f"Trajectory {int(targets.row[at])} has a target {float(times[at])} s after its first "
+            f"sample, outside of its {float(ends[at])} s.",
+            next_step="Leave such targets out, or pass outside='clamp' to hold the value at the "
+            "end.",
+        )
+
+
+def _numpy_type(dtype: torch.dtype) -> np.dtype[np.generic]:
+    """Return NumPy's type, or for bfloat16, which it lacks, another float."""
+    if dtype == torch.bfloat16:
+        return np.dtype(np.float32)
+    found: np.dtype[np.generic] = torch.empty(0, dtype=dtype).numpy().dtype
+    return found
+
+
+# Under this key a batch says how many targets each trajectory has.
+LENGTHS = "_lengths"
+
+Batch = dict[str, Tensor]
+
+
+class ResampledBatches(Dataset[Batch]):
+    """A set of trajectories brought to one rate, a batch at once.
+
+    Attributes:
+        source: The set.
+        methods: The method of every column.
+        hz: Targets a second.
+    """
+
+    def __init__(self, source: TrajectorySource, methods: Methods, hz: float) -> None:
+        self.source, self.methods, self.hz = source, methods, hz
+        self._memory = PackMemory()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Batch:
+        """Return one trajectory, resampled."""
+        batch = self.__getitems__([range(len(self))[index]])
+        return {key: values[0] for key, values in batch.items() if key != LENGTHS}
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return a padded batch."""
+        return self.as_batch(pack(self.load(indices), self._memory))
+
+    def load(self, indices: Sequence[int]) -> list[Trajectory]:
+        """Read trajectories of the set."""
+        return [self.source.load(index) for index in indices]
+
+    def at_once(self, packed: Packed) -> Resampled:
+        """Resample a batch on its device."""
+        return resample_packed(packed, self.methods, even_targets(packed, self.hz))
+
+    def as_batch(self, packed: Packed) -> Batch:
+        """Resample a batch on its device, with its `LENGTHS`."""
+        resampled = self.at_once(packed)
+        return resampled.values | {LENGTHS: resampled.lengths}
+
+    @staticmethod
+    def collate(batch: Any) -> Batch:
+        """Return the batch that `__getitems__` made: what ``DataLoader`` is to collate with."""
+        made: Batch = batch
+        return made
+
+
+class ResampledDataset(ResampledBatches):
+    """Trajectories brought to one rate: a map-style dataset for torch's ``DataLoader``.
+
+    All trajectories of a batch are resampled at once, so ``DataLoader`` has nothing left to
+    collate: give it ``collate_fn=ResampledDataset.collate``. A batch holds every feature, of shape
+    (B, M, ...), zero where there is no target, and under ``"_lengths"`` the targets of each
+    trajectory, of shape (B,). One item is one trajectory, of shape (M, ...), without the lengths.
+
+    Args:
+        place: A v3.0 dataset (a folder, a URL), or a file of robomimic that ends in ``.hdf5`` or
+            ``.h5``.
+        hz: Targets a second.
+        columns: The features; None for all numeric ones.
+        methods: As for `resample`.
+        revision: Branch, tag or commit of a dataset on the Hub.
+        source_hz: Samples a second in a file of robomimic that does not say it.
+        in_memory: Whether all trajectories are read once, and checked, when this is made.
+
+    Raises:
+        SourceError: The set cannot be read, or its trajectories differ in their columns.
+        UsageError: A column or a method that cannot be.
+    """
+
+    def __init__(
+        self,
+        place: str | Path,
+        *,
+        hz: float,
+        columns: Sequence[str] | None = None,
+        methods: Mapping[str, Method] | None = None,
+        revision: str | None = None,
+        source_hz: float | None = None,
+        in_memory: bool = True,
+    ) -> None:
+        if not 0 < hz < math.inf:
+            raise UsageError(f"hz must be a number above 0, not {hz}.")
+        source: TrajectorySource
+        if str(place).endswith(HDF5_ENDINGS):
+            source = Hdf5Set(Path(place), columns=columns, source_hz=source_hz)
+        else:
+            source = DatasetSet(str(place), columns=columns, revision=revision)
+        if not len(source):
+            raise SourceError(f"{place} has no trajectories.", path=str(place))
+        source = preload(source) if in_memory else source
+        super().__init__(source, methods_for(source, methods or {}), hz)
+
+
+# A batch of trajectories of unequal length, without padding.
 #
 # The samples of a batch follow on each other in one table a feature; a trajectory is a range of
 # its rows. So nothing is spent on padding (trajectories of 30 to 333 Hz and 1 to 4 s are less
@@ -170,10 +435,6 @@ def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -
     return Packed(times, rows, shapes, first_row, lengths, durations_s)
 
 
-# ------------------------------------------------------------------------------------------------
-# Where targets lie among samples: the samples on both sides, and how far it is between them.
-
-
 # A clock that wanders further from even times than so many samples is searched instead.
 _STEPS = 3
 # A sample that lies on a target but for the last bit of a product is guessed to be before it.
@@ -254,7 +515,7 @@ class Places:
 
 def even_targets(packed: Packed, hz: float) -> Targets:
     """Return targets every 1/hz from the first sample to the last of each trajectory."""
-    counts = (packed.durations_s * hz + GRID_TOLERANCE).astype(np.int64) + 1
+    counts = even_counts(packed.durations_s, hz)
     # Divided, not multiplied by 1/hz: a target is then the float64 nearest to k/hz, as in NumPy.
     grid = _on_device(np.arange(counts.max()) / hz, packed.times)
     return Targets(grid.expand(len(counts), -1), counts, is_even=True)
@@ -376,27 +637,6 @@ def _on_device(numbers: npt.NDArray[np.generic], like: Tensor) -> Tensor:
     return tensor if like.device.type == "cpu" else tensor.to(like.device, non_blocking=True)
 
 
-# ------------------------------------------------------------------------------------------------
-# The batched resampler: places, then the rows beside each target are fetched and mixed.
-
-
-class Resampled(NamedTuple):
-    """Trajectories at their targets, as a padded batch.
-
-    Attributes:
-        times: Seconds after each trajectory's first sample, float64, of shape (B, M); only what
-            ``mask`` marks counts. Not to be written to: trajectories may share one row.
-        values: By feature, of shape (B, M, ...); zero where there is no target.
-        lengths: Targets of each trajectory, int64, of shape (B,).
-        mask: Whether there is a target, of shape (B, M).
-    """
-
-    times: Tensor
-    values: dict[str, Tensor]
-    lengths: Tensor
-    mask: Tensor
-
-
 @torch.no_grad()
 def resample_packed(packed: Packed, methods: Methods, targets: Targets) -> Resampled:
     """Resample a batch on its device; floats keep the type of the packed rows.
@@ -501,3 +741,35 @@ class _Mixer:
             out[:, columns] = samples[:, columns]
         else:
             out[self._targets.slots, columns] = rows.index_select(0, source)[:, columns]
+
+
+# Below this sine of the angle the arc is a straight line within float32.
+_NEARLY_PARALLEL = 1e-6
+
+
+def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
+    """Return unit quaternions on the shorter arc between two.
+
+    The order of the four parts does not matter. A quaternion and its negative are one rotation:
+    where the two lie on different sides the second is negated, so the result has the sign of the
+    first. Formula: K. Shoemake, *Animating rotation with quaternion curves*, SIGGRAPH 1985. The
+    angle is ``2 atan2(|a - b|, |a + b|)`` (W. Kahan), as ``acos`` loses half of the digits where
+    the two are close.
+    """
+    one, other = _unit(first), _unit(second)
+    other = torch.where((one * other).sum(1, keepdim=True) < 0, -other, other)
+    angle = 2 * torch.atan2((one - other).norm(dim=1), (one + other).norm(dim=1))
+    sine = angle.sin()
+    is_small = sine < _NEARLY_PARALLEL
+    sine = torch.where(is_small, torch.ones_like(sine), sine)
+    before = torch.where(is_small, 1 - weight, ((1 - weight) * angle).sin() / sine)
+    after = torch.where(is_small, weight, (weight * angle).sin() / sine)
+    mixed: Tensor = before.unsqueeze(1) * one + after.unsqueeze(1) * other
+    return mixed.div_(mixed.norm(dim=1, keepdim=True))
+
+
+def _unit(quaternions: Tensor) -> Tensor:
+    """Return quaternions of length 1; by their largest part first, whose square may not fit."""
+    scaled = quaternions / quaternions.abs().amax(1, keepdim=True)
+    unit: Tensor = scaled / scaled.norm(dim=1, keepdim=True)
+    return unit

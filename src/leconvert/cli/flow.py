@@ -1,0 +1,224 @@
+"""What the commands that make a dataset have in common: bring, look, preview or run, and tell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import control_of, report_place
+from leconvert.cli.output import print_findings
+from leconvert.cli.plan import show_preview
+from leconvert.cli.progress import progress_for
+from leconvert.support.text import amount, count
+
+if TYPE_CHECKING:
+    from leconvert.api import ConversionReport
+    from leconvert.cli.push import ResultPush
+    from leconvert.cli.sources import NamedDataset
+    from leconvert.run.conversion import Control, Conversion
+    from leconvert.run.planner import MovedBytes
+
+
+def make_dataset(
+    options: argparse.Namespace,
+    datasets: Sequence[NamedDataset],
+    conversion: Conversion,
+    *,
+    made: str,
+    push: ResultPush | None = None,
+) -> int:
+    """Make one dataset of one or several, as ``merge`` and ``trim`` do, and return the exit code.
+
+    Args:
+        options: The options: where the result goes, what is only shown, and what is kept.
+        datasets: The sources, in the order of their episodes.
+        conversion: What is asked.
+        made: What the result is called, such as ``the datasets, merged so,``.
+        push: The push of the result; None where the command does not push.
+    """
+    from leconvert.api import find_finished, run_conversion
+    from leconvert.run.planner import check_all_places
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.swap import work_dir_beside
+
+    output, given = options.output, options.work_dir
+    if push is not None:
+        push.check()
+    if len(datasets) > 1:  # places that cannot be are told before anything is fetched
+        work_dir = work_dir_beside(output.resolve()) if given is None else given.resolve()
+        check_all_places([dataset.folder for dataset in datasets], output.resolve(), work_dir)
+    with stop_on_signals() as stop:
+        control = control_of(options, stop, progress_for(quiet=options.json or options.quiet))
+        sources = [dataset.bring(stop=stop, progress=control.progress) for dataset in datasets]
+        target = sources[0] if output is None else output.resolve()
+        work_dir = work_dir_beside(target) if given is None else given.resolve()
+        report = verified = None
+        # In place the result is the source of the next call: --restart must not trim it again.
+        looks = output is None or not conversion.plan.restart
+        if looks and WorkDir(work_dir).current_run_id() is None:
+            verified = find_finished(sources, target, conversion, control)
+        if verified is not None and (push is None or push.repo_id is None):
+            return show_finished(options, target, made, verified)
+        if options.dry_run:
+            return _show_plan(options, sources, target, work_dir, conversion, control)
+        if verified is None:
+            report = run_conversion(
+                sources,
+                conversion,
+                control,
+                output=output,
+                work_dir=given,
+                keep_work_dir=options.keep_work_dir,
+                for_push=push is not None and push.repo_id is not None,
+                report=report_place(options.report, target),
+            )
+    return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
+
+
+def _show_plan(
+    options: argparse.Namespace,
+    sources: Sequence[Path],
+    target: Path,
+    work_dir: Path,
+    conversion: Conversion,
+    control: Control,
+) -> int:
+    from leconvert.run.planner import check_all_places, check_asked, preview_plan
+
+    told: dict[str, object] = {}
+    if len(sources) > 1:
+        check_all_places(sources, target, work_dir)
+        told = {"sources": list(map(str, sources)), "target": str(target), "work_dir": None}
+    check_asked(sources, target, conversion)
+    conversion.check_target(sources[0], target)
+    plan = preview_plan(sources, target, work_dir, conversion, progress=control.progress)
+    return show_preview(options, plan, **told)
+
+
+def show_finished(options: argparse.Namespace, target: Path, made: str, verified: str) -> int:
+    """Say that a result was in place before, and how it was compared now; return the exit code.
+
+    Args:
+        made: What it is, such as ``the v3.0 dataset of SOURCE``.
+    """
+    if options.json:
+        print(json.dumps({"already_converted": str(target), "verified": verified}))
+    elif not options.quiet:
+        how = "a comparison of every byte" if verified == "bytes" else "a comparison by structure"
+        print(f"{target} is {made} already: {how} found no difference. There is nothing to do.")
+    return 0
+
+
+def show_outcome(
+    report: ConversionReport | None, push: ResultPush | None, *, as_json: bool, quiet: bool
+) -> int:
+    """Push if that is wanted, print what was done, and return the exit code.
+
+    Args:
+        report: What was converted; None where the result was in place before.
+        push: The push; None for a command that does not push.
+    """
+    # Where the result was converted but could not be measured, the probe's code.
+    code = int((report.probe or {}).get("exit_code", 0)) if report else 0
+    if as_json:
+        done = {} if report is None else report.as_record()
+        if push is not None:
+            done["push"], push_code = push.as_record()
+            code = push_code or code
+        print(json.dumps(done, indent=2))
+        return code
+    if quiet:
+        if push is not None:
+            push.run()
+        if report is not None:
+            print_findings(report.findings)
+        return code
+    if report is None:
+        print("The dataset was converted before; only the push is left.")
+    else:
+        print_report(report)
+    if push is not None:
+        push.show(push.run())
+    return code
+
+
+def print_report(report: ConversionReport) -> None:
+    """Print findings, sizes and places."""
+    from leconvert.model.repairs import Repairs
+
+    print_findings(report.findings)
+    rate = report.source_bytes / report.seconds if report.seconds else 0.0
+    if report.kept_episodes:
+        print(
+            f"Appended {count(report.episodes - report.kept_episodes, 'episode')}, "
+            f"{amount(report.source_bytes)}, to {report.kept_episodes:,} in "
+            f"{report.seconds:.1f} s; these stay in their files, {report.files:,} are there now."
+        )
+    else:
+        print(
+            f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
+            f"{amount(report.source_bytes)} into {report.files:,} files "
+            f"in {report.seconds:.1f} s ({amount(rate)}/s)."
+        )
+    if report.moves is None:
+        print(f"  {report.version} dataset  {report.output}")
+    else:
+        print(f"  {report.version} dataset  on the Hub alone")
+        _print_moves(report.moves)
+    if report.kept_source is not None:
+        reason = f": {report.kept_because}" if report.kept_because else ""
+        print(f"  kept          {report.kept_source}{reason}")
+    if report.removed_source is not None:
+        print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
+    if report.kept_files is not None:
+        print(f"  as they were  {report.kept_files:,} of the files are the source's, unchanged")
+    if report.cloned_bytes:
+        print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
+    changes = Repairs.from_record(report.repairs).summary()
+    if changes:
+        print(f"  changed       {changes[0]}")
+        for change in changes[1:]:
+            print(f"                {change}")
+    print(f"  checked       {report.verified}{_because(report.verified_because)}")
+    print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
+    if not report.quantiles and report.version == "v3.0":
+        print("  recording     LeRobot loads this, but cannot resume recording: needs --quantiles")
+    if report.work_dir is not None:
+        clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
+        print(f"  records       {report.work_dir}; `{clean}` removes them")
+    if report.report is not None:
+        print(f"  report        {report.report}")
+    if report.probe is not None:
+        print(f"  loads         {_loading(report.probe)}")
+
+
+def _print_moves(moves: MovedBytes) -> None:
+    received = moves.received + moves.to_fetch
+    print(
+        f"  moved         {amount(received)} from the Hub, about {amount(moves.to_send)} to it, of "
+        f"{amount(moves.of)}"
+    )
+
+
+def _because(reason: str | None) -> str:
+    return "" if reason is None else f": {reason}"
+
+
+def _memory(peak: Mapping[str, int | None]) -> str:
+    command, workers = peak.get("command"), peak.get("workers")
+    own = amount(command) if command else "unknown"
+    return own if not workers else f"{own}, {amount(workers)} of a worker"
+
+
+def _loading(probe: Mapping[str, Any]) -> str:
+    if "error" in probe:
+        return str(probe["message"])
+    return (
+        f"{probe['samples_per_s']:,.0f} samples/s, {probe['frames_per_s_node']:,.0f} decoded "
+        f"frames/s, first batch after {probe['first_batch_latency_s']:.1f} s"
+    )

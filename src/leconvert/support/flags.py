@@ -1,0 +1,211 @@
+"""A field of an options class is a flag: it holds the flag's names, help and how a word is read.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class LeaseOptions:
+        lease_seconds: float = flag(60.0, "silence of a worker (default: 60)", "S", some_seconds)
+
+`leconvert.cli.options` adds the flags of a class to a parser, and fills the class from a command
+line; `as_arguments` writes the command line that says the same as a filled class. The name of a
+flag is that of its field, unless ``names`` says another. What kind of flag it is follows from the
+default: a flag of a boolean takes no value, that of a tuple can be given several times.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection
+from dataclasses import field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "Flag",
+    "absolute_path",
+    "as_arguments",
+    "block_align",
+    "flag",
+    "flags_of",
+    "is_number",
+    "megabytes",
+    "seconds",
+    "size_in_bytes",
+    "some_seconds",
+    "whole",
+    "worker_count",
+]
+
+
+class Flag(NamedTuple):
+    """How the command line spells one field of an options class."""
+
+    field: str
+    default: Any
+    help: str
+    metavar: str | None
+    read: Callable[[str], Any] | None
+    names: tuple[str, ...]
+    choices: Collection[str] | None
+    may_be_negated: bool
+
+    @property
+    def name(self) -> str:
+        """The name that messages call it by."""
+        return self.names[-1]
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.default is True or self.default is False
+
+
+def flag(
+    default: Any,
+    help: str,  # noqa: A002 - as argparse calls it
+    metavar: str | None = None,
+    read: Callable[[str], Any] | None = None,
+    *,
+    names: tuple[str, ...] = (),
+    choices: Collection[str] | None = None,
+    may_be_negated: bool = False,
+) -> Any:
+    """Return a field that a flag fills.
+
+    Args:
+        default: The field's default.
+        help: What the flag does, with its default.
+        metavar: What stands for its value in the help.
+        read: Reads a word of the command line; raises `argparse.ArgumentTypeError`.
+        names: The flag's names where they are not the field's.
+        choices: The values that it takes.
+        may_be_negated: Whether ``--no-NAME`` says False, and nothing says None.
+    """
+    told = Flag("", default, help, metavar, read, names, choices, may_be_negated)
+    return field(default=default, metadata={"flag": told})
+
+
+def flags_of(kind: type[DataclassInstance]) -> tuple[Flag, ...]:
+    """Return the flags of a class's fields, in their order."""
+    return tuple(
+        told._replace(field=each.name, names=told.names or (f"--{each.name.replace('_', '-')}",))
+        for each in fields(kind)
+        if (told := each.metadata.get("flag")) is not None
+    )
+
+
+def as_arguments(options: DataclassInstance, *, with_defaults: bool = False) -> list[str]:
+    """Return the words of a command line that say the same as an options object.
+
+    Args:
+        options: The object.
+        with_defaults: Whether a value is written also where it is the default of the class, which
+            the command that is called may not share.
+    """
+    words: list[str] = []
+    for told in flags_of(type(options)):
+        value = getattr(options, told.field)
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        if told.is_switch:
+            words += [] if value == told.default else [told.name]
+        elif with_defaults or value != told.default:
+            words += [f"{told.name}={each}" for each in values]
+    return words
+
+
+# How the words of a command line are read.
+
+_SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number of at least ``least``."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise _refused(f"takes a whole number of at least {least}, not {text!r}")
+        return value
+
+    return read
+
+
+def worker_count(text: str) -> int | str:
+    """Read how many workers: a whole number of at least 1, or ``auto``."""
+    if text == "auto":
+        return text
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise _refused(f"takes auto or a whole number of at least 1, not {text!r}")
+
+
+def seconds(text: str) -> float:
+    """Read a stretch of time that may be empty."""
+    value = _number(text)
+    if not value >= 0:
+        raise _refused(f"takes a number of seconds of at least 0, not {text!r}")
+    return value
+
+
+def some_seconds(text: str) -> float:
+    """Read a stretch of time that is not empty."""
+    value = _number(text)
+    if not value > 0:
+        raise _refused(f"takes a number of seconds above 0, not {text!r}")
+    return value
+
+
+def megabytes(text: str) -> float:
+    """Read a size limit in MB; a whole one stays whole, as info.json stores it."""
+    value = _number(text)
+    if not value > 0:
+        raise _refused(f"takes a number of MB above 0, not {text!r}")
+    return int(value) if value.is_integer() else value
+
+
+def size_in_bytes(text: str) -> int:
+    """Read a number of bytes; K, M, G and T are powers of 1,024."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise _refused(f"takes a size such as 500M or 20G, not {text!r}")
+    power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
+    return int(found[1]) * int(1024**power)
+
+
+def absolute_path(text: str) -> Path:
+    """Read a path; it is meant from the folder that this process is in."""
+    return Path(text).resolve()
+
+
+def block_align(text: str) -> int | None:
+    """Read a block size in bytes, 0 for none; None stands for ``auto``."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise _refused(f"takes auto, 0 or a number of bytes such as 4096, not {text!r}") from None
+
+
+def is_number(word: str) -> bool:
+    """Tell whether a word is a number of seconds."""
+    return not math.isnan(_number(word))
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _refused(why: str) -> Exception:
+    from argparse import ArgumentTypeError  # only a command line gets here
+
+    return ArgumentTypeError(why)
