@@ -311,7 +311,7 @@ _BYTES_A_SECOND = 1e9
 _MOST_MOVERS = 4
 _MOST_HANDLERS = 16
 _SHARE_OF_FREE_MEMORY = 0.5
-# What a worker was seen to need: scripts/bench_worker_memory.py, rounded up (docs/engines.md).
+# What a worker was seen to need: scripts/bench.py worker-memory, rounded up (docs/engines.md).
 _BYTES_OF_ANY_WORKER = 128 * MEBIBYTE
 _TIMES_THE_EPISODE = 6
 _BYTES_A_COLUMN_CHUNK = 640
@@ -352,7 +352,7 @@ def worker_bytes(run: OpenedRun) -> int:
     - 512 bytes a batch: a view of which are free;
     - 64 MiB where statistics are computed: pictures that are decoded.
 
-    The factors were measured by ``scripts/bench_worker_memory.py`` and rounded up.
+    The factors were measured by ``scripts/bench.py worker-memory`` and rounded up.
     """
     manifest = run.manifest
     data, _ = run.scan.stream(DATA_STREAM)

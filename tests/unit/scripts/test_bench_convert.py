@@ -13,7 +13,7 @@ from tests.scripts import loaded_script
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    with loaded_script("bench_convert") as module:
+    with loaded_script("benches.convert") as module:
         yield module
 
 
@@ -43,7 +43,7 @@ def test_ratios_are_of_medians_against_the_reference_and_the_copy(script: Module
 def test_a_log_never_replaces_an_older_one(script: ModuleType, tmp_path: Path) -> None:
     names = []
     for _ in range(3):
-        path = script.new_log(tmp_path, "2030-01-01-small-tmpfs")
+        path = script.kit.new_log(tmp_path, {"started": "2030-01-01T00:00"}, "small", "tmpfs")
         path.write_text("")
         names.append(path.name)
 
@@ -54,7 +54,7 @@ def test_commands_are_shown_without_this_machines_paths(script: ModuleType, tmp_
     bench = script.Bench(tmp_path, tmp_path / "source", False)
 
     for runner in (*script.RUNNERS, *script.grid_runners()):
-        shown = bench.shown(bench.command(runner))
+        shown = script.kit.shown(bench.command(runner), tmp_path)
         assert str(tmp_path) not in shown
         assert shown.startswith(("python -m", "cp -r"))
 
@@ -71,4 +71,4 @@ def test_the_grid_covers_every_batch_size_and_number_of_workers(script: ModuleTy
 def test_the_profiles_are_those_of_the_package(script: ModuleType) -> None:
     from leconvert.testing import PROFILES
 
-    assert tuple(PROFILES) == script.PROFILE_NAMES
+    assert tuple(PROFILES) == script.kit.PROFILE_NAMES

@@ -1,4 +1,6 @@
-"""What a migration on the Hub moves: `python scripts/measure_migration.py`.
+"""What a migration on the Hub moves.
+
+    python scripts/bench.py hub-migration
 
 For each shape of dataset and each layout: a v2.1 dataset is put on the stand-in of the tests, and
 `leconvert convert ORG/NAME --layout LAYOUT`, a process of its own with the real client, makes it
@@ -9,27 +11,21 @@ stand-in and decodes each frame.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benches import kit
+from benches.hub_push import REPO, TOP, WRIST, Shape, for_each_shape, run, shapes_parser
+from leconvert.testing import make_dataset
 
-from tests.hub import StandIn  # noqa: E402
+sys.path.insert(0, str(kit.REPOSITORY))
 
-from leconvert import __version__  # noqa: E402
-from leconvert.testing import DatasetSpec, make_dataset  # noqa: E402
-from measure_chunks import Shape as OneCamera  # noqa: E402
-from measure_chunks import run  # noqa: E402
+from tests.hub import StandIn
 
-REPO = "tester/arm"
 LAYOUTS = ("episode-files", "overlay")
 LOAD = """
 import sys
@@ -41,50 +37,30 @@ print(len(dataset))
 """
 
 
-class Shape(OneCamera):
-    """A dataset with two cameras: so many episodes, each with clips of about so many bytes."""
-
-    def spec(self) -> DatasetSpec:
-        """Return what to make."""
-        spec = super().spec()
-        (top,) = spec.cameras
-        cameras = (top, replace(top, key="observation.images.wrist"))
-        return replace(spec, cameras=cameras, state_dim=14)
-
-
-SHAPES = (
-    Shape("large", episodes=12, frames=150, side=480, clip_bytes=4_100_000),
-    Shape("middle", episodes=40, frames=100, side=240, clip_bytes=500_000),
-    Shape("small", episodes=200, frames=30, side=96, clip_bytes=44_000),
-)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", action="append", choices=[shape.name for shape in SHAPES])
+def main(arguments: Sequence[str]) -> int:
+    """Measure each shape with each layout."""
+    parser = shapes_parser(__doc__)
     parser.add_argument("--load", action="store_true", help="load each frame through LeRobot")
-    parser.add_argument("--folder", type=Path, help="where datasets and stores go; removed after")
-    options = parser.parse_args(argv)
-    print(json.dumps({"leconvert": __version__, "huggingface_hub": version("huggingface_hub")}))
-    for shape in SHAPES:
-        if options.shape is None or shape.name in options.shape:
-            for layout in LAYOUTS:
-                with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-                    line = measured(shape, layout, Path(folder), load=options.load)
-                print(json.dumps(line), flush=True)
-    return 0
+    options = parser.parse_args(arguments)
+
+    def measure(shape: Shape, folder: Path) -> None:
+        for layout in LAYOUTS:
+            line = measured(shape, layout, folder / layout, load=options.load)
+            print(json.dumps(line), flush=True)
+
+    return for_each_shape(options, arguments, measure)
 
 
 def measured(shape: Shape, layout: str, folder: Path, *, load: bool) -> dict[str, object]:
     """Migrate one dataset, and return what moved."""
-    source = make_dataset(folder / "source", shape.spec())
+    source = make_dataset(folder / "source", replace(shape.spec(TOP, WRIST), state_dim=14))
     sizes = {p: p.stat().st_size for p in source.rglob("*") if p.is_file()}
     clips = [size for path, size in sizes.items() if path.suffix == ".mp4"]
     with StandIn(folder / "hub") as hub:
         repo = hub.add_repo(REPO, source)
         first = repo.branches["main"]
         started = time.monotonic()
-        command = [sys.executable, "-m", "leconvert", "convert", REPO, "--layout", layout]
+        command = [*kit.LECONVERT, "convert", REPO, "--layout", layout]
         run(command, hub.endpoint, folder, HF_HUB_DISABLE_XET="1")
         seconds = time.monotonic() - started
         log = list(hub.log)
@@ -112,7 +88,3 @@ def measured(shape: Shape, layout: str, folder: Path, *, load: bool) -> dict[str
                 run(loaded, hub.endpoint, folder, HF_HUB_DISABLE_XET="1").split()[-1]
             )
     return line
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,13 @@
 """How long does it take to edit a v3.0 dataset, or to bring it back to v2.1, beside other tools?
 
-    python scripts/bench_edit.py --episodes 400 --reverse-episodes 4000 --script any4lerobot=FILE
+    python scripts/bench.py edit --episodes 400 --reverse-episodes 4000 --script any4lerobot=FILE
 
 Generates short episodes of two cameras, converts them to v3.0, and runs each task alternately:
 
 - `delete`: leave two episodes out, with ``leconvert convert --exclude-episodes`` and with
   ``lerobot-edit-dataset``, which encodes again the video files that they are in;
 - `split`: into nine tenths and one tenth;
-- `merge`: with a second dataset of the same shape, where this leconvert has the command;
+- `merge`: with a second dataset of the same shape;
 - `reverse`: to v2.1, with ``leconvert convert --to v2.1``, with each ``--script NAME=FILE`` of
   other projects, which is called as ``python FILE --repo-id bench/set --root COPY`` and works in
   place, on a copy whose making is not measured, and ``cp -r`` of the bytes that leconvert wrote.
@@ -21,30 +21,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench_common import (
-    COST_HEAD,
-    bench_parser,
-    cost_line,
-    costs,
-    dataset_shape,
-    header,
-    in_turns,
-    make_profile,
-    measured,
-    new_log,
-    read_through,
-    rows_kept,
-)
-
-__all__ = ["main"]
+from benches import kit
 
 _LEFT_OUT = (1, 7)
 _SHARES = '{"train": 0.9, "val": 0.1}'
@@ -75,11 +58,11 @@ def _edit(source: Path, out: Path, *operation: str) -> list[str]:
     return [program, *names, "--root", str(source), "--new_root", str(out), *operation]
 
 
-def edit_runners(source: Path, other: Path, scratch: Path) -> list[Runner]:
+def edit_runners(source: Path, other: Path) -> list[Runner]:
     """Return the tools that edit a dataset."""
-    ours, out = [sys.executable, "-m", "leconvert"], scratch / "out"
+    ours, out = list(kit.LECONVERT), source.with_name("out")
     left_out = ",".join(map(str, _LEFT_OUT))
-    runners = [
+    return [
         Runner(
             "delete: leconvert",
             [*ours, "convert", str(source), str(out), "--exclude-episodes", left_out, "-q"],
@@ -101,33 +84,28 @@ def edit_runners(source: Path, other: Path, scratch: Path) -> list[Runner]:
             _edit(source, out, "--operation.type", "split", "--operation.splits", _SHARES),
             [out],
         ),
+        Runner(
+            "merge: leconvert",
+            [*ours, "merge", str(source), str(other), "--output", str(out)],
+            [out],
+        ),
+        Runner(
+            "merge: LeRobot",
+            _edit(source, out, "--operation.type", "merge",
+                  "--operation.roots", f'["{source}", "{other}"]',
+                  "--operation.repo_ids", '["bench/set", "bench/other"]'),
+            [out],
+        ),
     ]  # fmt: skip
-    asked = subprocess.run([*ours, "merge", "--help"], capture_output=True, check=False)
-    if asked.returncode == 0:
-        roots = f'["{source}", "{other}"]'
-        runners += [
-            Runner(
-                "merge: leconvert",
-                [*ours, "merge", str(source), str(other), "--output", str(out)],
-                [out],
-            ),
-            Runner(
-                "merge: LeRobot",
-                _edit(source, out, "--operation.type", "merge", "--operation.roots", roots,
-                      "--operation.repo_ids", '["bench/set", "bench/other"]'),
-                [out],
-            ),
-        ]  # fmt: skip
-    return runners
 
 
 def reverse_runners(source: Path, scratch: Path, options: Namespace) -> list[Runner]:
     """Return the tools that bring a dataset back to v2.1, and a copy of the same bytes."""
-    ours, out, copy = [sys.executable, "-m", "leconvert"], scratch / "back", scratch / "copy"
+    ours, out, copy = list(kit.LECONVERT), scratch / "back", scratch / "copy"
     reverse = [*ours, "convert", str(source), str(out), "--to", "v2.1", "-q"]
     kept = scratch / "kept-back"
-    subprocess.run([*reverse[:5], str(kept), *reverse[6:]], check=True)
-    read_through(kept)
+    kit.run_quietly([*reverse[:5], kept, *reverse[6:]])
+    kit.read_through(kept)
     environment = {}
     if options.ffmpeg is not None:
         programs = scratch / "programs"
@@ -147,71 +125,63 @@ def reverse_runners(source: Path, scratch: Path, options: Namespace) -> list[Run
 
 
 def run_all(
-    runners: Sequence[Runner], source: Path, scratch: Path, options: Namespace
-) -> list[dict[str, object]]:
+    runners: Sequence[Runner],
+    source: Path,
+    scratch: Path,
+    options: Namespace,
+    arguments: Sequence[str],
+) -> None:
     """Measure all runners alternately; the log gets a row each."""
-    given = [f"{word.partition('=')[0]}=FILE" if "=" in word else word for word in sys.argv[1:]]
-    head = header("bench_edit.py", given, scratch, dataset_shape(source, options.profile))
-    rows = []
-    read_through(source)
+
+    def run(runner: Runner) -> kit.Row:
+        if runner.copied is not None:
+            shutil.copytree(source, runner.copied)
+        row = kit.measured(runner.command, scratch, runner.environment)
+        for made in runner.made:
+            shutil.rmtree(made, ignore_errors=True)
+            for part in made.parent.glob(f"{made.name}_*"):
+                shutil.rmtree(part)
+        return {"runner": runner.name, **row}
+
+    shape = kit.dataset_shape(source, options.profile)
+    head = kit.header("bench.py edit", arguments, scratch, shape)
+    kit.read_through(source)
     task = "reverse" if runners[0].name.startswith("reverse") else "edit"
-    size_bytes = int(head["dataset"]["bytes"])
-    with rows_kept(new_log(options.log_dir, f"{head['started'][:10]}-{task}"), head) as keep:
-        for repeat, runner in in_turns(runners, options.repeats):
-            if runner.copied is not None:
-                shutil.copytree(source, runner.copied)
-            row = {
-                "repeat": repeat,
-                "runner": runner.name,
-                **measured(runner.command, {**os.environ, **runner.environment}, scratch),
-            }
-            keep(row)
-            rows.append(row)
-            for made in runner.made:
-                shutil.rmtree(made, ignore_errors=True)
-                for part in made.parent.glob(f"{made.name}_*"):
-                    shutil.rmtree(part)
-    print(f"{head['dataset']['episodes']:,} episodes, {size_bytes:,} bytes, "
-          f"{options.repeats} repeats, {head['file_system']}")  # fmt: skip
-    print(COST_HEAD)
-    for name, cost in costs(rows).items():
-        print(cost_line(name, cost, size_bytes), flush=True)
-    return rows
+    log = kit.new_log(options.log_dir, head, task)
+    rows = kit.rows_in_turns(log, head, runners, options.repeats, run)
+    print(f"{shape['episodes']:,} episodes, {shape['bytes']:,} bytes, {head['file_system']}")
+    print(kit.table(rows, shape["bytes"]), flush=True)
 
 
 def _converted(scratch: Path, name: str, episodes: int, options: Namespace) -> Path:
     """Generate a dataset and convert it to v3.0."""
-    make_profile(options.profile, scratch / f"{name}-v21", episodes)
-    words = ["convert", str(scratch / f"{name}-v21"), str(scratch / name), "-q"]
-    subprocess.run([sys.executable, "-m", "leconvert", *words], check=True)
+    kit.make_profile(options.profile, scratch / f"{name}-v21", episodes)
+    words = ["convert", scratch / f"{name}-v21", scratch / name, "-q"]
+    kit.run_quietly([*kit.LECONVERT, *words])
     shutil.rmtree(scratch / f"{name}-v21")
     return scratch / name
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure, keep the rows, print the medians."""
-    parser = bench_parser(__doc__, repeats=3)
+    parser = kit.parser(__doc__, repeats=3)
     parser.add_argument("--profile", default="many", help="shape of the dataset (many)")
     parser.add_argument("--episodes", type=int, default=400, help="episodes to edit (400)")
     parser.add_argument("--reverse-episodes", type=int, default=4000, help="to reverse (4000)")
     parser.add_argument("--tasks", default="delete,split,merge,reverse", help="which of them")
     parser.add_argument("--script", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--ffmpeg", type=Path, metavar="FILE", help="ffmpeg for these scripts")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     tasks = options.tasks.split(",")
-    with tempfile.TemporaryDirectory(prefix="leconvert-edit-", dir=options.scratch) as folder:
-        scratch = Path(folder)
+    with kit.scratch_folder(options.scratch, "edit") as scratch:
         if options.episodes and tasks != ["reverse"]:
             source = _converted(scratch, "set", options.episodes, options)
             other = _converted(scratch, "other", options.episodes, options)
-            runners = edit_runners(source, other, scratch)
+            runners = edit_runners(source, other)
             wanted = [each for each in runners if each.name.partition(":")[0] in tasks]
-            run_all(wanted, source, scratch, options)
+            run_all(wanted, source, scratch, options, arguments)
         if options.reverse_episodes and "reverse" in tasks:
             source = _converted(scratch, "long", options.reverse_episodes, options)
-            run_all(reverse_runners(source, scratch, options), source, scratch, options)
+            runners = reverse_runners(source, scratch, options)
+            run_all(runners, source, scratch, options, arguments)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "show_probe.py"
+from tests.scripts import loaded_script
 
 HEADER = {
     "file_system": "tmpfs",
@@ -24,13 +21,7 @@ HEADER = {
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("show_probe", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "show_probe", module)  # its dataclasses look themselves up
-        spec.loader.exec_module(module)
+    with loaded_script("benches.probe_tables") as module:
         yield module
 
 
@@ -73,7 +64,8 @@ def test_a_log_becomes_a_row_a_loader_and_lines_that_compare(
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(map(json.dumps, [HEADER, *rows])) + "\n")
 
-    assert script.main([str(log)]) == 0
+    with loaded_script("bench") as bench:
+        assert bench.main(["show", str(log)]) == 0
     shown = capsys.readouterr().out.splitlines()
 
     assert shown[0] == "**h264, tmpfs**: 16 episodes, 3,211 frames, 3 cameras, 30 MB"

@@ -1,15 +1,15 @@
 """Time conversions: LeRobot's converter, ours in several ways, and a plain copy, alternately.
 
-    python scripts/bench_convert.py small mid --repeats 5
-    python scripts/bench_convert.py big --grid --scratch /mnt/disk
-    python scripts/bench_convert.py big --layouts
+    python scripts/bench.py convert small mid --repeats 5
+    python scripts/bench.py convert big --grid --scratch /mnt/disk
+    python scripts/bench.py convert big --layouts
 
 Every command is a process of its own, as a user would start it, so importing is part of its time.
 Untimed, before each: the scratch folder of the previous run is removed, dirty pages are written
-back, and who works in place, the reference and an overlay, gets a fresh copy of the source. The
-source is read once beforehand, so that everyone finds it in the page cache.
+back, and a command that works in place, the reference and an overlay, gets a fresh copy of the
+source. The source is read once beforehand, so that every command finds it in the page cache.
 
-CPU time and memory come from ``wait4``, see `bench_common`. This script imports next to nothing
+CPU time and memory come from ``wait4``, see `benches.kit`. This module imports next to nothing
 before it starts children, as a child's record begins with the memory of its parent.
 
 Raw rows go to ``bench_logs/<date>-<profile>-<file system>.jsonl``: a header line, then one line a
@@ -29,22 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bench_common
-from bench_common import (
-    COST_HEAD,
-    PROFILE_NAMES,
-    bench_parser,
-    cost_line,
-    costs,
-    dataset_shape,
-    make_profile,
-    measured,
-    new_log,
-    read_through,
-    rows_kept,
-    shown,
-    size_of,
-)
+from benches import kit
 
 REFERENCE = "reference"
 COPY = "cp -r"
@@ -90,9 +75,6 @@ def grid_runners() -> tuple[Runner, ...]:
     return (Runner(REFERENCE), *runners, Runner(COPY))
 
 
-# --- one run ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Bench:
     """One source and the folder in which everything about it happens."""
@@ -123,12 +105,7 @@ class Bench:
         if runner.in_place:
             place = ["--root", str(self.output)]
         work_dir = ["--no-push", "--work-dir", str(self.run_dir / "work")]
-        convert = [sys.executable, "-m", "leconvert", "convert", "--json"]
-        return [*convert, *place, *work_dir, *runner.flags]
-
-    def shown(self, command: Sequence[str]) -> str:
-        """Return a command line without this machine's paths."""
-        return shown(command, self.scratch)
+        return [*kit.LECONVERT, "convert", "--json", *place, *work_dir, *runner.flags]
 
     def prepare(self, runner: Runner) -> None:
         """Do what is not timed."""
@@ -140,28 +117,27 @@ class Bench:
             )
         os.sync()
 
-    def run(self, runner: Runner) -> dict[str, Any]:
+    def run(self, runner: Runner) -> kit.Row:
         """Run once and return the measured row.
 
         Raises:
             SystemExit: The command failed; its output is shown.
         """
         self.prepare(runner)
-        command = self.command(runner)
-        environment = os.environ | {
+        environment = {
             "TMPDIR": str(self.run_dir / "tmp"),
             # A cache that survived would save the reference work that a user's first run has.
             "HF_HOME": str(self.run_dir / "huggingface"),
             "HF_HUB_OFFLINE": "1",
         }
-        row = measured(command, environment, self.scratch, sync=self.sync)
+        row = kit.measured(self.command(runner), self.scratch, environment, sync=self.sync)
         self.check(runner)
         said = self.scratch / "last-run.out"
         ours = runner.name not in {REFERENCE, COPY}
         return {
             "runner": runner.name,
             **row,
-            "output_bytes": size_of(self.output),
+            "output_bytes": kit.size_of(self.output),
             **({"stage_seconds": json.loads(said.read_bytes())["stage_seconds"]} if ours else {}),
         }
 
@@ -173,90 +149,44 @@ class Bench:
             raise SystemExit(f"{runner.name} left a dataset of version {info['codebase_version']}")
 
 
-# --- the log ----------------------------------------------------------------------------------
-
-
-def header(bench: Bench, profile: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the first line of a log."""
-    shape = dataset_shape(bench.source, profile)
-    scratch, sync = bench.scratch, bench.sync
-    return bench_common.header("bench_convert.py", arguments, scratch, shape, synced=sync)
-
-
 def table(rows: Sequence[dict[str, Any]], source_bytes: int) -> str:
-    """Return medians, spread, memory and ratios as an aligned text table.
-
-    Ratios are of medians: how many times as fast as the reference (speed-up), and how many times
-    the plain copy's time.
-    """
-    known = costs(rows)
-    lines = [f"{COST_HEAD}{'speed-up':>10}{'x/cp':>8}"]
-    for name, cost in known.items():
-        faster = f"{known[REFERENCE].median / cost.median:.1f}" if REFERENCE in known else "-"
-        slower = f"{cost.median / known[COPY].median:.2f}" if COPY in known else "-"
-        lines.append(f"{cost_line(name, cost, source_bytes)}{faster:>10}{slower:>8}")
-    return "\n".join(lines)
+    """Return the costs, how many times as fast as the reference, and how many times the copy's."""
+    return kit.table(rows, source_bytes, faster={"speed-up": REFERENCE}, slower={"x/cp": COPY})
 
 
-# --- the whole --------------------------------------------------------------------------------
-
-
-def bench_profile(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+def bench_profile(
+    profile: str, scratch: Path, options: argparse.Namespace, arguments: Sequence[str]
+) -> None:
     """Generate one profile, run everything on it, write the log and print the table."""
-    scratch = options.scratch / f"leconvert-bench-{os.getpid()}"
     bench = Bench(scratch, scratch / "source", options.sync)
-    scratch.mkdir(parents=True)
-    try:
-        print(f"{profile}: generating ...", flush=True)
-        make = [sys.executable, __file__, "--make", str(bench.source), profile]
-        if options.episodes is not None:
-            make += ["--episodes", str(options.episodes)]
-        subprocess.run(make, check=True)
-        read_through(bench.source)
-        first = header(bench, profile, arguments)
-        source_bytes = first["dataset"]["bytes"]
-        print(f"{profile}: {source_bytes / 1e6:.0f} MB on {first['file_system']}", flush=True)
-        runners = grid_runners() if options.grid else RUNNERS
-        runners = LAYOUT_RUNNERS if options.layouts else runners
-        if options.runners:
-            runners = tuple(runner for runner in runners if runner.name in options.runners)
-        needed = source_bytes * (3 if any(r.name == REFERENCE for r in runners) else 2)
-        if shutil.disk_usage(scratch).free < needed:
-            raise SystemExit(f"{options.scratch} has less than {needed / 1e9:.1f} GB left")
-        kind = "-grid" if options.grid else "-layouts" if options.layouts else ""
-        stem = f"{first['started'][:10]}-{profile}-{first['file_system']}{kind}"
-        log = new_log(options.log_dir, stem)
-        rows = []
-        with rows_kept(log, first) as keep:
-            for repeat, runner in bench_common.in_turns(runners, options.repeats):
-                row = {"repeat": repeat, **bench.run(runner)}
-                rows.append(row)
-                keep(row)
-                print(f"  {repeat} {runner.name:24} {row['wall_seconds']:8.2f} s", flush=True)
-        rows.sort(key=lambda row: [runner.name for runner in runners].index(row["runner"]))
-        print(f"\n{profile}, {log.name}\n{table(rows, source_bytes)}\n", flush=True)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    kit.make_profile(profile, bench.source, options.episodes)
+    shape = kit.dataset_shape(bench.source, profile)
+    first = kit.header("bench.py convert", arguments, scratch, shape, synced=options.sync)
+    print(f"{profile}: {shape['bytes'] / 1e6:.0f} MB on {first['file_system']}", flush=True)
+    runners = grid_runners() if options.grid else RUNNERS
+    runners = LAYOUT_RUNNERS if options.layouts else runners
+    if options.runners:
+        runners = tuple(runner for runner in runners if runner.name in options.runners)
+    needed = shape["bytes"] * (3 if any(r.name == REFERENCE for r in runners) else 2)
+    if shutil.disk_usage(scratch).free < needed:
+        raise SystemExit(f"{options.scratch} has less than {needed / 1e9:.1f} GB left")
+    kind = ("grid",) if options.grid else ("layouts",) if options.layouts else ()
+    log = kit.new_log(options.log_dir, first, profile, first["file_system"], *kind)
+    rows = kit.rows_in_turns(log, first, runners, options.repeats, bench.run)
+    print(f"{profile}\n{table(rows, shape['bytes'])}\n", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = bench_parser(__doc__, repeats=5)
-    parser.add_argument("profiles", nargs="+", choices=PROFILE_NAMES)
+    parser = kit.parser(__doc__, repeats=5)
+    parser.add_argument("profiles", nargs="+", choices=kit.PROFILE_NAMES)
     parser.add_argument("--grid", action="store_true", help="batch sizes against workers instead")
     parser.add_argument("--layouts", action="store_true", help="one runner a layout instead")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--sync", action="store_true", help="time `sync -f` with each command")
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
-    parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.make is not None:
-        make_profile(options.profiles[0], Path(options.make), options.episodes)
-        return 0
     for profile in options.profiles:
-        bench_profile(profile, options, arguments)
+        with kit.scratch_folder(options.scratch, "bench") as scratch:
+            bench_profile(profile, scratch, options, arguments)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,9 @@
 """A worker whose disk is slow: it sleeps a fixed time for every byte that it deals with.
 
-    python scripts/slow_worker.py SECONDS_A_BYTE WORK_DIR [options of `leconvert work`]
+    python scripts/benches/slow_worker.py SECONDS_A_BYTE WORK_DIR [options of `leconvert work`]
 
 The work is `leconvert work`, unchanged. Where that would move its progress bar, after it has dealt
-with so many bytes, this one sleeps. It is what `bench_strong.py` starts.
+with so many bytes, this one sleeps. It is what `bench.py strong` starts.
 """
 
 from __future__ import annotations

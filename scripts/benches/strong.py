@@ -1,6 +1,6 @@
 """Do n workers take an n-th of the time where the machine is not the limit? A simulated slow disk.
 
-    python scripts/bench_strong.py --repeats 3
+    python scripts/bench.py strong --repeats 3
 
 Converts one generated dataset again and again by `LocalEngine` with 1, 2, 4, 8 and 16 real worker
 processes, in turns. A worker is `leconvert work`, but for every byte that it deals with it sleeps
@@ -14,26 +14,16 @@ Efficiency is T(1) / (n T(n)), with medians over repeats.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench_common import (
-    REPOSITORY,
-    bench_parser,
-    dataset_shape,
-    header,
-    in_turns,
-    new_log,
-    read_through,
-    rows_kept,
-)
+from benches import kit
 from leconvert import convert
 from leconvert.model.values import DATA_STREAM, LayoutOptions
 from leconvert.run.conversion import WorkerOptions
@@ -42,6 +32,8 @@ from leconvert.run.leasing import read_done
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.workdir.run import open_run
+
+SLOW_WORKER = Path(__file__).with_name("slow_worker.py")
 
 
 def make_source(root: Path, episodes: int) -> None:
@@ -62,7 +54,7 @@ def run_once(source: Path, folder: Path, workers: int, seconds_a_byte: float) ->
         workers: Worker processes.
         seconds_a_byte: How slow the disk is.
     """
-    slow = (sys.executable, REPOSITORY / "scripts/slow_worker.py", str(seconds_a_byte))
+    slow = (sys.executable, SLOW_WORKER, str(seconds_a_byte))
     before = os.times()
     started = time.perf_counter()
     report = convert(
@@ -110,40 +102,34 @@ def _window(work_dir: Path) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = bench_parser(__doc__, repeats=3)
+    parser = kit.parser(__doc__, repeats=3)
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8, 16])
     parser.add_argument("--seconds", type=float, default=320, help="of sleep in a conversion (320)")
     parser.add_argument("--episodes", type=int, default=640, help="a batch each (640)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="leconvert-strong-", dir=options.scratch) as scratch:
+    options = parser.parse_args(arguments)
+    with kit.scratch_folder(options.scratch, "strong") as scratch:
         # Workers find compiled modules, as of an installed program, wherever this is a checkout.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(scratch) / "compiled")
-        source = Path(scratch) / "source"
+        os.environ["PYTHONPYCACHEPREFIX"] = str(scratch / "compiled")
+        source = scratch / "source"
         make_source(source, options.episodes)
-        read_through(source)
-        shape = dataset_shape(source, "slow-disk")
-        data_bytes = sum(path.stat().st_size for path in (source / DATA_STREAM).rglob("*.parquet"))
-        warm_up = Path(scratch) / "warm-up"
-        warm_up.mkdir()
-        run_once(source, warm_up, 1, 0.0)
-        shutil.rmtree(warm_up)
+        kit.read_through(source)
+        shape = kit.dataset_shape(source, "slow-disk")
+        data_bytes = kit.size_of(source / DATA_STREAM)
         seconds_a_byte = options.seconds / (shape["video_bytes"] + data_bytes)
-        first = header("bench_strong.py", sys.argv[1:], Path(scratch), shape)
+
+        def run(workers: int, seconds_a_byte: float = seconds_a_byte) -> kit.Row:
+            folder = scratch / "run"
+            folder.mkdir()
+            row = run_once(source, folder, workers, seconds_a_byte)
+            shutil.rmtree(folder)
+            return row
+
+        run(1, 0.0)  # warms up
+        first = kit.header("bench.py strong", arguments, scratch, shape)
         first |= {"sleep_seconds": options.seconds, "seconds_a_byte": seconds_a_byte}
-        stem = f"{first['started'][:10]}-strong-scaling"
-        with rows_kept(new_log(options.log_dir, stem), first) as keep:
-            for repeat, workers in in_turns(options.workers, options.repeats):
-                folder = Path(scratch) / "run"
-                folder.mkdir()
-                row = {"repeat": repeat, **run_once(source, folder, workers, seconds_a_byte)}
-                shutil.rmtree(folder)
-                keep(row)
-                print(json.dumps(row), flush=True)
+        log = kit.new_log(options.log_dir, first, "strong-scaling")
+        kit.rows_in_turns(log, first, options.workers, options.repeats, run)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Time conversions where the file system shares extents, against a copy that moves every byte.
 
-    python scripts/bench_clone.py --repeats 5
-    python scripts/bench_clone.py --file-system btrfs --episodes 60 --repeats 2
+    python scripts/bench.py clone --repeats 5
+    python scripts/bench.py clone --file-system btrfs --episodes 60 --repeats 2
 
 Makes an image in the scratch folder, formats and mounts it (root only), and generates two datasets
 there: the profile *big*, and the same episodes and frames at a tenth of its bit rate. Then these
@@ -19,9 +19,9 @@ source is read once, so that everyone finds as much of it in the page cache as f
 allocated beforehand and nothing is ever discarded in it, so that no time is spent on memory for
 the image itself. New space is what ``statvfs`` counts, from before a command to after its sync.
 
-Raw rows go to ``bench_logs/<date>-clone-<file system>.jsonl``, as `bench_convert` writes them; the
-header says how the bytes of one more, untimed conversion moved. The mount and the loop device are
-released on every way out.
+Raw rows go to ``bench_logs/<date>-clone-<file system>.jsonl``, as `benches.convert` writes them;
+the header says how the bytes of one more, untimed conversion moved. The mount and the loop device
+are released on every way out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ import os
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -41,9 +40,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bench_common
-import bench_convert
-from bench_convert import COPY, Runner
+from benches import convert, kit
+from benches.convert import COPY, Runner
 
 PROFILE = "big"
 LOW = "low"
@@ -84,9 +82,6 @@ LONGEST_SETTLE_SECONDS = 60.0
 LONGEST_UNMOUNT_SECONDS = 60.0
 
 
-# --- the mounted file system ------------------------------------------------------------------
-
-
 @contextmanager
 def loop_mounted(kind: str, folder: Path, size_bytes: int) -> Iterator[Path]:
     """Yield a freshly made, mounted file system; unmount it and free its loop device after.
@@ -103,16 +98,16 @@ def loop_mounted(kind: str, folder: Path, size_bytes: int) -> Iterator[Path]:
     mounted.mkdir()
     with image.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
-    tool([*MAKERS[kind], str(image)])
-    device = tool(["losetup", "--find", "--show", str(image)])
+    kit.run_quietly([*MAKERS[kind], str(image)])
+    device = kit.run_quietly(["losetup", "--find", "--show", str(image)])
     try:
-        tool(["mount", "-o", MOUNT_OPTIONS[kind], device, str(mounted)])
+        kit.run_quietly(["mount", "-o", MOUNT_OPTIONS[kind], device, str(mounted)])
         try:
             yield mounted
         finally:
             unmount(mounted)
     finally:
-        tool(["losetup", "--detach", device])
+        kit.run_quietly(["losetup", "--detach", device])
 
 
 def unmount(mounted: Path) -> None:
@@ -124,7 +119,7 @@ def unmount(mounted: Path) -> None:
     deadline = time.monotonic() + LONGEST_UNMOUNT_SECONDS
     while True:
         try:
-            tool(["umount", str(mounted)])
+            kit.run_quietly(["umount", str(mounted)])
         except SystemExit:
             if not mounted.is_mount():
                 return
@@ -133,21 +128,6 @@ def unmount(mounted: Path) -> None:
             time.sleep(SETTLE_SECONDS)  # the processes that hold it are no children of this one
         else:
             return
-
-
-def tool(command: Sequence[str]) -> str:
-    """Run a tool and return what it printed.
-
-    Raises:
-        SystemExit: It is missing or fails.
-    """
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise SystemExit(f"{command[0]} is not installed") from error
-    if done.returncode:
-        raise SystemExit(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
-    return done.stdout.strip()
 
 
 def used_bytes(mounted: Path) -> int:
@@ -163,7 +143,7 @@ def used_bytes(mounted: Path) -> int:
             raise SystemExit(f"the space in use did not settle in {LONGEST_SETTLE_SECONDS:.0f} s")
         if seen:
             time.sleep(SETTLE_SECONDS)
-        tool(["sync", "-f", str(mounted)])
+        kit.run_quietly(["sync", "-f", str(mounted)])
         state = os.statvfs(mounted)
         seen.append((state.f_blocks - state.f_bfree) * state.f_frsize)
     return seen[-1]
@@ -182,7 +162,7 @@ def check_room(scratch: Path, size_bytes: int) -> None:
         SystemExit: The scratch folder, or memory where it lies in memory, is too small.
     """
     free = shutil.disk_usage(scratch).free
-    if bench_common.file_system_of(scratch) == "tmpfs":
+    if kit.file_system_of(scratch) == "tmpfs":
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
         available = next(line for line in lines if line.startswith("MemAvailable:"))
         free = min(free, int(available.split()[1]) * 1024 - MEMORY_LEFT_BYTES)
@@ -191,9 +171,6 @@ def check_room(scratch: Path, size_bytes: int) -> None:
             f"{scratch} has room for {free / 1e9:.1f} GB, the image takes {size_bytes / 1e9:.1f} "
             "GB; give another --scratch or fewer --episodes"
         )
-
-
-# --- datasets ---------------------------------------------------------------------------------
 
 
 def clip_bytes(episodes: int | None) -> int:
@@ -221,11 +198,8 @@ def make_datasets(folder: Path, episodes: int | None) -> None:
     make_dataset(folder / LOW, replace(spec, cameras=low_cameras))
 
 
-# --- one run ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class CloneBench(bench_convert.Bench):
+class CloneBench(convert.Bench):
     """One source on the mounted file system, with the space that a command takes."""
 
     def command(self, runner: Runner) -> list[str]:
@@ -239,24 +213,21 @@ class CloneBench(bench_convert.Bench):
         if runner.name != START:
             super().check(runner)
 
-    def run(self, runner: Runner) -> dict[str, Any]:
+    def run(self, runner: Runner) -> kit.Row:
         """Run once and return the measured row."""
         self.prepare(runner)
-        bench_common.read_through(self.source)
+        kit.read_through(self.source)
         before = used_bytes(self.scratch)
         row = super().run(runner)
         return {**row, "new_bytes": used_bytes(self.scratch) - before}
 
-    def moved(self) -> dict[str, Any]:
+    def moved(self) -> kit.Row:
         """Convert once, untimed, and return how the bytes moved."""
         self.prepare(Runner(CONVERT))
-        bench_common.read_through(self.source)
-        report = json.loads(tool(self.command(Runner(CONVERT))))
+        kit.read_through(self.source)
+        report = json.loads(kit.run_quietly(self.command(Runner(CONVERT))))
         kept = ("files", "batches", "seconds", "stage_seconds", "cloned_bytes", "copied_bytes")
         return {key: report[key] for key in kept}
-
-
-# --- what it comes to -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -320,52 +291,39 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
     """Generate, let everything take turns, write the log and print the figures."""
     empty = used_bytes(mounted)
     print("generating ...", flush=True)
-    make = [sys.executable, __file__, "--make", str(mounted)]
-    if options.episodes is not None:
-        make += ["--episodes", str(options.episodes)]
-    subprocess.run(make, check=True)
+    kit.in_own_process(make_datasets, mounted, options.episodes)
     benches = {name: CloneBench(mounted, mounted / name, True) for name in (PROFILE, LOW)}
-    first = bench_convert.header(benches[PROFILE], PROFILE, arguments)
-    low = bench_common.dataset_shape(benches[LOW].source, LOW)
+    high, low = (kit.dataset_shape(benches[name].source, name) for name in (PROFILE, LOW))
+    first = kit.header("bench.py clone", arguments, mounted, high, synced=True)
     first |= {
-        "command": first["command"].replace("bench_convert", "bench_clone"),
         "low_dataset": low,
-        "image_file_system": bench_common.file_system_of(mounted.parent),
+        "image_file_system": kit.file_system_of(mounted.parent),
         # As many as both datasets have bytes: then the sources share nothing with each other.
         "sources_used_bytes": used_bytes(mounted) - empty,
         "moved": benches[PROFILE].moved(),
     }
-    high_bytes, low_bytes = first["dataset"]["video_bytes"], low["video_bytes"]
     runners = tuple(r for r in RUNNERS if not options.runners or r.name in options.runners)
-    log = bench_common.new_log(
-        options.log_dir, f"{first['started'][:10]}-clone-{options.file_system}"
-    )
-    rows: list[dict[str, Any]] = []
-    with bench_common.rows_kept(log, first) as keep:
-        for repeat, runner in bench_common.in_turns(runners, options.repeats):
-            source = LOW if runner.name == CONVERT_LOW else PROFILE
-            row = {"repeat": repeat, "dataset": source, **benches[source].run(runner)}
-            rows.append(row)
-            keep(row)
-            seconds, new = row["wall_seconds"], row["new_bytes"] / 1e6
-            print(f"  {repeat} {runner.name:16} {seconds:8.2f} s {new:10.2f} MB", flush=True)
-    print(f"\n{log.name}\n{bench_convert.table(rows, first['dataset']['bytes'])}\n")
+
+    def run(runner: Runner) -> kit.Row:
+        source = LOW if runner.name == CONVERT_LOW else PROFILE
+        return {"dataset": source, **benches[source].run(runner)}
+
+    log = kit.new_log(options.log_dir, first, "clone", options.file_system)
+    rows = kit.rows_in_turns(log, first, runners, options.repeats, run)
+    print(f"{convert.table(rows, high['bytes'])}\n")
     print(f"before these: {json.dumps(first['moved'])}")
     if runners == RUNNERS:
-        print(summary(outcome(rows, high_bytes), high_bytes, low_bytes), flush=True)
+        found = outcome(rows, high["video_bytes"])
+        print(summary(found, high["video_bytes"], low["video_bytes"]), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = bench_common.bench_parser(__doc__, repeats=5)
+    parser = kit.parser(__doc__, repeats=5)
     parser.add_argument("--file-system", choices=sorted(MAKERS), default="xfs")
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
-    parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.make is not None:
-        make_datasets(Path(options.make), options.episodes)
-        return 0
     # Ending by a signal unwinds like any error, so that nothing stays mounted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     high_bytes = clip_bytes(options.episodes)
@@ -380,7 +338,3 @@ def main(arguments: Sequence[str]) -> int:
         if not (folder / "mounted").is_mount():
             shutil.rmtree(folder)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

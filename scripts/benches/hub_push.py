@@ -1,4 +1,6 @@
-"""What a push sends to a Hub that holds the v2.1 dataset: `python scripts/measure_chunks.py`.
+"""What a push sends to a Hub that holds the v2.1 dataset.
+
+    python scripts/bench.py hub-push
 
 For each shape of dataset: a v2.1 dataset is made and uploaded with the real client to the stand-in
 of the tests, whose large files go through `hf_xet` to a `local://` store; it is converted; the
@@ -12,27 +14,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benches import kit
+from leconvert.api import convert
+from leconvert.model.values import LayoutOptions
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-from tests.hub import WRITE_TOKEN, StandIn  # noqa: E402
+sys.path.insert(0, str(kit.REPOSITORY))
 
-from leconvert import __version__  # noqa: E402
-from leconvert.api import convert  # noqa: E402
-from leconvert.model.values import LayoutOptions  # noqa: E402
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset  # noqa: E402
+from tests.hub import WRITE_TOKEN, StandIn
 
 REPO = "tester/arm"
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
 UPLOAD = (
     "import sys; from huggingface_hub import HfApi; HfApi().upload_folder("
     "repo_id=sys.argv[1], repo_type='dataset', folder_path=sys.argv[2])"
@@ -41,7 +40,7 @@ UPLOAD = (
 
 @dataclass(frozen=True)
 class Shape:
-    """A dataset with one camera: so many episodes, each with a clip of about so many bytes."""
+    """A dataset: so many episodes, each with a clip of about so many bytes a camera."""
 
     name: str
     episodes: int
@@ -49,18 +48,21 @@ class Shape:
     side: int
     clip_bytes: int
 
-    def spec(self) -> DatasetSpec:
-        """Return what to make; every clip is another one."""
-        camera = CameraSpec(
-            key="observation.images.top",
-            width=self.side * 4 // 3,
-            height=self.side,
-            gop_size=30,
-            options={"preset": "ultrafast"},
-            noise_amplitude=48,
-            target_clip_bytes=self.clip_bytes,
+    def spec(self, *keys: str) -> DatasetSpec:
+        """Return what to make with these cameras; every clip is another one."""
+        cameras = tuple(
+            CameraSpec(
+                key=key,
+                width=self.side * 4 // 3,
+                height=self.side,
+                gop_size=30,
+                options={"preset": "ultrafast"},
+                noise_amplitude=48,
+                target_clip_bytes=self.clip_bytes,
+            )
+            for key in keys
         )
-        return DatasetSpec(episodes=self.episodes, frames=self.frames, cameras=(camera,))
+        return DatasetSpec(episodes=self.episodes, frames=self.frames, cameras=cameras)
 
 
 SHAPES = (
@@ -70,27 +72,47 @@ SHAPES = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", action="append", choices=[shape.name for shape in SHAPES])
+def main(arguments: Sequence[str]) -> int:
+    """Measure each shape."""
+    parser = shapes_parser(__doc__)
     parser.add_argument("--block-align", type=int, nargs="+", default=[0, 4096], metavar="BYTES")
+    options = parser.parse_args(arguments)
+    return for_each_shape(
+        options, arguments, lambda shape, folder: measure(shape, folder, options.block_align)
+    )
+
+
+def shapes_parser(about: str | None) -> argparse.ArgumentParser:
+    """Return a parser of shapes and a folder."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shape", action="append", choices=[shape.name for shape in SHAPES])
     parser.add_argument("--folder", type=Path, help="where datasets and stores go; removed after")
-    options = parser.parse_args(argv)
-    versions = {name: version(name) for name in ("huggingface_hub", "hf_xet")}
-    print(json.dumps({"versions": {"leconvert": __version__, **versions}}), flush=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for shape in SHAPES:
-            if options.shape is None or shape.name in options.shape:
-                measure(shape, Path(folder) / shape.name, options.block_align)
+    return parser
+
+
+def for_each_shape(
+    options: argparse.Namespace, arguments: Sequence[str], measure: Callable[[Shape, Path], None]
+) -> int:
+    """Print what this runs on, then measure each shape in a folder of its own."""
+    versions = {name: kit.version_of(name) for name in ("huggingface_hub", "hf_xet")}
+    scratch = options.folder or Path(tempfile.gettempdir())
+    machine = kit.machine("bench.py hub", arguments, scratch)
+    print(json.dumps({**machine, "packages": versions}), flush=True)
+    for shape in SHAPES:
+        if options.shape is None or shape.name in options.shape:
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                measure(shape, Path(folder))
     return 0
 
 
 def measure(shape: Shape, folder: Path, block_aligns: Sequence[int]) -> None:
     """Measure one shape, and print a line a push."""
-    source = make_dataset(folder / "source", shape.spec())
+    source = make_dataset(folder / "source", shape.spec(TOP))
     with StandIn(folder / "hub", xet=True) as hub:
         hub.add_repo(REPO)
-        run([sys.executable, "-c", UPLOAD, REPO, str(source)], hub.endpoint, folder)
+        run([sys.executable, "-c", UPLOAD, REPO, source], hub.endpoint, folder)
     for block_align in block_aligns:
         result = folder / f"result-{block_align}"
         convert(source, output=result, layout=LayoutOptions(block_align=block_align), for_push=True)
@@ -99,7 +121,6 @@ def measure(shape: Shape, folder: Path, block_aligns: Sequence[int]) -> None:
             line |= pushed(folder, result, warm=cache == "warm")
             print(json.dumps(line), flush=True)
         shutil.rmtree(result)
-    shutil.rmtree(folder)
 
 
 def pushed(folder: Path, result: Path, *, warm: bool) -> dict[str, float]:
@@ -112,7 +133,7 @@ def pushed(folder: Path, result: Path, *, warm: bool) -> dict[str, float]:
             if not warm:
                 hub.xet.forget_shards()
             before = hub.xet.sent()
-            push = [sys.executable, "-m", "leconvert", "push", str(result), "--push-repo-id", REPO]
+            push = [*kit.LECONVERT, "push", result, "--push-repo-id", REPO]
             run(push, hub.endpoint, folder)
             after = hub.xet.sent()
     finally:
@@ -131,26 +152,20 @@ def pushed(folder: Path, result: Path, *, warm: bool) -> dict[str, float]:
     }
 
 
-def run(command: Sequence[str], endpoint: str, folder: Path, **more: str) -> str:
+def run(command: Sequence[object], endpoint: str, folder: Path, **more: str) -> str:
     """Run a process as a user who is logged in at the stand-in; return what it printed.
 
     Args:
+        command: What to run.
+        endpoint: The stand-in's address.
+        folder: Holds the client's home.
         more: Further environment variables.
     """
-    environment = {
-        **os.environ,
+    user = {
         "HF_ENDPOINT": endpoint,
         "HF_TOKEN": WRITE_TOKEN,
         "HF_HOME": str(folder / "home"),
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        **more,
     }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return kit.run_quietly(command, **user, **more)

@@ -1,27 +1,20 @@
-"""`scripts/measure_chunks.py` on a dataset of three clips: what it prints is what was sent."""
+"""`bench.py hub-push` on a dataset of three clips: what it prints is what was sent."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "measure_chunks.py"
+from tests.scripts import loaded_script
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measure_chunks", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measure_chunks"] = module
-    spec.loader.exec_module(module)
-    return module
+def script() -> Iterator[ModuleType]:
+    with loaded_script("benches.hub_push") as module:
+        yield module
 
 
 def test_each_push_is_measured_warm_and_cold(
@@ -36,4 +29,3 @@ def test_each_push_is_measured_warm_and_cold(
         assert line["sent_shard_bytes"] > 0
         assert line["video_bytes"] < line["result_bytes"]
     assert warm["sent_bytes"] <= cold["sent_bytes"]
-    assert not (tmp_path / "tiny").exists()

@@ -1,7 +1,7 @@
 """Time verification: ours in both depths, against hashing both sides, alternately.
 
-    python scripts/bench_verify.py small mid images many --repeats 5
-    python scripts/bench_verify.py many --episodes 1300 --repeats 5
+    python scripts/bench.py verify small mid images many --repeats 5
+    python scripts/bench.py verify many --episodes 1300 --repeats 5
 
 A profile's dataset is generated and converted without a check, and both are read once. Then these
 take turns, each a process of its own, so importing is part of its time:
@@ -24,30 +24,13 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench_common import (
-    COST_HEAD,
-    PROFILE_NAMES,
-    REPOSITORY,
-    bench_parser,
-    cost_line,
-    costs,
-    dataset_shape,
-    files_below,
-    header,
-    in_turns,
-    make_profile,
-    measured,
-    new_log,
-    read_through,
-    rows_kept,
-    size_of,
-)
+from benches import kit
 
 BYTES, BYTES_1, STRUCTURE = "bytes", "bytes 1", "structure"
 HASH, HASH_1, START = "hash", "hash 1", "start"
@@ -60,7 +43,7 @@ def hash_all(roots: Sequence[Path], processes: int) -> None:
     """Hash every file below some folders."""
     from multiprocessing import get_context
 
-    paths = sorted(entry.path for root in roots for entry in files_below(root))
+    paths = sorted(entry.path for root in roots for entry in kit.files_below(root))
     if processes == 1:
         for path in paths:
             _digest(path)
@@ -79,10 +62,10 @@ def _digest(path: str) -> bytes:
 def command(runner: str, scratch: Path) -> list[str]:
     """Return the command line of one runner; all datasets are in the scratch folder."""
     source, result, output = (str(scratch / name) for name in ("source", "result", "run"))
-    verify = [sys.executable, "-m", "leconvert", "verify", result, "--source", source, "--json"]
-    convert = [sys.executable, "-m", "leconvert", "convert", "--json", "--no-push"]
+    verify = [*kit.LECONVERT, "verify", result, "--source", source, "--json"]
+    convert = [*kit.LECONVERT, "convert", "--json", "--no-push"]
     convert += ["--root", source, "--output", output]
-    hashes = [sys.executable, str(REPOSITORY / "scripts/bench_verify.py"), "--hash", source, result]
+    hashes = [sys.executable, str(kit.BENCH), "verify", "--hash", source, result]
     return {
         BYTES: [*verify, "--bytes"],
         BYTES_1: [*verify, "--bytes", "--max-workers", "1"],
@@ -96,7 +79,7 @@ def command(runner: str, scratch: Path) -> list[str]:
     }[runner]  # fmt: skip
 
 
-def run(runner: str, scratch: Path) -> dict[str, Any]:
+def run(runner: str, scratch: Path) -> kit.Row:
     """Run once and return the measured row.
 
     Raises:
@@ -104,8 +87,8 @@ def run(runner: str, scratch: Path) -> dict[str, Any]:
     """
     shutil.rmtree(scratch / "run", ignore_errors=True)
     os.sync()
-    environment = os.environ | {"XDG_CACHE_HOME": str(scratch / "cache")}
-    row = measured(command(runner, scratch), environment, scratch)
+    environment = {"XDG_CACHE_HOME": str(scratch / "cache")}
+    row = kit.measured(command(runner, scratch), scratch, environment)
     if runner in {BYTES, BYTES_1, STRUCTURE}:
         report = json.loads((scratch / "last-run.out").read_bytes())
         if not report["ok"]:
@@ -114,75 +97,47 @@ def run(runner: str, scratch: Path) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]], both_bytes: int) -> str:
-    """Return medians, spread, memory and ratios to the hashes as an aligned text table."""
-    known = costs(rows)
-    lines = [f"{COST_HEAD}{'x/hash':>8}{'x/hash 1':>10}"]
-    for name, cost in known.items():
-        ratios = [
-            f"{cost.median / known[base].median:.2f}" if base in known else "-"
-            for base in (HASH, HASH_1)
-        ]
-        lines.append(f"{cost_line(name, cost, both_bytes)}{ratios[0]:>8}{ratios[1]:>10}")
+    """Return the costs, with ratios to both hashes, and the share of a conversion's check."""
+    lines = [kit.table(rows, both_bytes, slower={"x/hash": HASH, "x/hash 1": HASH_1})]
+    known = kit.costs(rows)
     if CONVERT in known and UNCHECKED in known:
         share = (known[CONVERT].cpu - known[UNCHECKED].cpu) / known[CONVERT].cpu
         lines.append(f"the check of the structure takes {share:.1%} of a conversion's CPU time")
     return "\n".join(lines)
 
 
-def bench(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+def bench(
+    profile: str, scratch: Path, options: argparse.Namespace, arguments: Sequence[str]
+) -> None:
     """Generate and convert one dataset, run everything on it, write the log and print the table."""
-    scratch = options.scratch / f"leconvert-bench-{os.getpid()}"
-    scratch.mkdir(parents=True)
-    try:
-        print(f"{profile}: generating ...", flush=True)
-        make = [sys.executable, __file__, "--make", str(scratch / "source"), profile]
-        if options.episodes is not None:
-            make += ["--episodes", str(options.episodes)]
-        subprocess.run(make, check=True)
-        run(UNCHECKED, scratch)
-        (scratch / "run").rename(scratch / "result")
-        for side in ("source", "result"):
-            read_through(scratch / side)
-        shape = dataset_shape(scratch / "source", profile)
-        first = header("bench_verify.py", arguments, scratch, shape, packages=PACKAGES)
-        first["result_bytes"] = size_of(scratch / "result")
-        runners = tuple(name for name in RUNNERS if not options.runners or name in options.runners)
-        stem = f"{first['started'][:10]}-verify-{profile}-{first['file_system']}"
-        log = new_log(options.log_dir, stem)
-        rows = []
-        with rows_kept(log, first) as keep:
-            for repeat, runner in in_turns(runners, options.repeats):
-                row = {"repeat": repeat, **run(runner, scratch)}
-                rows.append(row)
-                keep(row)
-        rows.sort(key=lambda row: runners.index(row["runner"]))
-        print(f"\n{profile}, {log.name}\n{table(rows, shape['bytes'] + first['result_bytes'])}\n")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    kit.make_profile(profile, scratch / "source", options.episodes)
+    run(UNCHECKED, scratch)
+    (scratch / "run").rename(scratch / "result")
+    kit.read_through(scratch / "result")
+    shape = kit.dataset_shape(scratch / "source", profile)
+    first = kit.header("bench.py verify", arguments, scratch, shape, packages=PACKAGES)
+    first["result_bytes"] = kit.size_of(scratch / "result")
+    runners = tuple(name for name in RUNNERS if not options.runners or name in options.runners)
+    log = kit.new_log(options.log_dir, first, "verify", profile, first["file_system"])
+    rows = kit.rows_in_turns(log, first, runners, options.repeats, partial(run, scratch=scratch))
+    print(f"{profile}\n{table(rows, shape['bytes'] + first['result_bytes'])}\n")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = bench_parser(__doc__, repeats=5)
-    parser.add_argument("datasets", nargs="*", choices=PROFILE_NAMES, metavar="DATASET")
+    parser = kit.parser(__doc__, repeats=5)
+    parser.add_argument("datasets", nargs="*", choices=kit.PROFILE_NAMES, metavar="DATASET")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--episodes", type=int, help="other than the profile's")
-    parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--hash", nargs="+", type=Path, metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--processes", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.hash is not None:
         hash_all(options.hash, options.processes)
         return 0
-    if options.make is not None:
-        make_profile(options.datasets[0], Path(options.make), options.episodes)
-        return 0
     if not options.datasets:
         parser.error("name at least one dataset")
     for profile in options.datasets:
-        bench(profile, options, arguments)
+        with kit.scratch_folder(options.scratch, "bench") as scratch:
+            bench(profile, scratch, options, arguments)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

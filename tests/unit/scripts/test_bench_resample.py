@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +9,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.scripts import loaded_script
 
 from leconvert.bench.resampling.benchmark import ResampleOptions
 
-SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
 
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("bench_resample")
+    with loaded_script("benches.resample") as module:
+        yield module
 
 
 def test_every_set_up_makes_sense(script: ModuleType) -> None:
@@ -38,8 +35,8 @@ def test_the_log_says_what_was_run_and_keeps_every_repeat(
 
     (log,) = tmp_path.glob("*-resample.jsonl")
     head, about, *rows, copied = map(json.loads, log.read_text().splitlines())
-    assert head["command"].startswith("python scripts/bench_resample.py small --repeats 2")
-    assert head["host"]["cores"] >= 1
+    assert head["command"].startswith("python scripts/bench.py resample small --repeats 2")
+    assert head["cores"] >= 1
     assert about["options"]["repeats"] == 2
     results: list[dict[str, Any]] = [row for row in rows if row["kind"] == "result"]
     assert [row["way"] for row in results] == ["baseline", "batched", "table"]

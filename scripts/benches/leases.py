@@ -1,6 +1,6 @@
 """Workers that lease every batch of a run and write no bytes: what leasing itself costs.
 
-`scripts/bench_scale.py lease` uses it. Every worker is a process with the real worker loop, store
+`bench.py scale lease` uses it. Every worker is a process with the real worker loop, store
 and board; only the writing of shards is replaced, by one heartbeat and an empty file for each shard
 (the packer asks for it). So forcing shards to the disk is not part of the figures; forcing the
 records to the disk is. Operations are counted as well as timed, since counts do not depend on what
@@ -31,8 +31,6 @@ from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.run import open_run
-
-__all__ = ["CountingFileSystem", "finish_run", "lease_run"]
 
 _OPERATIONS = (
     "read_bytes", "write_new", "sync_file", "sync_dir", "link", "replace", "make_dir",

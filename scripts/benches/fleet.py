@@ -1,6 +1,6 @@
 """Rehearse a fleet of 100 TB: the real list, planner, leases and workers; no bytes are moved.
 
-    python scripts/rehearse_fleet.py --log bench_logs/FILE
+    python scripts/bench.py fleet
 
 makes 5,000 folders with an ``info.json`` and nothing else, of log-normal sizes, and
 
@@ -9,31 +9,24 @@ makes 5,000 folders with an ``info.json`` and nothing else, of log-normal sizes,
 3. lets 64 workers take datasets and batches on a clock that is turned, with all leases real: what a
    dataset takes is reckoned from the rates of docs/scaling.md.
 
-Each step is a process of its own, so that peak memory is its own. Prints a JSON line a step.
+Each step is a process of its own, so that peak memory is its own, and a row of
+``bench_logs/<date>-rehearse-fleet.jsonl``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
 import os
 import random
-import resource
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tests.unit.fleet.test_makespan import Cost, lower_bound, makespan
-
-from bench_scale import RUN_ID, simulated_manifest, simulated_scan
+from benches import kit
+from benches.scale import RUN_ID, simulated_manifest, simulated_scan
 from leconvert.fleet import Line, plan_fleet, read_list
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion
@@ -41,7 +34,10 @@ from leconvert.run.layout import cut_batches, layout_streams
 from leconvert.run.leasing import list_batches
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import write_plan
-from storm import header, tell
+
+sys.path.insert(0, str(kit.REPOSITORY))
+
+from tests.unit.fleet.test_makespan import Cost, lower_bound, makespan
 
 LAYOUT = LayoutOptions(video_file_size_in_mb=4000, data_file_size_in_mb=4000)
 EPISODE_BYTES = 4 * 2.5e6 + 7.5e4  # of `simulated_scan`
@@ -62,7 +58,7 @@ def episodes_of(datasets: int, terabytes: float, seed: int) -> list[int]:
     return [max(1, round(size * scale)) for size in sizes]
 
 
-def begin(folder: Path, episodes: Sequence[int]) -> dict[str, Any]:
+def begin(folder: Path, episodes: Sequence[int]) -> kit.Row:
     """Write the list's folders, read the list, and begin the fleet."""
     features = {f"observation.images.{n}": CAMERA for n in range(4)}
     for number, count in enumerate(episodes):
@@ -89,7 +85,7 @@ def begin(folder: Path, episodes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def plan(folder: Path, episodes: Sequence[int]) -> dict[str, Any]:
+def plan(folder: Path, episodes: Sequence[int]) -> kit.Row:
     """Plan each dataset as a worker does, but for its scan."""
     batches, written, longest = [], 0, 0.0
     began = time.perf_counter()
@@ -113,7 +109,7 @@ def plan(folder: Path, episodes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def work(folder: Path, episodes: Sequence[int], workers: int) -> dict[str, Any]:
+def work(folder: Path, episodes: Sequence[int], workers: int) -> kit.Row:
     """Let workers claim and publish everything, on a clock that is turned."""
     batches = json.loads((folder / "batches.json").read_text())
     rate = BYTES_A_SECOND / workers
@@ -147,36 +143,28 @@ def work(folder: Path, episodes: Sequence[int], workers: int) -> dict[str, Any]:
     }
 
 
-def _measured(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = globals()[name](*arguments)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"step": name, **found, "peak_rss_mb": round(peak)}
+STEPS: Mapping[str, Callable[..., kit.Row]] = {"begin": begin, "plan": plan, "work": work}
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="rehearse a fleet of 100 TB")
+    """Begin, plan and work."""
+    parser = kit.parser(__doc__, repeats=None)
     parser.add_argument("--datasets", type=int, default=5000)
     parser.add_argument("--terabytes", type=float, default=100.0)
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
-    parser.add_argument("--log", type=Path)
     options = parser.parse_args(arguments)
     sizes = episodes_of(options.datasets, options.terabytes, options.seed)
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="leconvert-rehearse-") as name:
+    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="leconvert-rehearse-") as name:
         folder = Path(name)
-        head: dict[str, Any] = {"largest": max(sizes), "load": os.getloadavg()}
-        options.episodes = sum(sizes)
-        head = {**header(options, arguments, folder), **head, "format": "leconvert-rehearse-fleet"}
-        head["command"] = head["command"].replace("storm.py", Path(__file__).name)
-        tell(head, options.log)
-        for step, more in (("begin", ()), ("plan", ()), ("work", (options.workers,))):
-            with ProcessPoolExecutor(1, mp_context=context) as pool:
-                row = pool.submit(_measured, step, (folder, sizes, *more)).result()
-            tell(row, options.log)
+        head = kit.machine("bench.py fleet", arguments, folder)
+        head |= {"format": "leconvert-rehearse-fleet", "version": 1, "load": os.getloadavg()}
+        head |= {"episodes": sum(sizes), "largest": max(sizes), "seed": options.seed}
+
+        def run(step: str) -> kit.Row:
+            more = (options.workers,) if step == "work" else ()
+            return {"step": step, **kit.measured_call(STEPS[step], folder, sizes, *more)}
+
+        log = kit.new_log(options.log_dir, head, "rehearse-fleet")
+        kit.rows_in_turns(log, head, tuple(STEPS), 1, run)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,35 +4,27 @@ Nothing here reads videos: the scan is simulated, so that the figures are those 
 leases and the metadata writers alone. Each size runs in a process of its own, so that peak memory
 is its own.
 
-    python scripts/bench_scale.py plan --episodes 10000 100000 1000000
-    python scripts/bench_scale.py metadata --episodes 10000 100000 1000000 --layout overlay
-    python scripts/bench_scale.py push --episodes 20000 200000 --layout episode-files
-    python scripts/bench_scale.py scan --dataset DATASET --threads 1 2 4
-    python scripts/bench_scale.py lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
+    python scripts/bench.py scale plan --episodes 10000 100000 1000000
+    python scripts/bench.py scale metadata --episodes 10000 100000 1000000 --layout overlay
+    python scripts/bench.py scale push --episodes 20000 200000 --layout episode-files
+    python scripts/bench.py scale scan --dataset DATASET --threads 1 2 4
+    python scripts/bench.py scale lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
 
 ``lease`` plans so many batches and lets so many processes claim, beat for and publish each of them
-(see `scale_lease`), then does what the packer and ``status`` do at the end of a run.
+(see `benches.leases`), then does what the packer and ``status`` do at the end of a run.
 
 Prints a line a run and appends it as JSON to ``bench_logs/scale-<part>.jsonl``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
-import os
-import platform
-import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -41,9 +33,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench_common import file_system_of, without_path
+from benches import kit
+from benches.leases import finish_run, lease_run
 from leconvert import tables
-from leconvert._version import __version__
 from leconvert.dataset.formats import StatsBlock, v3
 from leconvert.model.values import (
     KEEPING_LAYOUTS,
@@ -66,7 +58,6 @@ FRAMES = 300
 # One episode's slices fill about a twentieth of an output file each.
 EPISODES_PER_BATCH = 21
 RUN_ID = "simulated"
-LOGS = Path(__file__).resolve().parents[1] / "bench_logs"
 
 
 def simulated_scan(episodes: int) -> SourceScan:
@@ -281,42 +272,18 @@ def plan_leases(batches: int, work_dir: Path, source: Path) -> dict[str, Any]:
 
 def bench_lease(batches: int, workers: int, folder: Path) -> dict[str, Any]:
     """Plan, lease and publish every batch, collect: each in processes of its own."""
-    from scale_lease import lease_run
-
     work_dir = folder / "work"
-    planned = in_own_process("plan_leases", batches, work_dir, folder / "source")
+    planned = kit.measured_call(plan_leases, batches, work_dir, folder / "source")
     leased = lease_run(work_dir, batches, workers)
-    finished = in_own_process("finish_leases", work_dir)
+    finished = kit.measured_call(finish_run, work_dir)
     return {
         "batches": batches,
         "workers": workers,
-        "folder": file_system_of(folder),
+        "folder": kit.file_system_of(folder),
         "episodes": planned["episodes"],
         **leased,
         **finished,
     }
-
-
-def finish_leases(work_dir: Path) -> dict[str, Any]:
-    """Do what comes after the last batch, in a process of its own."""
-    from scale_lease import finish_run
-
-    return finish_run(work_dir)
-
-
-def in_own_process(name: str, *arguments: Any) -> dict[str, Any]:
-    """Run one measurement in a fresh process and add its peak memory."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_measured, name, arguments).result()
-
-
-def _measured(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    begun = time.process_time()
-    result: dict[str, Any] = globals()[name](*arguments)
-    result["cpu_s"] = time.process_time() - begun  # where the machine is busy it tells more
-    result["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return result
 
 
 def measure(part: str, size: tuple[Any, ...], folder: Path, dataset: Path) -> dict[str, Any]:
@@ -329,41 +296,19 @@ def measure(part: str, size: tuple[Any, ...], folder: Path, dataset: Path) -> di
         dataset: What ``scan`` reads.
     """
     if part == "scan":
-        return in_own_process("bench_scan", dataset, *size)
-    if part in ("plan", "metadata", "push"):
-        episodes, layout = size
-        found = in_own_process(f"bench_{part}", episodes, layout, folder)
-        return {"episodes": episodes, "layout": layout, **found}
-    workers, batches = size
-    return bench_lease(batches, workers, folder)
+        return kit.measured_call(bench_scan, dataset, *size)
+    if part == "lease":
+        workers, batches = size
+        return bench_lease(batches, workers, folder)
+    episodes, layout = size
+    bench = {"plan": bench_plan, "metadata": bench_metadata, "push": bench_push}[part]
+    found = kit.measured_call(bench, episodes, layout, folder)
+    return {"episodes": episodes, "layout": layout, **found}
 
 
-def header() -> dict[str, Any]:
-    """Say what ran where."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    return {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "leconvert": __version__,
-        "commit": commit,
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "command": " ".join(["scripts/bench_scale.py", *map(without_path, sys.argv[1:])]),
-    }
-
-
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the asked part and log it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = kit.parser(__doc__, repeats=None)
     parser.add_argument("part", choices=("plan", "metadata", "push", "scan", "lease"))
     parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument(
@@ -373,28 +318,21 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--log-dir", type=Path, default=LOGS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     # Ending by a signal unwinds like any error, so that no process and no folder stays.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
-    about = header()
+    about = kit.machine("bench.py scale", arguments, options.scratch)
     options.log_dir.mkdir(exist_ok=True)
+    sizes: list[tuple[Any, ...]] = list(product(options.episodes, options.layout))
+    if options.part == "scan":
+        sizes = list(product(options.threads))
+    elif options.part == "lease":
+        sizes = list(product(options.workers, options.batches))
     with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
-        sizes: list[tuple[Any, ...]] = list(product(options.episodes, options.layout))
-        if options.part == "scan":
-            sizes = list(product(options.threads))
-        elif options.part == "lease":
-            sizes = list(product(options.workers, options.batches))
         for size in sizes:
             with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
                 row = measure(options.part, size, Path(folder), options.dataset)
-            line = {"part": options.part, **row, **about}
-            log.write(json.dumps(line) + "\n")
+            log.write(json.dumps({"part": options.part, **row, **about}) + "\n")
             shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
             print(json.dumps(shown), flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

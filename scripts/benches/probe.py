@@ -1,7 +1,7 @@
 """Time loaders on one dataset, converted in several ways, alternately, beside the decode limit.
 
-    python scripts/bench_probe.py h264 av1 images --repeats 3
-    python scripts/bench_probe.py h264 --episodes 4 --duration-s 1 --repeats 1   # to try it
+    python scripts/bench.py probe h264 av1 images --repeats 3
+    python scripts/bench.py probe h264 --episodes 4 --duration-s 1 --repeats 1   # to try it
 
 A dataset with three cameras and uneven episodes is generated and converted four times: by LeRobot's
 converter (``reference``), by us with the same file limits (``ours``), by us with ``--layout
@@ -19,7 +19,7 @@ are read once beforehand. The limit of the first two is measured in every repeat
 the first. Then frames of our stream in every mode, and of the released one in the first, are
 compared with LeRobot's map-style loader (``--check``), untimed. Raw rows go to
 ``bench_logs/<date>-probe-<kind>-<file system>.jsonl``: a header line, then one line a run;
-``show_probe.py`` makes tables of them. A run that fails is a row with its error, and is not
+``bench.py show`` makes tables of them. A run that fails is a row with its error, and is not
 repeated.
 """
 
@@ -37,9 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bench_common
-import bench_convert
-from show_probe import LIMIT, MAP, REFERENCE, RELEASED, STREAM, Run, grouped, tables
+from benches import kit
+from benches.probe_tables import LIMIT, MAP, REFERENCE, RELEASED, STREAM, Run, grouped, tables
 
 CODECS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "h264": ("libx264", {"preset": "veryfast"}),
@@ -100,9 +99,6 @@ def in_turn(runs: Sequence[Run], repeat: int, repeats: int) -> list[Run]:
     return [*limits, *others[turn:], *others[:turn]]
 
 
-# --- datasets ---------------------------------------------------------------------------------
-
-
 def make_source(kind: str, root: Path, options: argparse.Namespace) -> None:
     """Generate the v2.1 dataset, in a process of its own."""
     from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -141,34 +137,22 @@ def convert_all(kind: str, source: Path, scratch: Path) -> dict[str, Path]:
     results = {name: scratch / name for name in names}
     sized: list[str] = []
     if kind != IMAGES:  # tables keep their usual limit
-        camera_bytes = bench_common.size_of(source / "videos") / len(CAMERAS)
+        camera_bytes = kit.size_of(source / "videos") / len(CAMERAS)
         limit = max(1, round(camera_bytes / FILES_A_CAMERA / 2**20))
         sized = ["--video-file-size-in-mb", str(limit)]
     ways = {OURS: sized, STREAMING: ["--layout", "streaming", *sized], ONE_FILE: []}
     for name in names:
         if name != REFERENCE:
-            run_quietly([sys.executable, "-m", "leconvert", "convert", "--no-push", "--root",
-                         str(source), "--output", str(results[name]), *ways[name]])  # fmt: skip
+            place = ["--root", source, "--output", results[name]]
+            kit.run_quietly([*kit.LECONVERT, "convert", "--no-push", *place, *ways[name]])
     shutil.copytree(source, results[REFERENCE])
     module = "lerobot.scripts.convert_dataset_v21_to_v30"
     command = [sys.executable, "-m", module, "--repo-id", "bench/dataset", "--root",
                str(results[REFERENCE]), "--push-to-hub=false", *sized]  # fmt: skip
-    run_quietly(command, HF_HOME=str(scratch / "huggingface"), HF_HUB_OFFLINE="1")
+    kit.run_quietly(command, HF_HOME=str(scratch / "huggingface"), HF_HUB_OFFLINE="1")
     for result in results.values():
-        bench_common.read_through(result)
+        kit.read_through(result)
     return results
-
-
-def run_quietly(command: Sequence[str], **variables: str) -> None:
-    """Run a command; what it says is only shown if it fails."""
-    done = subprocess.run(
-        command, env=os.environ | variables, check=False, capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-
-
-# --- one run ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -183,7 +167,7 @@ class Bench:
         """Return the command line of a run."""
         asked = self.options
         out_dir = self.scratch / f"out-{run.conversion}"
-        base = [sys.executable, "-m", "leconvert", "probe"]
+        base = [*kit.LECONVERT, "probe"]
         place = ["--root", str(self.results[run.conversion]), "--out-dir", str(out_dir), "--json"]
         if run.loader == LIMIT:
             return [*base, "limit", *place, "--duration-s", str(asked.limit_duration_s)]
@@ -211,7 +195,9 @@ class Bench:
             document: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
             sys.stderr.write(log.read_text("utf-8", errors="replace")[-4000:])
-            raise SystemExit(f"{self.shown(command)} ended with {done.returncode}") from None
+            raise SystemExit(
+                f"{kit.shown(command, self.scratch)} ended with {done.returncode}"
+            ) from None
         return document
 
     def environment(self) -> dict[str, str]:
@@ -223,9 +209,9 @@ class Bench:
         """Measure once and return the row."""
         command = self.command(run)
         document = self.run(command)
-        row = {**self._about(run), "command": self.shown(command)}
+        row = {**self._about(run), "command": kit.shown(command, self.scratch)}
         if "error" in document:
-            return row | {"error": self.shown([document["message"]])}
+            return row | {"error": kit.shown([document["message"]], self.scratch)}
         if run.loader == LIMIT:
             return row | {
                 "frames_per_s": document["limit_frames_per_s"],
@@ -237,15 +223,10 @@ class Bench:
         """Compare frames once and return the row."""
         command = self.check_command(run)
         document = self.run(command)
-        row = {"kind": "check", **self._about(run), "command": self.shown(command)}
+        row = {"kind": "check", **self._about(run), "command": kit.shown(command, self.scratch)}
         if "error" in document:
-            return row | {"error": self.shown([document["message"]])}
+            return row | {"error": kit.shown([document["message"]], self.scratch)}
         return row | {"check": document["check"]}
-
-    def shown(self, command: Sequence[str]) -> str:
-        """Return a command line without this machine's paths."""
-        text = " ".join(command).replace(str(self.scratch), "$SCRATCH")
-        return text.replace(sys.executable, "python")
 
     @staticmethod
     def _about(run: Run) -> dict[str, Any]:
@@ -253,64 +234,49 @@ class Bench:
         return about | ({"mode": run.mode, "workers": run.workers} if run.mode else {})
 
 
-# --- the whole --------------------------------------------------------------------------------
-
-
-def bench_kind(kind: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+def bench_kind(
+    kind: str, scratch: Path, options: argparse.Namespace, arguments: Sequence[str]
+) -> None:
     """Generate, convert, run everything, write the log and print its tables."""
     began = time.monotonic()
-    scratch = options.scratch / f"leconvert-bench-{os.getpid()}"
-    scratch.mkdir(parents=True)
-    try:
-        print(f"{kind}: generating and converting ...", flush=True)
-        source = scratch / "source"
-        make = [sys.executable, __file__, "--make", str(source), kind]
-        make += ["--episodes", str(options.episodes), "--frames", *map(str, options.frames)]
-        subprocess.run(make, check=True)
-        bench = Bench(scratch, convert_all(kind, source, scratch), options)
-        first = bench_convert.header(
-            bench_convert.Bench(scratch, source, sync=False), kind, arguments
-        )
-        first |= {
-            "command": first["command"].replace("bench_convert", "bench_probe"),
-            "codec": CODECS[kind][0] if kind in CODECS else "png",
-            "results": {
-                name: bench_common.dataset_shape(result, name)
-                for name, result in bench.results.items()
-            },
-        }
-        stem = f"{first['started'][:10]}-probe-{kind}-{first['file_system']}"
-        log = bench_common.new_log(options.log_dir, stem)
-        rows: list[dict[str, Any]] = []
-        failed: set[Run] = set()
-        with bench_common.rows_kept(log, first) as keep:
-            for repeat in range(options.repeats):
-                runs = planned_runs(kind, options.workers, options.modes, repeat)
-                for run in in_turn(runs, repeat, options.repeats):
-                    if run in failed:
-                        continue
-                    row = {"repeat": repeat, **bench.row(run)}
-                    rows.append(row)
-                    keep(row)
-                    if "error" in row:
-                        failed.add(run)
-                    rate = row.get("samples_per_s") or row.get("frames_per_s") or row["error"]
-                    print(f"  {repeat} {run.name:34} {rate}", flush=True)
-            if options.check:
-                for run in planned_checks(kind, options.modes):
-                    rows.append(bench.check(run))
-                    keep(rows[-1])
-        minutes = (time.monotonic() - began) / 60
-        print(
-            f"\n{log.name}, {minutes:.1f} minutes\n\n{tables(grouped(first, rows))}\n", flush=True
-        )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    print(f"{kind}: generating and converting ...", flush=True)
+    source = scratch / "source"
+    kit.in_own_process(make_source, kind, source, options)
+    bench = Bench(scratch, convert_all(kind, source, scratch), options)
+    first = kit.header("bench.py probe", arguments, scratch, kit.dataset_shape(source, kind))
+    first |= {
+        "codec": CODECS[kind][0] if kind in CODECS else "png",
+        "results": {
+            name: kit.dataset_shape(result, name) for name, result in bench.results.items()
+        },
+    }
+    log = kit.new_log(options.log_dir, first, "probe", kind, first["file_system"])
+    rows: list[kit.Row] = []
+    failed: set[Run] = set()
+    with kit.rows_kept(log, first) as keep:
+        for repeat in range(options.repeats):
+            runs = planned_runs(kind, options.workers, options.modes, repeat)
+            for run in in_turn(runs, repeat, options.repeats):
+                if run in failed:
+                    continue
+                row = {"repeat": repeat, **bench.row(run)}
+                rows.append(row)
+                keep(row)
+                if "error" in row:
+                    failed.add(run)
+                rate = row.get("samples_per_s") or row.get("frames_per_s") or row["error"]
+                print(f"  {repeat} {run.name:34} {rate}", flush=True)
+        if options.check:
+            for run in planned_checks(kind, options.modes):
+                rows.append(bench.check(run))
+                keep(rows[-1])
+    minutes = (time.monotonic() - began) / 60
+    print(f"\n{log.name}, {minutes:.1f} minutes\n\n{tables(grouped(first, rows))}\n", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = bench_common.bench_parser(__doc__, repeats=3)
+    parser = kit.parser(__doc__, repeats=3)
     parser.add_argument("kinds", nargs="+", choices=KINDS)
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--frames", type=int, nargs=2, default=(120, 280), metavar=("MIN", "MAX"))
@@ -322,15 +288,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit-duration-s", type=float, default=5.0)
     parser.add_argument("--probe-samples", type=int, default=100)
     parser.add_argument("--check", type=int, default=200, help="samples compared; 0 for none")
-    parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.make is not None:
-        make_source(options.kinds[0], Path(options.make), options)
-        return 0
     for kind in options.kinds:
-        bench_kind(kind, options, arguments)
+        with kit.scratch_folder(options.scratch, "probe") as scratch:
+            bench_kind(kind, scratch, options, arguments)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,7 @@ from tests.scripts import loaded_script
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    with loaded_script("show_strong") as module:
+    with loaded_script("benches.show") as module:
         yield module
 
 
@@ -35,21 +35,21 @@ def test_efficiency_is_of_medians_against_one_worker(script: ModuleType, tmp_pat
     (tmp_path / "b.jsonl").write_text(
         "\n".join([head, _row(16, 5, 8), _row(1, 96, 120), head, _row(16, 60, 90), _row(1, 9, 10)])
     )
-    rows = script.read_rows([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
+    rows = script.scaling_of(script.read_log(tmp_path / name)[1] for name in ("a.jsonl", "b.jsonl"))
     assert list(rows) == [1, 16]
     assert script.efficiency(rows, 16, script.WINDOW) == 96 / (16 * 7)
     assert script.efficiency(rows, 16, script.WHOLE) == 120 / (16 * 10)
     assert script.efficiency(rows, 1, script.WHOLE) == 1
-    last = script.table(rows).splitlines()[-1]
+    last = script.scaling_table(rows).splitlines()[-1]
     assert last == (
         "| 16 | 3 | 7.00 (5.00-60.00) | 0.857 | 10.00 (8.00-90.00) | 0.750 | 0.50 | 3.0 |"
     )
 
 
 def test_a_slow_disk_makes_workers_sleep_for_every_byte(tmp_path: Path) -> None:
-    with loaded_script("bench_strong") as bench:
+    with loaded_script("benches.strong") as bench:
         bench.make_source(tmp_path / "source", 4)
-        shape = bench.dataset_shape(tmp_path / "source", "slow-disk")
+        shape = bench.kit.dataset_shape(tmp_path / "source", "slow-disk")
         row = bench.run_once(tmp_path / "source", tmp_path, 1, 0.4 / shape["video_bytes"])
     assert (row["workers"], row["batches"], row["batches_a_worker"]) == (1, 4, [4])
     # Tables are slow too; the rest is the work itself.

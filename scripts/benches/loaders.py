@@ -1,7 +1,7 @@
 """Loaders side by side: what a sample costs, from the disk and from a store, and if it is right.
 
-    python scripts/bench_loaders.py --repeats 3
-    python scripts/bench_loaders.py --peer lance=DIR --peer mosaic=DIR   # where pip put them
+    python scripts/bench.py loaders --repeats 3
+    python scripts/bench.py loaders --peer lance=DIR --peer mosaic=DIR   # where pip put them
 
 A dataset of 96 short episodes with two cameras is made, each of whose pictures says which frame it
 is. It is converted into a few MP4s a camera (*few*), into one an episode (*many*), into Lance's
@@ -31,25 +31,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from bench_common import (
-    PACKAGES,
-    REPOSITORY,
-    bench_parser,
-    dataset_shape,
-    file_system_of,
-    header,
-    in_turns,
-    new_log,
-    read_through,
-    rows_kept,
-)
+from benches import kit
 
 CAMERAS = ("observation.images.top", "observation.images.wrist")
 CHECKED_BATCHES = 5
@@ -68,9 +56,6 @@ IMPORTS = {
     "lerobot-streaming": ("lerobot.datasets.streaming_dataset", "torchcodec.decoders"),
 }
 _SENT = "/-/sent"
-
-
-# --- the dataset, in every form ---------------------------------------------------------------
 
 
 def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> dict[str, str]:
@@ -105,7 +90,7 @@ def prepare(folder: Path, episodes: int, peers: dict[str, str]) -> dict[str, str
     for name, command, peer in (
         ("few-lance", ("-c", lance, "--root", folder / "few"), "lance"),
         ("many-lance", ("-c", lance, "--root", folder / "many"), "lance"),
-        ("mds", (__file__, "--write-mds", folder / "few"), "mosaic"),
+        ("mds", (kit.BENCH, "loaders", "--write-mds", folder / "few"), "mosaic"),
     ):
         if (folder / name).exists():
             continue
@@ -153,9 +138,6 @@ def environment(peer: str | None) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_REGION": "us-east-1",
     }
-
-
-# --- one run ----------------------------------------------------------------------------------
 
 
 def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Iterator[Any]]:
@@ -213,7 +195,7 @@ def open_loader(options: argparse.Namespace, scratch: str) -> Callable[[], Itera
     return lambda: iter(loader)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> kit.Row:
     """Go through an epoch in this process, and return what it took."""
     import numpy as np
     import psutil
@@ -287,12 +269,9 @@ def serve(folder: Path, seconds_per_request: float, mb_per_second: float) -> Non
         sys.stdin.read()
 
 
-# --- all of them ------------------------------------------------------------------------------
-
-
-def main() -> None:
+def main(arguments: Sequence[str]) -> int:
     """Run every loader in turn and write a line for each."""
-    parser = bench_parser(__doc__, repeats=3)
+    parser = kit.parser(__doc__, repeats=3)
     parser.add_argument("--peer", action="append", default=[], help="NAME=DIR of its packages")
     parser.add_argument("--only", nargs="+", help="these loaders")
     parser.add_argument("--forms", nargs="+", help="these forms of the dataset")
@@ -306,7 +285,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     parser.add_argument("--samples", type=int, default=960, help="of each of the two timed halves")
     parser.add_argument("--whole-epoch", action="store_true", help="go on to the end of the epoch")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.here:
         print(json.dumps(measure(options)))
     elif options.serve:
@@ -314,47 +293,47 @@ def main() -> None:
     elif options.write_mds:
         write_mds(Path(options.write_mds), Path(options.out))
     else:
-        compare(options)
+        compare(options, arguments)
+    return 0
 
 
-def compare(options: argparse.Namespace) -> None:
-    """Run every loader in every place, in turns."""
+def compare(options: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Run every loader in every place, in turns; what failed once is not tried again."""
     folder = options.scratch / "bench-loaders"
     folder.mkdir(exist_ok=True)
     peers = dict(one.split("=", 1) for one in options.peer)
-    failed = prepare(folder, options.episodes, peers)
-    read_through(folder)
-    shape = dataset_shape(folder / "few", f"{options.episodes} episodes, two cameras")
-    sizes = {
-        path.name: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        for path in sorted(folder.iterdir())
-    }
-    versions = (*PACKAGES, "torch", "torchcodec", "s3fs")
-    first = header("bench_loaders.py", sys.argv[1:], folder, shape, packages=versions)
+    failed = kit.in_own_process(prepare, folder, options.episodes, peers)
+    kit.read_through(folder)
+    shape = kit.dataset_shape(folder / "few", f"{options.episodes} episodes, two cameras")
+    sizes = {path.name: kit.size_of(path) for path in sorted(folder.iterdir())}
+    versions = (*kit.PACKAGES, "torch", "torchcodec", "s3fs")
+    first = kit.header("bench.py loaders", arguments, folder, shape, packages=versions)
     first |= {"bytes": sizes, "request_ms": options.request_ms, "mb_per_s": options.mb_per_s}
     runs = [("local", *pair) for pair in LOCAL if "local" in options.places]
     runs += [("store", *pair) for pair in STORE if "store" in options.places]
     runs = [run for run in runs if not options.only or run[1] in options.only]
     runs = [run for run in runs if not options.forms or run[2] in options.forms]
-    stem = f"{datetime.now(UTC):%Y-%m-%d}-loaders-{file_system_of(folder)}"
-    with rows_kept(new_log(options.log_dir, stem), first) as keep:
-        broken: set[tuple[str, ...]] = set()
-        for repeat, run in in_turns(runs, options.repeats):
-            if run in broken:
+    broken = {run: failed[run[2]] for run in runs if run[2] in failed}
+    with kit.rows_kept(
+        kit.new_log(options.log_dir, first, "loaders", first["file_system"]), first
+    ) as keep:
+        for repeat, run in kit.in_turns(runs, options.repeats):
+            if run in broken and repeat:
                 continue
             where, loader, form = run
-            row: dict[str, Any] = {"repeat": repeat, "where": where, "loader": loader, "form": form}
+            row: kit.Row = {"repeat": repeat, "where": where, "loader": loader, "form": form}
             row |= {"workers": options.workers, "batch_size": options.batch_size}
             row |= {"samples": 2 * options.samples + CHECKED_BATCHES * options.batch_size}
             row["load"] = round(os.getloadavg()[0], 1)
             found = (
-                {"error": failed[form]}
-                if form in failed
+                {"error": broken[run]}
+                if run in broken
                 else one_run(options, run, folder, peers.get(loader))
             )
             if "error" in found:
-                broken.add(run)
+                broken[run] = found["error"]
             keep(row | found)
+            print(json.dumps(row | found), flush=True)
 
 
 def one_run(
@@ -362,11 +341,19 @@ def one_run(
     run: tuple[str, ...],
     folder: Path,
     peer: str | None,
-) -> dict[str, Any]:
+) -> kit.Row:
     """Run one loader in a process of its own; return what it measured, or its error."""
     where, loader, form = run
     command = [
-        *(sys.executable, __file__, "--here", loader, "--scratch", str(options.scratch)),
+        *(
+            sys.executable,
+            str(kit.BENCH),
+            "loaders",
+            "--here",
+            loader,
+            "--scratch",
+            str(options.scratch),
+        ),
         *("--workers", str(options.workers), "--batch-size", str(options.batch_size)),
         *("--samples", str(options.samples)),
         *(["--whole-epoch"] if options.whole_epoch else []),
@@ -375,10 +362,10 @@ def one_run(
     if where == "store":
         server = subprocess.Popen(
             [
-                *(sys.executable, __file__, "--serve", str(folder)),
+                *(sys.executable, str(kit.BENCH), "loaders", "--serve", str(folder)),
                 *("--request-ms", str(options.request_ms), "--mb-per-s", str(options.mb_per_s)),
             ],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "PYTHONPATH": str(kit.REPOSITORY)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -406,9 +393,5 @@ def one_run(
             server.wait()
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or [str(done.returncode)])[-1][-300:]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: kit.Row = json.loads(done.stdout.strip().splitlines()[-1])
     return found
-
-
-if __name__ == "__main__":
-    main()

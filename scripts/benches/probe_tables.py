@@ -1,6 +1,4 @@
-"""Turn logs of bench_probe.py into tables, of which docs/benchmarks.md shows a part.
-
-    python scripts/show_probe.py bench_logs/*-probe-*.jsonl
+"""Tables of what ``bench.py probe`` measured; docs/benchmarks.md shows a part of them.
 
 Every number is a median of raw rows; samples a second also have the least and the most. The share
 of the limit is that of the limit which was measured in the same repeat, where there is one.
@@ -8,13 +6,9 @@ of the limit is that of the limit which was measured in the same repeat, where t
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
@@ -117,16 +111,6 @@ def grouped(header: Row, rows: Iterable[Row]) -> Log:
         ),
     )  # fmt: skip
     return Log(header, {run: timed[run] for run in placed}, checks)
-
-
-def read_log(path: Path) -> Log:
-    """Read one log."""
-    with path.open(encoding="utf-8") as file:
-        header = json.loads(file.readline())
-        return grouped(header, [json.loads(line) for line in file])
-
-
-# --- tables -----------------------------------------------------------------------------------
 
 
 def tables(log: Log) -> str:
@@ -278,17 +262,3 @@ def _number(value: float | None, digits: int = 0) -> str:
 def _cell(text: str) -> str:
     """Return text that does not end a table's cell."""
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Print the tables of every log."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("logs", nargs="+", type=Path, metavar="LOG")
-    print("\n\n".join(tables(read_log(path)) for path in parser.parse_args(arguments).logs))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Measure resampling in several set-ups and keep the raw repeats.
 
-    python scripts/bench_resample.py                    # all set-ups
-    python scripts/bench_resample.py even gripper --repeats 3
+    python scripts/bench.py resample                    # all set-ups
+    python scripts/bench.py resample even gripper --repeats 3
 
 Each set-up is one run of ``leconvert probe resample`` in this process, and a plain copy of as many
 bytes as its largest batch has, which packing cannot do without. Rows go to
@@ -12,20 +12,16 @@ the cores: threads of OpenMP otherwise spin through their share of time while th
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import bench_common
+from benches import kit
 from leconvert.bench.resampling.benchmark import ResampleOptions, open_source, run_resample
 from leconvert.bench.resampling.kernel import pack
 from leconvert.bench.resampling.report import result_tables
@@ -42,24 +38,7 @@ SETUPS: Mapping[str, Mapping[str, Any]] = {
 """What is changed in the default options."""
 
 COPIES = 200
-
-
-def header(document: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the first line of the log."""
-    passive = os.environ.get("OMP_WAIT_POLICY")
-    return {
-        "format": "leconvert-bench",
-        "version": 1,
-        "started": document["started"],
-        "command": " ".join(
-            ["python scripts/bench_resample.py", *map(bench_common.without_path, arguments)]
-        ),
-        "environment": {"OMP_WAIT_POLICY": passive},
-        "commit": bench_common.commit(),
-        "host": {key: document["host"][key] for key in ("cpu", "cores", "memory_bytes", "kernel")},
-        "versions": document["versions"],
-        "load_average": os.getloadavg(),
-    }
+PACKAGES = ("torch", "numpy", "h5py")
 
 
 def lines_of(
@@ -110,35 +89,26 @@ def plain_copy(options: ResampleOptions, batch_size: int, threads: int) -> dict[
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = kit.parser(__doc__, repeats=7)
     parser.add_argument("setups", nargs="*", metavar="SETUP", help=f"of {', '.join(SETUPS)}")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--log-dir", default=bench_common.REPOSITORY / "bench_logs", type=Path)
     options = parser.parse_args(arguments)
     names = options.setups or list(SETUPS)
     if set(names) - set(SETUPS):
         parser.error(f"set-ups are {', '.join(SETUPS)}")
-    log: Path | None = None
-    for name in names:
-        wanted = ResampleOptions(**{"repeats": options.repeats, **SETUPS[name]})
-        document = run_resample(wanted, progress=progress_for())
-        if log is None:
-            log = bench_common.new_log(options.log_dir, f"{document['started'][:10]}-resample")
-            log.write_text(json.dumps(header(document, arguments)) + "\n", encoding="utf-8")
-        largest, threads = max(document["options"]["batch_sizes"]), document["torch_threads"]
-        copied = plain_copy(wanted, largest, threads)
-        with log.open("a", encoding="utf-8") as file:
+    first = kit.header("bench.py resample", arguments, options.scratch, {}, packages=PACKAGES)
+    first["environment"] = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")}
+    first["load_average"] = os.getloadavg()
+    with kit.rows_kept(kit.new_log(options.log_dir, first, "resample"), first) as keep:
+        for name in names:
+            wanted = ResampleOptions(**{"repeats": options.repeats, **SETUPS[name]})
+            document = run_resample(wanted, progress=progress_for())
+            largest, threads = max(document["options"]["batch_sizes"]), document["torch_threads"]
+            copied = plain_copy(wanted, largest, threads)
             for line in lines_of(name, document, copied):
-                file.write(json.dumps(line) + "\n")
-        print(f"\n{name}, {threads} threads")
-        for title, _, rows in result_tables(document):
-            print(f"{title}\n{table(rows)}", flush=True)
-        size, ms = copied["bytes"] / 1e6, copied["median_ms"]
-        print(f"a plain copy of a batch of {largest}, {size:.1f} MB: {ms:.3f} ms", flush=True)
+                keep(line)
+            print(f"\n{name}, {threads} threads")
+            for title, _, rows in result_tables(document):
+                print(f"{title}\n{table(rows)}", flush=True)
+            size, ms = copied["bytes"] / 1e6, copied["median_ms"]
+            print(f"a plain copy of a batch of {largest}, {size:.1f} MB: {ms:.3f} ms", flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """How much memory does a worker need, and what does it depend on?
 
-    python scripts/bench_worker_memory.py
+    python scripts/bench.py worker-memory
 
 Plans datasets that are large in one way each, lets one worker do every batch, and compares the peak
 of its resident memory with what `leconvert.run.worker_pool.worker_bytes` expects: more, but not by
@@ -12,12 +12,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench_common import bench_parser, header, new_log, rows_kept
+from benches import kit
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion
@@ -80,7 +79,7 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 
-def measure(shape: Shape, folder: Path) -> dict[str, Any]:
+def measure(shape: Shape, folder: Path) -> kit.Row:
     """Plan, work, and return peak and expectation in bytes."""
     make_dataset(folder / "source", shape.dataset)
     layout = LayoutOptions(video_file_size_in_mb=shape.video_file_size_in_mb)
@@ -100,22 +99,15 @@ def measure(shape: Shape, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure every shape."""
-    parser = bench_parser(__doc__, repeats=None)
-    options = parser.parse_args()
-    first = header("bench_worker_memory.py", sys.argv[1:], options.scratch, {})
-    log_path = new_log(options.log_dir, f"{first['started'][:10]}-worker-memory")
-    with rows_kept(log_path, first) as keep:
-        print("| dataset | peak, MiB | expected, MiB |\n|---|---|---|")
-        for name, shape in SHAPES.items():
-            with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-                row = {"shape": name, **measure(shape, Path(folder))}
-            keep(row)
-            peak, expected = row["peak_bytes"] / 2**20, row["expected_bytes"] / 2**20
-            print(f"| {name} | {peak:.0f} | {expected:.0f} |", flush=True)
+    options = kit.parser(__doc__, repeats=None).parse_args(arguments)
+
+    def run(name: str) -> kit.Row:
+        with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+            return {"runner": name, **measure(SHAPES[name], Path(folder))}
+
+    first = kit.header("bench.py worker-memory", arguments, options.scratch, {})
+    log = kit.new_log(options.log_dir, first, "worker-memory")
+    kit.rows_in_turns(log, first, tuple(SHAPES), 1, run)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

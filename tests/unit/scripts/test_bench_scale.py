@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "bench_scale.py"
+from tests.scripts import SCRIPTS
 
 
 def test_every_batch_is_leased_once_and_collected(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_every_batch_is_leased_once_and_collected(tmp_path: Path) -> None:
     places = ("--scratch", str(tmp_path), "--log-dir", str(tmp_path / "logs"))
 
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "lease", *sizes, *places],
+        [sys.executable, str(SCRIPTS / "bench.py"), "scale", "lease", *sizes, *places],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 

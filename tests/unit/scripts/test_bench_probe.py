@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
+from tests.scripts import loaded_script
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        spec = importlib.util.spec_from_file_location("bench_probe", SCRIPTS / "bench_probe.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, "bench_probe", module)  # its dataclasses look themselves up
-        spec.loader.exec_module(module)
+    with loaded_script("benches.probe") as module:
         yield module
 
 
@@ -75,11 +65,11 @@ def test_commands_are_shown_without_this_machines_paths(script: ModuleType, tmp_
 
     command = bench.check_command(script.Run("ours", "stream", "sarm", 2))
 
-    assert bench.shown(command).startswith(
+    assert script.kit.shown(command, tmp_path).startswith(
         "python -m leconvert probe run --root $SCRATCH/ours --out-dir $SCRATCH/out-ours --json "
         "--loader stream --mode sarm --num-workers 2"
     )
-    assert "--check 9" in bench.shown(command)
+    assert "--check 9" in script.kit.shown(command, tmp_path)
 
 
 def test_our_stream_is_compared_in_every_mode_and_the_released_one_in_the_first(
