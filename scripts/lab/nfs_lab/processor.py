@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from every_lab.errors import LabError
+from lab_kit import run_tool
 
 __all__ = ["has_wide_registers", "preload", "prepare"]
 
@@ -27,12 +26,8 @@ def prepare(folder: Path) -> None:
     if not has_wide_registers():
         return
     command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(folder / _LIBRARY), str(_SOURCE), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LabError(
-            f"{_SOURCE.name}, which guests need on this processor, cannot be compiled; install "
-            f"gcc and libc6-dev: {done.stderr.strip()}"
-        )
+    missing = f"{_SOURCE.name}, which guests need on this processor, cannot be compiled"
+    run_tool(command, otherwise=f"{missing}; install gcc and libc6-dev")
 
 
 def preload(folder: Path) -> list[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from every_lab.errors import LabError
-from every_lab.packages import SEARCHED, install
+import lab_kit
+from lab_kit import LabError, find_program, install, require_root
 
 from nfs_lab.processor import has_wide_registers
 
@@ -30,14 +28,10 @@ _COMPILER_PACKAGES = {"cc": "gcc libc6-dev"}
 _FILE_SYSTEM_PACKAGES = {"xfs": {"mkfs.xfs": "xfsprogs"}, "ext4": {}}
 
 
-def _find(program: str) -> str | None:
-    return shutil.which(program, path=SEARCHED)
-
-
 def missing_packages(
     file_system: str,
     *,
-    find: Callable[[str], str | None] = _find,
+    find: Callable[[str], str | None] = find_program,
     wide_registers: bool | None = None,
 ) -> list[str]:
     """Return the Debian packages whose programs are not on this machine, sorted.
@@ -51,8 +45,7 @@ def missing_packages(
     wanted = _PACKAGES | _FILE_SYSTEM_PACKAGES[file_system]
     if has_wide_registers() if wide_registers is None else wide_registers:
         wanted |= _COMPILER_PACKAGES
-    missing = [packages for program, packages in wanted.items() if find(program) is None]
-    return sorted({package for packages in missing for package in packages.split()})
+    return lab_kit.missing_packages(wanted, find=find)
 
 
 def require(file_system: str) -> None:
@@ -61,8 +54,7 @@ def require(file_system: str) -> None:
     Raises:
         LabError: Not root, no tap device, or a package cannot be installed.
     """
-    if os.geteuid() != 0:
-        raise LabError("The lab makes network namespaces and kernels: run it as root.")
+    require_root("The lab makes network namespaces and kernels")
     if not Path("/dev/net/tun").exists():
         raise LabError(
             "There is no /dev/net/tun: load the module `tun`, or give the container the device."

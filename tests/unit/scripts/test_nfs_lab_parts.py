@@ -10,8 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
-from every_lab.errors import LabError
-from every_lab.report import Row, as_table
+from lab_kit import LabError, Row, as_table
 from nfs_lab import NfsLab
 from nfs_lab.lab import LabOptions
 from nfs_lab.processor import has_wide_registers, preload

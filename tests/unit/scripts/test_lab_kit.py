@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
-from every_lab.errors import LabError, demand
-from every_lab.program import lab_parser, run_lab, told
-from every_lab.report import Row
-from every_lab.waiting import wait_until
+from lab_kit import LabError, Row, Transcript, demand, lab_parser, run_lab, wait_until
 
-SCENARIOS = ("calm", "storm")
 FOLDERS: list[Path] = []
 
 
-def visit(
-    names: Sequence[str], options: argparse.Namespace, say: Callable[[str], None]
-) -> Iterator[Row]:
-    """A lab in whose storms leconvert fails."""
+def calm(_: Path) -> Iterator[Row]:
+    """Nothing happens."""
+    yield Row("calm", "nothing happens", "it holds")
+
+
+def storm(_: Path) -> Iterator[Row]:
+    """A scenario in which leconvert fails."""
+    demand(False, "The roof is gone.")
+    yield from ()
+
+
+SCENARIOS = {"calm": calm, "storm": storm}
+
+
+@contextmanager
+def build(options: argparse.Namespace, _: Transcript) -> Iterator[tuple[Path]]:
+    """Have a lab that is a folder with a log."""
     FOLDERS.append(options.folder)
     (options.folder / "log").write_text("all of it")
-    for name in names:
-        demand(name != "storm", "The roof is gone.")
-        yield from told(iter([Row(name, "nothing happens", "it holds")]), say)
+    yield (options.folder,)
 
 
 def run(*arguments: str) -> int:
-    return run_lab(lab_parser("Weather.", SCENARIOS), arguments, SCENARIOS, visit)
+    return run_lab(lab_parser("Weather.", SCENARIOS), arguments, SCENARIOS, build)
 
 
 def test_scenarios_that_hold_are_counted_and_their_temporary_folder_goes(
