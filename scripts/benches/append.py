@@ -60,7 +60,7 @@ def bench(episodes: int, folder: Path, options: Namespace, arguments: Sequence[s
     head = kit.header("bench.py append", arguments, folder, shape)
     log = kit.new_log(options.log_dir, head, "append", str(episodes))
     rows = kit.rows_in_turns(log, head, ("anew", "append"), options.repeats, run)
-    print(kit.table(rows, shape["bytes"]), flush=True)
+    print(kit.table(rows), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -31,7 +31,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -258,12 +257,7 @@ def outcome(rows: Sequence[dict[str, Any]], video_bytes: int) -> Outcome:
         rows: Its rows; every runner at least once.
         video_bytes: Video bytes of the dataset that was converted and copied.
     """
-    median = {
-        runner.name: statistics.median(
-            row["wall_seconds"] for row in rows if row["runner"] == runner.name
-        )
-        for runner in RUNNERS
-    }
+    median = {name: kit.median(group, kit.WALL) for name, group in kit.by_runner(rows).items()}
     start = median[START]
     return Outcome(
         times_the_copy=median[COPY] / median[CONVERT],
@@ -310,7 +304,7 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
 
     log = kit.new_log(options.log_dir, first, "clone", options.file_system)
     rows = kit.rows_in_turns(log, first, runners, options.repeats, run)
-    print(f"{convert.table(rows, high['bytes'])}\n")
+    print(f"{convert.table(rows)}\n")
     print(f"before these: {json.dumps(first['moved'])}")
     if runners == RUNNERS:
         found = outcome(rows, high["video_bytes"])

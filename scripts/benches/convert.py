@@ -24,7 +24,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,9 +149,9 @@ class Bench:
             raise SystemExit(f"{runner.name} left a dataset of version {info['codebase_version']}")
 
 
-def table(rows: Sequence[dict[str, Any]], source_bytes: int) -> str:
-    """Return the costs, how many times as fast as the reference, and how many times the copy's."""
-    return kit.table(rows, source_bytes, faster={"speed-up": REFERENCE}, slower={"x/cp": COPY})
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return how many times as fast as the reference runners are, and how many times a copy."""
+    return kit.table(rows, faster={"reference / it": REFERENCE}, slower={"it / `cp -r`": COPY})
 
 
 def bench_profile(
@@ -173,7 +173,7 @@ def bench_profile(
     kind = ("grid",) if options.grid else ("layouts",) if options.layouts else ()
     log = kit.new_log(options.log_dir, first, profile, first["file_system"], *kind)
     rows = kit.rows_in_turns(log, first, runners, options.repeats, bench.run)
-    print(f"{profile}\n{table(rows, shape['bytes'])}\n", flush=True)
+    print(f"{profile}\n{table(rows)}\n", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

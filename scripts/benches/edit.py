@@ -150,7 +150,7 @@ def run_all(
     log = kit.new_log(options.log_dir, head, task)
     rows = kit.rows_in_turns(log, head, runners, options.repeats, run)
     print(f"{shape['episodes']:,} episodes, {shape['bytes']:,} bytes, {head['file_system']}")
-    print(kit.table(rows, shape["bytes"]), flush=True)
+    print(kit.table(rows), flush=True)
 
 
 def _converted(scratch: Path, name: str, episodes: int, options: Namespace) -> Path:

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             line = measured(shape, layout, folder / layout, load=options.load)
             print(json.dumps(line), flush=True)
 
-    return for_each_shape(options, arguments, measure)
+    return for_each_shape("hub-migration", options, arguments, measure)
 
 
 def measured(shape: Shape, layout: str, folder: Path, *, load: bool) -> dict[str, object]:

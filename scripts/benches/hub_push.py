@@ -78,7 +78,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--block-align", type=int, nargs="+", default=[0, 4096], metavar="BYTES")
     options = parser.parse_args(arguments)
     return for_each_shape(
-        options, arguments, lambda shape, folder: measure(shape, folder, options.block_align)
+        "hub-push",
+        options,
+        arguments,
+        lambda shape, folder: measure(shape, folder, options.block_align),
     )
 
 
@@ -93,12 +96,15 @@ def shapes_parser(about: str | None) -> argparse.ArgumentParser:
 
 
 def for_each_shape(
-    options: argparse.Namespace, arguments: Sequence[str], measure: Callable[[Shape, Path], None]
+    case: str,
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+    measure: Callable[[Shape, Path], None],
 ) -> int:
     """Print what this runs on, then measure each shape in a folder of its own."""
     versions = {name: kit.version_of(name) for name in ("huggingface_hub", "hf_xet")}
     scratch = options.folder or Path(tempfile.gettempdir())
-    machine = kit.machine("bench.py hub", arguments, scratch)
+    machine = kit.machine(f"bench.py {case}", arguments, scratch)
     print(json.dumps({**machine, "packages": versions}), flush=True)
     for shape in SHAPES:
         if options.shape is None or shape.name in options.shape:

@@ -15,9 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +27,8 @@ BENCH = REPOSITORY / "scripts/bench.py"
 LECONVERT = (sys.executable, "-m", "leconvert")
 PROFILE_NAMES = ("small", "mid", "big", "many", "images")
 PACKAGES = ("lerobot", "datasets", "pyarrow", "av", "numpy", "pandas")
+
+WALL, CPU = "wall_seconds", ("user_seconds", "system_seconds")
 
 type Row = dict[str, Any]
 
@@ -361,73 +362,50 @@ def version_of(package: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What the repeats of one runner took.
-
-    Attributes:
-        median: Wall clock in seconds.
-        least: That of the fastest.
-        most: That of the slowest.
-        cpu: Median CPU time in seconds.
-        peak_mb: The largest memory of a process in MB.
-    """
-
-    median: float
-    least: float
-    most: float
-    cpu: float
-    peak_mb: float
-
-
-def costs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cost]:
-    """Return what each runner took, in order of first appearance."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+def by_runner(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows of each runner, in order of first appearance."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(row["runner"], []).append(row)
-    return {
-        name: Cost(
-            median=statistics.median(row["wall_seconds"] for row in group),
-            least=min(row["wall_seconds"] for row in group),
-            most=max(row["wall_seconds"] for row in group),
-            cpu=statistics.median(row["user_seconds"] + row["system_seconds"] for row in group),
-            peak_mb=max(row["peak_rss_bytes"] for row in group) / 1e6,
-        )
-        for name, group in groups.items()
-    }
+        found.setdefault(row["runner"], []).append(row)
+    return found
+
+
+def median(rows: Iterable[Mapping[str, Any]], *columns: str) -> float:
+    """Return the median of the sum of some columns."""
+    return float(statistics.median(sum(row[column] for column in columns) for row in rows))
 
 
 def table(
-    rows: Sequence[Mapping[str, Any]],
-    size_bytes: int,
+    rows: Iterable[Mapping[str, Any]],
     *,
     faster: Mapping[str, str] | None = None,
     slower: Mapping[str, str] | None = None,
 ) -> str:
-    """Return medians, spread, memory and ratios of medians as an aligned text table.
+    """Return medians, spread, memory and ratios of medians as a Markdown table, a row a runner.
 
     Args:
         rows: Of a log.
-        size_bytes: What each runner worked through.
         faster: By title of a column, the runner whose time is divided by each runner's.
         slower: By title of a column, the runner by whose time each runner's is divided.
     """
-    known = costs(rows)
+    known = by_runner(rows)
+    wall = {name: median(group, WALL) for name, group in known.items()}
     faster, slower = faster or {}, slower or {}
-    titles = "".join(f"{title:>10}" for title in (*faster, *slower))
-    lines = [f"{'':24}{'median':>9}{'min':>9}{'max':>9}{'CPU':>9}{'peak MB':>9}{'MB/s':>9}{titles}"]
-    for name, cost in known.items():
-        ratios = [
-            f"{known[base].median / cost.median:.1f}" if base in known else "-"
-            for base in faster.values()
+    titles = ["", "runs", "s (least to most)", "plan, work, pack s", "CPU s", "peak MB"]
+    titles += [*faster, *slower]
+    lines = [titles, ["---"] * len(titles)]
+    for name, group in known.items():
+        stages = [row["stage_seconds"] for row in group if row.get("stage_seconds")]
+        parts = [f"{median(stages, part):.2f}" for part in ("plan", "work", "pack") if stages]
+        walls = [row[WALL] for row in group]
+        line = [name, str(len(group)), f"{wall[name]:.2f} ({min(walls):.2f}-{max(walls):.2f})"]
+        line += [", ".join(parts), f"{median(group, *CPU):.2f}"]
+        line += [f"{max(row['peak_rss_bytes'] for row in group) / 2**20:.0f}"]
+        line += [
+            f"{wall[base] / wall[name]:.1f}" if base in wall else "" for base in faster.values()
         ]
-        ratios += [
-            f"{cost.median / known[base].median:.2f}" if base in known else "-"
-            for base in slower.values()
+        line += [
+            f"{wall[name] / wall[base]:.2f}" if base in wall else "" for base in slower.values()
         ]
-        lines.append(
-            f"{name:24}{cost.median:9.2f}{cost.least:9.2f}{cost.most:9.2f}{cost.cpu:9.2f}"
-            f"{cost.peak_mb:9.0f}{size_bytes / 1e6 / cost.median:9.0f}"
-            + "".join(f"{ratio:>10}" for ratio in ratios)
-        )
-    return "\n".join(lines)
+        lines.append(line)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

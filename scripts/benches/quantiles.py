@@ -42,7 +42,7 @@ def bench(source: Path, folder: Path, options: Namespace, arguments: Sequence[st
     head = kit.header("bench.py quantiles", arguments, folder, shape)
     log = kit.new_log(options.log_dir, head, "quantiles", source.name)
     rows = kit.rows_in_turns(log, head, tuple(variants), options.repeats, run)
-    print(kit.table(rows, shape["bytes"]), flush=True)
+    print(kit.table(rows), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benches import kit
+from benches import convert, kit
 from benches.convert import COPY, REFERENCE
 from benches.probe_tables import grouped, tables
 
@@ -45,14 +45,6 @@ class Log:
     header: Mapping[str, Any]
     rows: Mapping[str, Rows]
 
-    @classmethod
-    def of(cls, header: Mapping[str, Any], rows: Rows) -> Log:
-        """Return a log whose rows are grouped."""
-        found: dict[str, list[Mapping[str, Any]]] = {}
-        for row in rows:
-            found.setdefault(row["runner"], []).append(row)
-        return cls(header, found)
-
     @property
     def name(self) -> str:
         """Profile and file system."""
@@ -60,44 +52,18 @@ class Log:
 
     def median(self, runner: str) -> float:
         """Return the median wall clock of a runner in seconds."""
-        return float(statistics.median(row["wall_seconds"] for row in self.rows[runner]))
-
-    def best(self) -> str:
-        """Return our fastest runner."""
-        ours = [name for name in self.rows if name not in {REFERENCE, COPY}]
-        return min(ours, key=self.median)
+        return kit.median(self.rows[runner], kit.WALL)
 
 
 def table(log: Log) -> str:
     """Return a log as a Markdown table, one row a runner."""
     shape = log.header["dataset"]
-    lines = [
+    head = (
         f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
         f"{shape['cameras']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
-        + (", `sync -f` in each time" if log.header["synced"] else ""),
-        "",
-        "| | runs | s (least to most) | plan, work, pack s | CPU s | peak MB | reference / it "
-        "| it / `cp -r` |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, rows in log.rows.items():
-        walls = [row["wall_seconds"] for row in rows]
-        cpu = statistics.median(row["user_seconds"] + row["system_seconds"] for row in rows)
-        peak = max(row["peak_rss_bytes"] for row in rows) / 2**20
-        faster = f"{log.median(REFERENCE) / log.median(name):.1f}" if REFERENCE in log.rows else ""
-        slower = f"{log.median(name) / log.median(COPY):.2f}" if COPY in log.rows else ""
-        stages = [row["stage_seconds"] for row in rows if "stage_seconds" in row]
-        parts = ", ".join(
-            f"{statistics.median(stage[part] for stage in stages):.2f}"
-            for part in ("plan", "work", "pack")
-            if stages
-        )
-        shown = f"**{name}**" if name == log.best() else name
-        lines.append(
-            f"| {shown} | {len(rows)} | {log.median(name):.2f} ({min(walls):.2f}-{max(walls):.2f}) "
-            f"| {parts} | {cpu:.2f} | {peak:.0f} | {faster} | {slower} |"
-        )
-    return "\n".join(lines)
+    )
+    synced = ", `sync -f` in each time" if log.header["synced"] else ""
+    return f"{head}{synced}\n\n{convert.table(chain.from_iterable(log.rows.values()))}"
 
 
 def pyplot() -> Any:
@@ -168,15 +134,10 @@ def scaling_of(logs: Iterable[Rows]) -> Scaling:
     return dict(sorted(found.items()))
 
 
-def median(rows: Scaling, workers: int, name: str) -> float:
-    """Return the median of a column."""
-    return statistics.median(float(row[name]) for row in rows[workers])
-
-
 def efficiency(rows: Scaling, workers: int, name: str) -> float:
     """Return m T(m) / (n T(n)) of medians, m being the least number of workers: 1, mostly."""
     least = min(rows)
-    return least * median(rows, least, name) / (workers * median(rows, workers, name))
+    return least * kit.median(rows[least], name) / (workers * kit.median(rows[workers], name))
 
 
 def scaling_table(rows: Scaling) -> str:
@@ -191,8 +152,8 @@ def scaling_table(rows: Scaling) -> str:
             f"| {workers} | {len(taken)} | {_spread(taken, WINDOW)} "
             f"| {efficiency(rows, workers, WINDOW):.3f} | {_spread(taken, WHOLE)} "
             f"| {efficiency(rows, workers, WHOLE):.3f} "
-            f"| {median(rows, workers, 'last_worker_began_after'):.2f} "
-            f"| {median(rows, workers, 'cpu_seconds'):.1f} |"
+            f"| {kit.median(taken, 'last_worker_began_after'):.2f} "
+            f"| {kit.median(taken, 'cpu_seconds'):.1f} |"
         )
     return "\n".join(lines)
 
@@ -213,8 +174,8 @@ def plot_scaling(rows: Scaling, path: Path) -> None:
         (WINDOW, "first claim to last done", "#2a6fb0"),
         (WHOLE, "whole conversion", "#c05a1c"),
     ):
-        base = least * median(rows, least, name)
-        speedups = [base / median(rows, workers, name) for workers in counts]
+        base = least * kit.median(rows[least], name)
+        speedups = [base / kit.median(rows[workers], name) for workers in counts]
         axis.plot(counts, speedups, color=color, marker="o", label=label)
         for workers in counts:
             dots = [base / row[name] for row in rows[workers]]
@@ -244,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
         elif "loader" in rows[0]:
             print(tables(grouped(header, rows)), end="\n\n")
         else:
-            conversions.append(Log.of(header, rows))
+            conversions.append(Log(header, kit.by_runner(rows)))
             print(table(conversions[-1]), end="\n\n")
     known = scaling_of(scaling)
     if known:

@@ -25,7 +25,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,13 @@ def run(runner: str, scratch: Path) -> kit.Row:
     return {"runner": runner, **row}
 
 
-def table(rows: Sequence[dict[str, Any]], both_bytes: int) -> str:
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the costs, with ratios to both hashes, and the share of a conversion's check."""
-    lines = [kit.table(rows, both_bytes, slower={"x/hash": HASH, "x/hash 1": HASH_1})]
-    known = kit.costs(rows)
+    lines = [kit.table(rows, slower={"it / hash": HASH, "it / hash 1": HASH_1})]
+    known = kit.by_runner(rows)
     if CONVERT in known and UNCHECKED in known:
-        share = (known[CONVERT].cpu - known[UNCHECKED].cpu) / known[CONVERT].cpu
+        checked, unchecked = (kit.median(known[name], *kit.CPU) for name in (CONVERT, UNCHECKED))
+        share = (checked - unchecked) / checked
         lines.append(f"the check of the structure takes {share:.1%} of a conversion's CPU time")
     return "\n".join(lines)
 
@@ -120,7 +121,7 @@ def bench(
     runners = tuple(name for name in RUNNERS if not options.runners or name in options.runners)
     log = kit.new_log(options.log_dir, first, "verify", profile, first["file_system"])
     rows = kit.rows_in_turns(log, first, runners, options.repeats, partial(run, scratch=scratch))
-    print(f"{profile}\n{table(rows, shape['bytes'] + first['result_bytes'])}\n")
+    print(f"{profile}\n{table(rows)}\n")
 
 
 def main(arguments: Sequence[str]) -> int:
