@@ -84,6 +84,9 @@ class Storm(ABC):
         self._really_exec = really_exec
         logs.mkdir(exist_ok=True)
 
+    def begin(self) -> None:  # noqa: B027 - a storm may have nothing to begin
+        """Start what everything else waits for."""
+
     @abstractmethod
     def is_over(self) -> bool:
         """Tell whether the work is done."""
@@ -107,6 +110,7 @@ class Storm(ABC):
     def rage(self) -> None:
         """Run until the work is done; nobody outlives it."""
         try:
+            self.begin()
             self._blow()
         finally:
             # In sessions of their own no Ctrl-C reaches them, and some of them are stopped.

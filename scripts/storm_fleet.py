@@ -445,15 +445,15 @@ class FleetStorm(Storm):
         self._num_workers = options.workers
         self._done = False
 
-    def rage(self) -> None:
-        """Begin the fleet; then run until nothing is left."""
+    def begin(self) -> None:
+        """Begin the fleet, and wait until workers may join it."""
         before = self._work_dir.current_run_id()
         fleet = self.start(*self._words, "--max-workers", "1")
         while self._work_dir.current_run_id() == before:
             if os.waitpid(fleet, os.WNOHANG)[0]:
+                self.members.clear()
                 raise SystemExit(f"the fleet could not be begun: {' '.join(self._words)}")
             time.sleep(0.01)
-        super().rage()
 
     def is_over(self) -> bool:
         """Tell whether a worker found that nothing is left."""
@@ -471,8 +471,9 @@ class FleetStorm(Storm):
 
     def ended(self, member: Member, code: int) -> bool:  # noqa: ARG002 - the protocol's
         """Learn that a worker ended, which it does when nothing is left."""
-        self._done |= code in (0, BatchesFailedError.exit_code)
-        return self._done
+        found_nothing = code in (0, BatchesFailedError.exit_code)
+        self._done |= found_nothing
+        return found_nothing
 
 
 def own_card(result: Path) -> None:

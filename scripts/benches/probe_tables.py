@@ -120,8 +120,7 @@ def tables(log: Log) -> str:
         f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
         f"{shape['cameras'] or shape['images']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
     )
-    said = "\n".join(comparisons(log))
-    parts = [head, loader_table(log), limit_table(log), said, conversion_table(log)]
+    parts = [head, loader_table(log), limit_table(log), conversion_table(log)]
     return "\n\n".join([*(part for part in parts if part), *check_tables(log)])
 
 
@@ -179,34 +178,6 @@ def limit_table(log: Log) -> str:
     return "\n".join(lines)
 
 
-def comparisons(log: Log) -> Iterator[str]:
-    """Yield, a line each, how our stream's best set-up compares with the other loaders' best."""
-    places = dict.fromkeys((run.mode, run.conversion) for run in log.loaders())
-    for mode, conversion in places:
-        best: dict[str, Run] = {}
-        for run, rows in log.loaders().items():
-            if (run.mode, run.conversion) != (mode, conversion) or not sound(rows):
-                continue
-            if run.loader not in best or _rate(log, run) > _rate(log, best[run.loader]):
-                best[run.loader] = run
-        others = [run for loader, run in best.items() if loader != STREAM]
-        if STREAM not in best or not others:
-            continue
-        ours = best[STREAM]
-        better = max(others, key=lambda run: _rate(log, run))
-        said = [f"{_rate(log, ours) / _rate(log, better):.2f} times the samples/s of "
-                f"`{better.loader}`"]  # fmt: skip
-        for loader, key, what in (
-            (RELEASED, "peak_pss_gb", "the memory"),
-            (MAP, "shuffle_randomness_frac", "the randomness"),
-        ):
-            if loader in best:
-                mine, theirs = median(log.runs[ours], key), median(log.runs[best[loader]], key)
-                if mine is not None and theirs:
-                    said.append(f"{mine / theirs:.2f} times {what} of `{loader}`")
-        yield f"- {mode}, {conversion}: `stream` has {', '.join(said)}."
-
-
 def conversion_table(log: Log) -> str:
     """Return each loader's figures on each result as multiples of those on the reference's."""
     measures = ("samples_per_s", "first_batch_latency_s", "peak_pss_gb", "shuffle_randomness_frac")
@@ -249,10 +220,6 @@ def check_tables(log: Log) -> Iterator[str]:
             f"| {found['unreadable_frames']} | {other} |"
         )
     yield "\n".join(lines)
-
-
-def _rate(log: Log, run: Run) -> float:
-    return median(log.runs[run], "samples_per_s") or 0.0
 
 
 def _number(value: float | None, digits: int = 0) -> str:
