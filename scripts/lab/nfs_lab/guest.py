@@ -29,7 +29,7 @@ import psutil
 from lab_kit import LabError, wait_until
 
 from nfs_lab.network import Network
-from nfs_lab.processor import preload
+from nfs_lab.requirements import preload
 
 __all__ = ["INSIDE", "LOOK_SECONDS", "MAILBOX", "Finished", "Guest", "GuestCommand"]
 

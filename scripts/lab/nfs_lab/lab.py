@@ -18,8 +18,7 @@ from lab_kit import LabError, run_tool
 
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.network import Network
-from nfs_lab.processor import prepare
-from nfs_lab.requirements import MODULES, kernel_version, require
+from nfs_lab.requirements import MODULES, kernel_version, prepare, require
 
 __all__ = ["DEFAULT_FOLDER", "MOUNT", "SHARED", "LabOptions", "NfsLab"]
 

@@ -1,4 +1,7 @@
-"""What the machine must have before a lab can be built: root, a tap device, a few programs."""
+"""What the machine must have before a lab can be built: root, a tap device, a few programs.
+
+On processors younger than the guests' kernel that kernel needs a library: see ``wide_registers.c``.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lab_kit
-from lab_kit import LabError, find_program, install, require_root
+from lab_kit import LabError, find_program, install, require_root, run_tool
 
-from nfs_lab.processor import has_wide_registers
-
-__all__ = ["MODULES", "kernel_version", "missing_packages", "require"]
+__all__ = [
+    "MODULES",
+    "has_wide_registers",
+    "kernel_version",
+    "missing_packages",
+    "preload",
+    "prepare",
+    "require",
+]
 
 MODULES = Path("/usr/lib/uml/modules")
 """Where Debian keeps the modules of its User-Mode-Linux kernel, a folder a version."""
@@ -26,6 +35,32 @@ _PACKAGES = {
 }
 _COMPILER_PACKAGES = {"cc": "gcc libc6-dev"}
 _FILE_SYSTEM_PACKAGES = {"xfs": {"mkfs.xfs": "xfsprogs"}, "ext4": {}}
+_SOURCE = Path(__file__).resolve().with_name("wide_registers.c")
+_LIBRARY = "wide_registers.so"
+
+
+def has_wide_registers(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Say whether a process has more extended registers here than a 6.1 guest kernel knows."""
+    return "amx_tile" in cpuinfo.read_text().split()
+
+
+def prepare(folder: Path) -> None:
+    """Build the library that `preload` names, in a lab's folder, where the processor asks for it.
+
+    Raises:
+        LabError: It cannot be compiled.
+    """
+    if not has_wide_registers():
+        return
+    command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(folder / _LIBRARY), str(_SOURCE), "-ldl"]
+    missing = f"{_SOURCE.name}, which guests need on this processor, cannot be compiled"
+    run_tool(command, otherwise=f"{missing}; install gcc and libc6-dev")
+
+
+def preload(folder: Path) -> list[str]:
+    """Return what comes before the command of a guest's kernel."""
+    library = folder / _LIBRARY
+    return ["env", f"LD_PRELOAD={library}"] if library.exists() else []
 
 
 def missing_packages(
@@ -39,7 +74,7 @@ def missing_packages(
     Args:
         file_system: What the server's disk will be formatted with, ``ext4`` or ``xfs``.
         find: Returns a program's path, or None.
-        wide_registers: See `nfs_lab.processor`, whose library must then be compiled; None asks
+        wide_registers: See `prepare`, whose library must then be compiled; None asks
             this machine.
     """
     wanted = _PACKAGES | _FILE_SYSTEM_PACKAGES[file_system]
