@@ -24,7 +24,6 @@ CASES = {
     "scale": "planner, leases and metadata over the number of episodes",
     "fleet": "a rehearsal of 5,000 datasets, 100 TB, without bytes",
     "strong": "one to sixteen workers on a simulated slow disk",
-    "worker-memory": "what a worker needs, against what is expected",
     "loaders": "what a sample costs by each loader",
     "probe": "loaders on one dataset that was converted in several ways",
     "resample": "resampling in several set-ups",

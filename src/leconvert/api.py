@@ -796,7 +796,7 @@ def _report(
         },
         quantiles=_has_quantiles(run),
         version=manifest.to,
-        kept_files=sum(kept.values()) if (kept := kept_files(run)) else None,
+        kept_files=sum(kept.values()) if (kept := kept_files(manifest, run.batches)) else None,
         kept_episodes=manifest.kept_episodes,
         moves=moved_bytes(run),
     )

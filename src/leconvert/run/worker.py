@@ -52,11 +52,7 @@ from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import info_path, is_converted
 
-__all__ = ["Notifier", "ShardWriter", "Worker", "WorkerSummary"]
-
-
-# ------------------------------------------------------------------------------------------------
-# Writing one shard: the episodes of one stream in one file, and what was learned of them.
+__all__ = ["ShardWriter", "Worker", "WorkerSummary"]
 
 
 _STATS_SUFFIX = ".stats.jsonl"
@@ -160,79 +156,147 @@ class ShardWriter:
     ) -> dict[str, Any]:
         """Write one shard of the batch that is under way; return its record for ``done``."""
         slices = self._slices[shard.stream].between(shard.first, shard.stop)
-        told = 0
-
-        def tell(size_bytes: int) -> None:
-            nonlocal told
-            told += size_bytes
-            on_bytes(size_bytes)
-
-        name = shard.name
-        path = f"{folder}/{name}"
-        if shard.keep:
-            write = self._keep_table if shard.stream == DATA_STREAM else self._keep_video
-        else:
-            write = self._write_table if shard.stream == DATA_STREAM else self._write_video
-        # Of what a migration keeps no byte is needed here, unless its statistics are.
-        stays = shard.keep and self._is_migration and not self._computes(shard.stream)
+        path, computes = f"{folder}/{shard.name}", self._computes(shard.stream)
+        job = _ShardJob(shard, path, slices, on_bytes, should_stop)
+        # A migration keeps files unread, unless their statistics are computed.
+        stays = shard.keep and self._is_migration and not computes
         try:
             if self._inputs is None or stays:
-                written = write(shard, path, slices, slices.sources.__getitem__, tell, should_stop)
+                written = self._write(job, slices.sources.__getitem__, computes)
             else:
                 with self._inputs.files(slices.sources, should_stop) as files:
-                    written = write(shard, path, slices, files, tell, should_stop)
+                    written = self._write(job, files, computes)
         except UnreadableSourceError:
             self._check_unchanged()  # a file replaced under us is not a broken file
             raise
-        rest = sum(slices.size_bytes) - told
-        if rest:
-            tell(rest)  # source bytes that are not samples: indices, tables
-        return {"path": name, **written}
+        job.finish()
+        return {"path": shard.name, **written}
 
-    def _write_table(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
+    def _write(self, job: _ShardJob, files: Files, computes: bool) -> dict[str, Any]:
+        """Write a shard, and the statistics of its episodes where they are computed.
+
+        Copying is quick and decoding takes a hundred times as long: where a shard is decoded, an
+        episode's bytes are reported when its statistics are there.
+        """
+        is_table = job.shard.stream == DATA_STREAM
+        on_bytes = None if computes else job.tell
+        with _StatsFile(job.path, computes) as stats:
+            observe = self._table_observer(job, stats) if is_table and computes else None
+            if job.shard.keep:
+                written = self._keep(job, files, on_bytes)
+                if observe is not None:
+                    observe(tables.read_rows(files(0), self._schema))
+            elif is_table:
+                written = self._join_tables(job, files, observe)
+            else:
+                written = self._join_clips(job, files, on_bytes)
+            if computes and not is_table:
+                for place, (found, levels) in enumerate(self._clip_stats(job, files)):
+                    stats.add(job.shard.first + place, found, levels)
+                    job.tell_episode(place)
+        return {**written, **stats.record()}
+
+    def _computes(self, stream: str) -> bool:
+        """Tell whether statistics are computed of what is in the files of a stream."""
+        if stream == DATA_STREAM:
+            return bool(self._column_stats)
+        return camera_of(stream) in self._computed_stats
+
+    def _keep(
+        self, job: _ShardJob, files: Files, on_bytes: Callable[[int], None] | None
     ) -> dict[str, Any]:
-        ranges = [
+        """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
+        if self._is_migration:
+            link_into_tree(job.slices.sources[0], job.path)
+            sync_file(job.path)
+            size_bytes = Path(job.path).stat().st_size
+            copied = media.CopiedFile(size_bytes, copied_bytes=0, cloned_bytes=0)
+        else:
+            copied = media.copy_file(
+                files(0), job.path, on_bytes=on_bytes, should_stop=job.should_stop, sync=True
+            )
+        if job.shard.stream == DATA_STREAM:
+            return {"size_bytes": copied.size_bytes}
+        return {
+            "size_bytes": copied.size_bytes,
+            "copied_bytes": copied.copied_bytes,
+            "cloned_bytes": copied.cloned_bytes,
+            "clip_digests": [_NOT_READ],
+        }
+
+    def _join_tables(
+        self, job: _ShardJob, files: Files, observe: Callable[[pa.Table], None] | None
+    ) -> dict[str, Any]:
+        slices = job.slices
+        ranges = (  # one at a time: a file of short episodes has tens of thousands
             tables.RowRange(
                 source,
                 rows,
                 None if is_whole else first,
-                self._repair(episode, position) if episode.source.repairs.change_rows else None,
+                self._repair(slices.episode(place), job.shard.first + place)
+                if view.repairs.change_rows
+                else None,
             )
-            for position, (source, rows, is_whole, first, episode) in enumerate(
+            for place, (source, rows, is_whole, first, view) in enumerate(
                 zip(
                     slices.sources,
                     slices.frames,
                     slices.is_whole,
                     slices.begins,
-                    slices.episodes,
+                    slices.views,
                     strict=True,
-                ),
-                shard.first,
+                )
             )
-        ]
-        with _StatsFile(path, bool(self._column_stats)) as stats:
-            table = tables.join_tables(
-                ranges,
-                path,
-                schema=self._schema,
-                stored=files,
-                # What was fetched goes when its shard is written.
-                last_table=self._last_table if self._inputs is None else None,
-                # To join tables is quick: one word at the end. To decode their pictures is not.
-                on_table=self._table_observer(shard, slices, stats, tell)
-                if self._column_stats
-                else None,
-                should_stop=should_stop,
-                sync=True,
+        )
+        table = tables.join_tables(
+            ranges,
+            job.path,
+            schema=self._schema,
+            stored=files,
+            # What was fetched goes when its shard is written.
+            last_table=self._last_table if self._inputs is None else None,
+            on_table=observe,
+            should_stop=job.should_stop,
+            sync=True,
+        )
+        return {"size_bytes": table.size_bytes}
+
+    def _join_clips(
+        self, job: _ShardJob, files: Files, on_bytes: Callable[[int], None] | None
+    ) -> dict[str, Any]:
+        slices = job.slices
+        joined = media.join_clips(
+            [
+                media.ClipRange(source, first, None if is_whole else frames)
+                for source, first, frames, is_whole in zip(
+                    slices.sources,
+                    slices.begins,
+                    slices.frames,
+                    slices.is_whole,
+                    strict=True,
+                )
+            ],
+            job.path,
+            fps=self._run.manifest.fps,
+            block_align=self._run.manifest.block_align,
+            coded=files,
+            last_index=self._last_index,
+            on_bytes=on_bytes,
+            should_stop=job.should_stop,
+            sync=True,
+        )
+        expected = sum(slices.frames)
+        if joined.samples != expected:
+            raise UnreadableSourceError(
+                f"{job.shard.name} got {joined.samples} frames, the scan counted {expected}.",
+                path=job.path,
             )
-        return {"size_bytes": table.size_bytes, **stats.record()}
+        return {
+            "size_bytes": joined.size_bytes,
+            "copied_bytes": joined.copied_bytes,
+            "cloned_bytes": joined.cloned_bytes,
+            "clip_digests": list(joined.clip_digests),
+        }
 
     def _repair(self, episode: _Episode, position: int) -> tables.RowRepair:
         repairs = episode.source.repairs
@@ -245,170 +309,39 @@ class ShardWriter:
             is_trimmed=episode.number in repairs.trimmed_episodes,
         )
 
-    def _computes(self, stream: str) -> bool:
-        """Tell whether statistics are computed of what is in the files of a stream."""
-        if stream == DATA_STREAM:
-            return bool(self._column_stats)
-        return camera_of(stream) in self._computed_stats
-
-    def _keep(
-        self,
-        source: str,
-        files: Files,
-        path: str,
-        on_bytes: Callable[[int], None] | None,
-        should_stop: Callable[[], bool],
-    ) -> media.CopiedFile:
-        """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
-        if not self._is_migration:
-            return media.copy_file(
-                files(0), path, on_bytes=on_bytes, should_stop=should_stop, sync=True
-            )
-        link_into_tree(source, path)
-        sync_file(path)
-        return media.CopiedFile(Path(path).stat().st_size, copied_bytes=0, cloned_bytes=0)
-
-    def _keep_table(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        """Take a file as it is, and compute what statistics are wanted of its rows."""
-        copied = self._keep(
-            slices.sources[0], files, path, None if self._column_stats else tell, should_stop
-        )
-        with _StatsFile(path, bool(self._column_stats)) as stats:
-            if self._column_stats:
-                observe = self._table_observer(shard, slices, stats, tell)
-                observe(tables.read_rows(files(0), self._schema))
-        return {"size_bytes": copied.size_bytes, **stats.record()}
-
-    def _table_observer(
-        self,
-        shard: Shard,
-        slices: _Slices,
-        stats: _StatsFile,
-        tell: Callable[[int], None],
-    ) -> Callable[[pa.Table], None]:
+    def _table_observer(self, job: _ShardJob, stats: _StatsFile) -> Callable[[pa.Table], None]:
         # Only runs that compute statistics pay for these imports.
         from leconvert.dataset.statistics import table_stats
 
-        positions = iter(range(shard.first, shard.stop))
+        places = iter(range(len(job.slices.sources)))
 
         def observe(table: pa.Table) -> None:
-            position = next(positions)
-            place = position - shard.first
-            episode = slices.episodes[place]
+            place = next(places)
+            episode = job.slices.episode(place)
             levels: dict[str, Any] | None = {} if episode.source.repairs.quantiles else None
             found = table_stats(
                 table,
                 self._sources.features,
                 names=[name for name in self._column_stats if episode.computes_stats(name)],
                 quantiles=episode.source.repairs.quantiles,
-                path=slices.sources[place],
+                path=job.slices.sources[place],
                 levels=levels,
             )
-            stats.add(position, found, levels)
-            tell(slices.size_bytes[place])
+            stats.add(job.shard.first + place, found, levels)
+            job.tell_episode(place)
 
         return observe
 
-    def _write_video(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        camera = str(camera_of(shard.stream))
-        decodes = camera in self._computed_stats
-        joined = media.join_clips(
-            [
-                media.ClipRange(source, first, None if is_whole else frames)
-                for source, first, frames, is_whole in zip(
-                    slices.sources,
-                    slices.begins,
-                    slices.frames,
-                    slices.is_whole,
-                    strict=True,
-                )
-            ],
-            path,
-            fps=self._run.manifest.fps,
-            block_align=self._run.manifest.block_align,
-            coded=files,
-            last_index=self._last_index,
-            # To decode takes a hundred times as long as to copy: a clip's bytes count when it is.
-            on_bytes=_nothing if decodes else tell,
-            should_stop=should_stop,
-            sync=True,
-        )
-        expected = sum(slices.frames)
-        if joined.samples != expected:
-            raise UnreadableSourceError(
-                f"{shard.name} got {joined.samples} frames, the scan counted {expected}.",
-                path=path,
-            )
-        with _StatsFile(path, decodes) as stats:
-            if decodes:
-                for place, (found, levels) in enumerate(
-                    self._clip_stats(camera, files, shard, slices, should_stop)
-                ):
-                    stats.add(shard.first + place, found, levels)
-                    tell(slices.size_bytes[place])
-        return {
-            "size_bytes": joined.size_bytes,
-            "copied_bytes": joined.copied_bytes,
-            "cloned_bytes": joined.cloned_bytes,
-            "clip_digests": list(joined.clip_digests),
-            **stats.record(),
-        }
-
-    def _keep_video(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        """Take a clip as it is, and compute what statistics are wanted of its frames."""
-        camera = str(camera_of(shard.stream))
-        decodes = camera in self._computed_stats
-        copied = self._keep(slices.sources[0], files, path, None if decodes else tell, should_stop)
-        with _StatsFile(path, decodes) as stats:
-            if decodes:
-                every = self._clip_stats(camera, files, shard, slices, should_stop)
-                ((found, levels),) = every
-                stats.add(shard.first, found, levels)
-        return {
-            "size_bytes": copied.size_bytes,
-            "copied_bytes": copied.copied_bytes,
-            "cloned_bytes": copied.cloned_bytes,
-            "clip_digests": [_NOT_READ],
-            **stats.record(),
-        }
-
     def _clip_stats(
-        self,
-        camera: str,
-        files: Files,
-        shard: Shard,
-        slices: _Slices,
-        should_stop: Callable[[], bool],
+        self, job: _ShardJob, files: Files
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
         """Yield a camera's statistics and levels of each episode of a shard, if they are wanted."""
         from leconvert.dataset.statistics import clip_stats, is_depth_map
 
+        camera, shard = str(camera_of(job.shard.stream)), job.shard
         is_depth = is_depth_map(self._sources.features[camera])
-        file, episodes = slices.file, slices.episodes
+        slices = job.slices
+        file, episodes = slices.sources, list(map(slices.episode, range(len(slices.sources))))
         first = [begin + lead for begin, lead in zip(slices.begins, slices.lead, strict=True)]
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
@@ -432,7 +365,7 @@ class ShardWriter:
             levels: list[Any] | None = [] if quantiles else None
             found = clip_stats(source, spans, is_depth=is_depth, quantiles=quantiles, levels=levels)
             for _ in spans:
-                if should_stop():
+                if job.should_stop():
                     raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
                 stats = {camera: next(found)}
                 yield stats, {camera: levels.pop()} if levels else None
@@ -451,15 +384,56 @@ class ShardWriter:
         return np.concatenate(([0], np.cumsum(length)[:-1]))
 
 
+class _ShardJob:
+    """One shard to write.
+
+    Attributes:
+        shard: Which episodes of which stream.
+        path: Where it is written.
+        slices: The slices of its episodes.
+        should_stop: Asked now and then; True ends the work.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        path: str,
+        slices: _Slices,
+        on_bytes: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.shard = shard
+        self.path = path
+        self.slices = slices
+        self.should_stop = should_stop
+        self._on_bytes = on_bytes
+        self._told_bytes = 0
+
+    def tell(self, size_bytes: int) -> None:
+        """Report source bytes that were just dealt with."""
+        self._told_bytes += size_bytes
+        self._on_bytes(size_bytes)
+
+    def tell_episode(self, place: int) -> None:
+        """Report all source bytes of an episode, by its place in the shard."""
+        self.tell(self.slices.size_bytes[place])
+
+    def finish(self) -> None:
+        """Report source bytes that are not samples, such as indices and tables."""
+        rest = sum(self.slices.size_bytes) - self._told_bytes
+        if rest:
+            self.tell(rest)
+
+
 class _Slices(NamedTuple):
     """The slices of neighbouring episodes of one stream, from ``position`` on.
 
     Lists: to take one value of an array, or a piece of one, costs ten times as much.
 
     Attributes:
-        episodes: Which episodes they are.
-        sources: The path of each slice's file.
-        file: The number of that file.
+        views: The source of each slice's episode.
+        numbers: The number of the episode there.
+        sources: The path of each slice's file; slices of one file have the same object.
         begins: First row or sample of each in its file.
         frames: Rows or samples of each.
         is_whole: Whether it is all of its file.
@@ -468,9 +442,9 @@ class _Slices(NamedTuple):
     """
 
     position: int
-    episodes: list[_Episode]
+    views: list[SourceView]
+    numbers: list[int]
     sources: list[str]
-    file: list[int]
     begins: list[int]
     frames: list[int]
     is_whole: list[bool]
@@ -481,16 +455,12 @@ class _Slices(NamedTuple):
     def of(
         cls, scan: StreamScan, sources: Sources, position: int, episode_index: IntArray
     ) -> _Slices:
-        paths, views = list(sources.absolute(scan.stream, scan.files)), scan.files.source[scan.file]
-        file = scan.file.tolist()
+        paths = list(sources.absolute(scan.stream, scan.files))
         return cls(
             position,
-            [
-                _Episode(sources[source], number)
-                for source, number in zip(views.tolist(), episode_index.tolist(), strict=True)
-            ],
-            [paths[number] for number in file],
-            file,
+            [sources[source] for source in scan.files.source[scan.file].tolist()],
+            episode_index.tolist(),
+            [paths[number] for number in scan.file.tolist()],
             scan.first.tolist(),
             scan.frames.tolist(),
             scan.is_whole.tolist(),
@@ -498,8 +468,14 @@ class _Slices(NamedTuple):
             scan.lead.tolist(),
         )
 
+    def episode(self, place: int) -> _Episode:
+        """Return the episode of a slice, by its place here."""
+        return _Episode(self.views[place], self.numbers[place])
+
     def between(self, first: int, stop: int) -> _Slices:
         """Return those of the episodes at some positions."""
+        if stop - first == len(self.sources):
+            return self  # the only shard of the stream: lists of many episodes are not held twice
         rows = slice(first - self.position, stop - self.position)
         return _Slices._make((first, *[column[rows] for column in self[1:]]))
 
@@ -512,10 +488,6 @@ class _Episode(NamedTuple):
 
     def computes_stats(self, feature: str) -> bool:
         return self.source.repairs.computes_stats(feature, self.number)
-
-
-def _nothing(_: int) -> None:
-    """Report no bytes."""
 
 
 class _StatsFile:
@@ -569,34 +541,6 @@ class _StatsFile:
         }
 
 
-# ------------------------------------------------------------------------------------------------
-# Wakes idle threads of one process.
-
-
-class Notifier:
-    """Wakes the idle workers of one process when another of them ends a batch.
-
-    It only saves waiting: a worker that misses a ring looks again by itself.
-    """
-
-    def __init__(self) -> None:
-        self._rung = threading.Condition()
-
-    def ring(self) -> None:
-        """Wake all who wait."""
-        with self._rung:
-            self._rung.notify_all()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for a ring, at most so long; say whether it came."""
-        with self._rung:
-            return self._rung.wait(seconds)
-
-
-# ------------------------------------------------------------------------------------------------
-# The worker: lease a batch, write its shards, publish, again until nothing is left.
-
-
 # An idle worker notices a request to stop within this time.
 _LONGEST_NAP_SECONDS = 0.5
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -639,8 +583,8 @@ class Worker:
             of their stream.
         weights: How many times a byte of a stream counts; 1 for those that are not named.
         reporter: Writes what it is doing for ``status``, or None.
-        bell: Shared by the workers of a process; None for one that is alone there, whose naps
-            end when ``stop`` is set.
+        batch_ended: Shared by the workers of a process: whoever ends a batch wakes the idle ones.
+            None for one that is alone there, whose naps end when ``stop`` is set.
         patience: How long a disk or a Hub that fails is borne; by default not at all.
         inputs: Provides the files of a source that is not on this machine.
         waiter: Waits for the event or so many seconds, and says whether the event is set.
@@ -657,7 +601,7 @@ class Worker:
         on_bytes: Callable[[int], None] | None = None,
         weights: Mapping[str, int] | None = None,
         reporter: WorkerReporter | None = None,
-        bell: Notifier | None = None,
+        batch_ended: threading.Condition | None = None,
         patience: Backoff | None = None,
         inputs: Inputs | None = None,
         waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
@@ -670,7 +614,7 @@ class Worker:
         self._next_check = clock()
         self._late: list[tuple[Lease, str]] = []
         self._result_before = _result_at(run)
-        self._bell = bell
+        self._batch_ended = batch_ended
         self._store = store
         self._board = board
         self._stop = stop
@@ -737,8 +681,9 @@ class Worker:
                 lost += outcome == "lost"
                 failed += outcome == "failed"
                 self._report(None)
-            if self._bell is not None:
-                self._bell.ring()
+            if self._batch_ended is not None:
+                with self._batch_ended:
+                    self._batch_ended.notify_all()
         return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
 
     def _idle(self) -> None:
@@ -747,9 +692,12 @@ class Worker:
             self._reporter.wait()
         # Nothing tells of a file that another host will make: look again and again.
         nap = min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)
-        if self._bell is None:
+        if self._batch_ended is None:
             self._waiter(self._stop, nap)
-        elif self._bell.wait(nap):
+            return
+        with self._batch_ended:
+            is_told = self._batch_ended.wait(nap)
+        if is_told:
             self._board.refresh()
 
     def _is_over(self) -> bool:

@@ -265,7 +265,7 @@ def join_tables(
             next_step="Write elsewhere.",
         ) from error
     try:
-        with _Join(descriptor, schema, on_table, last_table) as join:
+        with _Join(descriptor, target, schema, on_table, last_table) as join:
             for place, episode in enumerate(episodes):
                 if should_stop is not None and should_stop():
                     raise InterruptedRunError(
@@ -320,6 +320,7 @@ class _Join:
     def __init__(
         self,
         descriptor: int,
+        path: str,
         schema: pa.Schema,
         on_table: Callable[[pa.Table], None] | None,
         last: LastTable | None,
@@ -328,7 +329,7 @@ class _Join:
         self._on_table = on_table
         self._last = last
         self._copier = TableCopier(schema) if last is None else last.copier(schema)
-        self._output = SequentialOutput(descriptor)
+        self._output = SequentialOutput(descriptor, path)
         self._output.append(MAGIC)
         self._entries: list[bytes] = []
         self._rows = 0
@@ -368,8 +369,8 @@ class _Join:
     def finish(self) -> JoinedTable:
         """Write the footer."""
         self._end_encoding()
-        footer = self._copier.writer.footer(self._entries, self._rows)
-        self._output.append(footer)
+        for piece in self._copier.writer.footer(self._entries, self._rows):
+            self._output.append(piece)
         self._output.flush()
         if self._last is not None:
             self._last.keep(self._source_name, self._source)

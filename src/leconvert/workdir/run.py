@@ -517,6 +517,8 @@ class ScanTable:
                 )
             if first_group == last_group:
                 self._kept[tuple(names)] = first_group, table
+            else:
+                pa.default_memory_pool().release_unused()  # what decoding many row groups took
         skipped = first_group * _ROWS_PER_GROUP
         rows = slice(first - skipped, stop - skipped)
         return [

@@ -23,6 +23,7 @@ from leconvert.media import (
     ClipRange,
     JoinedFile,
     UnsupportedClipError,
+    copy_file,
     join_clips,
     may_be_damaged,
     read_clip_index,
@@ -509,3 +510,13 @@ def test_interleaved_audio_is_left_out_and_named(make_clip: MakeClip, tmp_path: 
     report = joined([clip, clip], result)
     assert read_clip_index(result).other_tracks == ()
     assert report.size_bytes == report.header_bytes + 2 * int(index.sizes.sum())
+
+
+def test_a_copy_shares_no_inode_and_replaces_nothing(make_clip: MakeClip, tmp_path: Path) -> None:
+    clip = make_clip(RECIPES["x264"])
+    copied = copy_file(clip, tmp_path / "copy.mp4")
+    assert (tmp_path / "copy.mp4").read_bytes() == clip.read_bytes()
+    assert copied.size_bytes == copied.copied_bytes + copied.cloned_bytes == clip.stat().st_size
+    assert clip.stat().st_ino != (tmp_path / "copy.mp4").stat().st_ino
+    with pytest.raises(TargetError, match="exists already"):
+        copy_file(clip, tmp_path / "copy.mp4")

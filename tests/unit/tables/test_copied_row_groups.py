@@ -199,7 +199,7 @@ def test_every_way_of_copying_brings_the_same_bytes(
     (tmp_path / "s").write_bytes(content)
     descriptor = os.open(tmp_path / "t", os.O_RDWR | os.O_CREAT)
     try:
-        output = SequentialOutput(descriptor)
+        output = SequentialOutput(descriptor, str(tmp_path / "t"))
         with OpenedTable(str(tmp_path / "s")) as source:
             output.append(b"head")
             output.copy(source, 5, 2_500_000)

@@ -330,8 +330,7 @@ class SlurmOptions:
     nodes: int = 1
     workers_per_node: int = 4
     cpus_per_task: int = 1
-    # The first round figure above what `leconvert.run.worker_pool.worker_bytes` expects of the
-    # largest dataset of scripts/bench.py worker-memory.
+    # Four times what `leconvert.run.worker_pool.worker_bytes` gives a worker without large tables.
     mem: str = "1G"
     time: str = "04:00:00"
     constraint: str | None = None

@@ -1,4 +1,4 @@
-"""The new tree, file by file: linked, joined from parts, or written anew."""
+"""The new tree: its tables under ``meta/``, its files, and what the workers left for it."""
 
 from __future__ import annotations
 
@@ -55,10 +55,6 @@ from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
     from leconvert.dataset.statistics import ImageStats
-
-# ------------------------------------------------------------------------------------------------
-# The tables under ``meta/`` of the result: the source's, routed anew and with repairs applied.
-
 
 # For each stream the files of computed statistics, with the first position of each.
 StatsFiles = Mapping[str, Sequence[tuple[int, Path]]]
@@ -283,10 +279,6 @@ def _computed_lines(run: OpenedRun, files: Sequence[tuple[int, Path]]) -> Iterat
                     ) from error
 
 
-# ------------------------------------------------------------------------------------------------
-# The new tree, file by file: linked, joined from parts, or written anew.
-
-
 _PARTIAL = ".partial"
 
 
@@ -455,10 +447,6 @@ def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
     for relative in files_along(run.manifest.sources):
         if not extension_files([relative], source.repairs):
             yield relative, relative
-
-
-# ------------------------------------------------------------------------------------------------
-# What the workers left: which batches are done, and where their shards are.
 
 
 _FAILURES_SHOWN = 20

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.media import join
-from leconvert.media.join import RangeMover
+from leconvert.support import range_mover
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
+from leconvert.support.range_mover import RangeMover
 
 CONTENT = bytes(range(256)) * 400
 START, LENGTH, TARGET_START = 5000, 90_000, 12_345
@@ -62,8 +62,8 @@ def test_the_bytes_arrive_whatever_the_kernel_refuses(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(join, "_STEP_BYTES", step_bytes)
-    monkeypatch.setattr(join, "_BUFFER_BYTES", 777)
+    monkeypatch.setattr(range_mover, "_STEP_BYTES", step_bytes)
+    monkeypatch.setattr(range_mover, "_BUFFER_BYTES", 777)
     calls: list[int] = []
     for name in refused:
         monkeypatch.setattr(os, name, refusing(code, calls))
@@ -109,7 +109,7 @@ def test_only_whole_blocks_that_agree_on_both_sides_are_cloned(
 
     def clone(descriptor: int, request: int, argument: bytes) -> int:
         assert request == 0x4020940D
-        source, start, count, target_start = join._CLONE_RANGE.unpack(argument)
+        source, start, count, target_start = range_mover._CLONE_RANGE.unpack(argument)
         requests.append((start, count, target_start))
         os.pwrite(descriptor, os.pread(source, count, start), target_start)
         return 0
@@ -139,21 +139,23 @@ def test_nothing_is_cloned_without_alignment(
     assert calls == []
 
 
-@pytest.mark.parametrize("way", ["copy_file_range", "sendfile", "pwrite"])
-def test_a_full_disk_is_an_error_of_the_destination(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("way", ["copy_file_range", "sendfile", "pwritev"])
+def test_a_full_disk_is_an_error_of_the_destination_and_not_tried_another_way(
+    way: str, full: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    for name in ("copy_file_range", "sendfile", "pwrite"):
-        code = errno.ENOSPC if name == way else errno.EXDEV
+    for name in ("copy_file_range", "sendfile", "pwritev"):
+        code = full if name == way else errno.EXDEV
         monkeypatch.setattr(os, name, refusing(code, calls))
         if name == way:
             break
     with moving(tmp_path) as (mover, source, target):
-        with pytest.raises(StorageError, match="No space left") as caught:
+        with pytest.raises(StorageError, match=os.strerror(full)) as caught:
             mover.move(source, "source", START, LENGTH, TARGET_START)
         assert caught.value.path == str(target)
         assert isinstance(caught.value.__cause__, OSError)
+    assert calls[-1] == full
 
 
 def test_a_full_disk_while_cloning_is_an_error_of_the_destination(
@@ -190,7 +192,7 @@ def test_a_source_that_ends_early_is_an_error(tmp_path: Path) -> None:
 def test_a_request_to_stop_is_heard_between_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join, "_STEP_BYTES", 1000)
+    monkeypatch.setattr(range_mover, "_STEP_BYTES", 1000)
     arrived: list[int] = []
     with (
         moving(tmp_path, on_bytes=arrived.append, should_stop=lambda: sum(arrived) >= 5000) as (
