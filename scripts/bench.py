@@ -4,7 +4,8 @@
     python scripts/bench.py convert small mid many images big --repeats 5
     python scripts/bench.py CASE --help
 
-Commands are measured as ``python -m leconvert``, so ``PYTHONPATH=OTHER/src`` measures another tree.
+Commands are measured as ``python -m leconvert``, so ``PYTHONPATH=OTHER/src`` measures another tree;
+``--trees`` of ``convert`` and ``edit`` lets several take turns.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
     python scripts/bench.py convert small mid --repeats 5
     python scripts/bench.py convert big --grid --scratch /mnt/disk
     python scripts/bench.py convert big --layouts
+    python scripts/bench.py convert mid --runners default "cp -r" --trees ../before/src src
 
 Every command is a process of its own, as a user would start it, so importing is part of its time.
 Untimed, before each: the scratch folder of the previous run is removed, dirty pages are written
@@ -25,7 +26,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Runner:
     name: str
     flags: tuple[str, ...] = ()
     in_place: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 RUNNERS = (
@@ -129,6 +131,7 @@ class Bench:
             # A cache that survived would save the reference work that a user's first run has.
             "HF_HOME": str(self.run_dir / "huggingface"),
             "HF_HUB_OFFLINE": "1",
+            **runner.environment,
         }
         row = kit.measured(self.command(runner), self.scratch, environment, sync=self.sync)
         self.check(runner)
@@ -167,6 +170,8 @@ def bench_profile(
     runners = LAYOUT_RUNNERS if options.layouts else runners
     if options.runners:
         runners = tuple(runner for runner in runners if runner.name in options.runners)
+    runners = tuple(kit.of_trees(runners, options.trees, {REFERENCE, COPY}))
+    first["trees"] = [kit.commit(tree) for tree in options.trees]
     needed = shape["bytes"] * (3 if any(r.name == REFERENCE for r in runners) else 2)
     if shutil.disk_usage(scratch).free < needed:
         raise SystemExit(f"{options.scratch} has less than {needed / 1e9:.1f} GB left")
@@ -185,6 +190,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--sync", action="store_true", help="time `sync -f` with each command")
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
+    kit.add_trees(parser)
     options = parser.parse_args(arguments)
     for profile in options.profiles:
         with kit.scratch_folder(options.scratch, "bench") as scratch:

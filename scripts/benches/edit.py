@@ -143,8 +143,11 @@ def run_all(
                 shutil.rmtree(part)
         return {"runner": runner.name, **row}
 
+    others = {runner.name for runner in runners if not runner.name.endswith(": leconvert")}
+    runners = kit.of_trees(runners, options.trees, others)
     shape = kit.dataset_shape(source, options.profile)
     head = kit.header("bench.py edit", arguments, scratch, shape)
+    head["trees"] = [kit.commit(tree) for tree in options.trees]
     kit.read_through(source)
     task = "reverse" if runners[0].name.startswith("reverse") else "edit"
     log = kit.new_log(options.log_dir, head, task)
@@ -171,6 +174,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--tasks", default="delete,split,merge,reverse", help="which of them")
     parser.add_argument("--script", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--ffmpeg", type=Path, metavar="FILE", help="ffmpeg for these scripts")
+    kit.add_trees(parser)
     options = parser.parse_args(arguments)
     tasks = options.tasks.split(",")
     with kit.scratch_folder(options.scratch, "edit") as scratch:

@@ -15,8 +15,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -72,8 +73,6 @@ def make_profile(name: str, root: Path, episodes: int | None = None) -> None:
 
 
 def _make_profile(name: str, root: Path, episodes: int | None) -> None:
-    from dataclasses import replace
-
     from leconvert.testing import PROFILES, make_dataset
 
     spec = PROFILES[name]
@@ -207,6 +206,34 @@ def run_quietly(command: Sequence[object], **variables: str) -> str:
         said = (done.stderr or done.stdout).strip()[-4000:]
         raise SystemExit(f"{' '.join(words)} failed: {said}")
     return done.stdout.strip()
+
+
+def add_trees(parser: argparse.ArgumentParser) -> None:
+    """Let a command line name other source trees, such as those of before and after a change."""
+    parser.add_argument(
+        "--trees", nargs="+", type=Path, default=[], metavar="DIR",
+        help="let leconvert of each of these trees take turns, such as ../before/src src",
+    )  # fmt: skip
+
+
+def of_trees(runners: Iterable[Any], trees: Sequence[Path], others: Container[str]) -> list[Any]:
+    """Return each runner of ours once for each source tree, called by the tree's folder.
+
+    Args:
+        runners: Data classes with ``name`` and ``environment``.
+        trees: The trees; none leaves the runners as they are.
+        others: Names of the runners that are not ours, and run once.
+    """
+    found = []
+    for runner in runners:
+        if not trees or runner.name in others:
+            found.append(runner)
+            continue
+        for tree in trees:
+            name = f"{runner.name}, {tree.resolve().parent.name}"
+            environment = {**runner.environment, "PYTHONPATH": str(tree.resolve())}
+            found.append(replace(runner, name=name, environment=environment))
+    return found
 
 
 def in_turns[Runner](runners: Sequence[Runner], repeats: int) -> Iterator[tuple[int, Runner]]:
@@ -344,11 +371,15 @@ def cpu_name() -> str:
     return platform.machine()
 
 
-def commit() -> str:
-    """Return the commit of the measured tree, with ``-dirty`` if it was changed since."""
+def commit(tree: Path | None = None) -> str:
+    """Return the commit of a tree, with ``-dirty`` if it was changed since.
+
+    Args:
+        tree: The tree; None for the one that this process imports leconvert from.
+    """
     import leconvert
 
-    folder = Path(leconvert.__file__).parent
+    folder = tree or Path(leconvert.__file__).parent
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
     result = subprocess.run(command, check=False, capture_output=True, text=True)
     return result.stdout.strip() or "unknown"

@@ -74,3 +74,17 @@ def test_the_profiles_are_those_of_the_package(script: ModuleType) -> None:
     from leconvert.testing import PROFILES
 
     assert tuple(PROFILES) == script.kit.PROFILE_NAMES
+
+
+def test_trees_take_turns_and_what_is_not_ours_runs_once(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    trees = [tmp_path / "before/src", tmp_path / "after/src"]
+
+    found = script.kit.of_trees(script.LAYOUT_RUNNERS[-2:], trees, {script.COPY})
+
+    assert [runner.name for runner in found] == ["overlay, before", "overlay, after", script.COPY]
+    assert [runner.environment.get("PYTHONPATH") for runner in found] == [
+        str(trees[0]), str(trees[1]), None,
+    ]  # fmt: skip
+    assert script.kit.of_trees(script.RUNNERS, [], ()) == list(script.RUNNERS)
