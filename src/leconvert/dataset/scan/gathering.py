@@ -263,7 +263,7 @@ def gather(
             whole.clips |= look.clips
             stage.advance(look.num_files)
     own = np.flatnonzero(kept)
-    place_of = {episode: place for place, episode in enumerate(own.tolist())}
+    position = np.cumsum(kept) - 1  # of each episode among those that are kept
     return Gathered(
         [
             _stream_scan(stream, key, numbers.pop(stream), group.pop(stream), kinds[stream], own)
@@ -272,7 +272,7 @@ def gather(
         first_index[own],
         has_rows[own],
         task[own],
-        {place_of[place]: found for place, found in tasks.items() if place in place_of},
+        {int(position[place]): found for place, found in tasks.items() if kept[place]},
         whole.remarks,
         whole.sightings,
         whole.missing_stats,

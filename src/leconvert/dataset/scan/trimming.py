@@ -50,6 +50,8 @@ def trimmed_slices(
             index.
         to: The version that is to be written.
     """
+    if not intervals:
+        return list(slices), []
     found, remarks = [], []
     clips: dict[int, list[_Clip]] = {}
     for each in slices:
