@@ -117,6 +117,8 @@ class StatsBlock:
 
     def renamed(self, names: Mapping[str, str]) -> StatsBlock:
         """Return the block with new names for some features."""
+        if not names:
+            return self
         if self._rows is None:
             assert self._columns is not None
             return StatsBlock.of_columns(_renamed(self._columns, names), self._length)

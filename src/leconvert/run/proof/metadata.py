@@ -24,7 +24,6 @@ from leconvert.dataset.formats import (
     PROVENANCE_PATH,
     TARGETS,
     Dataset,
-    RenamedDataset,
     Slices,
     Sources,
     SourceView,
@@ -424,8 +423,6 @@ def _check_computed(source: SourceView, episode: int) -> None:
 
 
 def _slices(source: Dataset, stream: str) -> Slices:
-    if isinstance(source, RenamedDataset):
-        return _slices(source.stored, source.stored_stream(stream))
     # Times of a v3.0 source may have drifted, and its files may hold what no episode has.
     if isinstance(source, v3.Dataset):
         return source.counted_slices(stream)
@@ -874,10 +871,9 @@ def compare_repairs(
     """Yield where a result tells of repairs that were not made, or that nobody could make."""
     if expected is not None and declared != expected:
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
-    stored = source.stored if isinstance(source, RenamedDataset) else source
-    if isinstance(stored, v2.Dataset):
-        yield from _compare_reading(declared, stored)
-    names = {*stored.features, *_stored(set(declared.renamed_features), stored)}
+    if isinstance(source, v2.Dataset):
+        yield from _compare_reading(declared, source)
+    names = {*source.stored_features, *_stored(set(declared.renamed_features), source)}
     strange = sorted(
         {old for old in declared.renamed_features if old not in names}
         | {new for new in declared.renamed_features.values() if new in names}
