@@ -68,7 +68,12 @@ from leconvert.dataset.formats.v3.rows import (
     rows_by_column,
     with_leads,
 )
-from leconvert.dataset.formats.v3.statistics import StatsAggregator, write_stats
+from leconvert.dataset.formats.v3.statistics import (
+    REQUIRED_STATS,
+    FeatureStats,
+    StatsAggregator,
+    write_stats,
+)
 
 __all__ = [
     "DATA_PATH_TEMPLATE",
@@ -77,6 +82,7 @@ __all__ = [
     "LOCATION_COLUMNS",
     "REPAIRED_PATH",
     "REPAIRS_PATH",
+    "REQUIRED_STATS",
     "ROWS_AT_A_TIME",
     "STATS_PATH",
     "STATS_PREFIX",
@@ -90,6 +96,7 @@ __all__ = [
     "EpisodeTable",
     "EpisodesReader",
     "Feature",
+    "FeatureStats",
     "FileNames",
     "OtherTasks",
     "Ranges",
