@@ -509,7 +509,6 @@ def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Removes what runs put aside, once the dataset at the target is proven to hold it all.
 #
 # The steps are those of ``convert --delete-source`` (`leconvert.run.packer.remove_compared`): what
@@ -670,7 +669,6 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
     return reason_to_keep(new, old, NO_REPAIRS)
 
 
-# ------------------------------------------------------------------------------------------------
 # Puts the source that a conversion in place kept back in its place, and the result beside it.
 #
 # What there is to do is told by what lies at the places (``DATASET``, what was put aside last, and
@@ -1016,7 +1014,6 @@ def _changed_meanwhile(result: Path) -> TargetError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Gives batches back: failed ones another chance, stuck ones another worker.
 #
 # Nothing here can change a result or lose one: a batch that is given back is open to the next

@@ -29,19 +29,6 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.arrow import nested_floats
 
-__all__ = [
-    "EpisodeStats",
-    "check_feature_stats",
-    "check_order",
-    "check_stats",
-    "has_stats",
-    "left_over",
-    "provenance_findings",
-    "streaming_findings",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # The statistics that ``meta/episodes`` holds, added up a block of rows at a time.
 
 
@@ -106,7 +93,6 @@ class EpisodeStats:
         }
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/stats.json``: is it complete, possible, of the right shapes, and what the episodes say?
 
 
@@ -243,7 +229,6 @@ def _differences(
     return differing + (["count"] if values["count"][0] != aggregate["count"][0] else [])
 
 
-# ------------------------------------------------------------------------------------------------
 # From ``meta/episodes`` to files: which episodes each file holds, and which files nobody names.
 
 

@@ -16,20 +16,6 @@ from leconvert.model.values import Finding
 from leconvert.support.errors import UsageError
 from leconvert.support.text import GET_AGAIN
 
-__all__ = [
-    "DROP",
-    "SOURCE_CATALOGUE",
-    "TASKS_FROM_EPISODES",
-    "V3_CATALOGUE",
-    "Kind",
-    "all_remedies",
-    "check_accepted",
-    "found",
-    "lossless_remedy",
-    "shortened",
-]
-
-
 DROP = "--on-bad-episode drop"
 TASKS_FROM_EPISODES = "--tasks-from episodes"
 _SHOWN_A_KIND_AND_STREAM = 20

@@ -25,16 +25,6 @@ from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_c
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
-__all__ = [
-    "Dataset",
-    "Episodes",
-    "Slices",
-    "Totals",
-    "fps_number",
-    "renamed_stream",
-    "written_features",
-]
-
 _STATS_PATH = "meta/stats.json"
 _NO_RENAMES: Mapping[str, str] = {}
 
@@ -251,7 +241,6 @@ def renamed_stream(stream: str, renames: Mapping[str, str]) -> str:
     return stream if new is None else stream_of_camera(new)
 
 
-# ------------------------------------------------------------------------------------------------
 # What all versions of ``info.json`` write alike.
 
 

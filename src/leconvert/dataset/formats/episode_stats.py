@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK_EPISODES", "Columns", "Row", "StatsBlock", "joined", "rows_of"]
-
 # Episodes whose parsed JSON is held at a time: Python's numbers in nested lists take ten times the
 # room of arrays.
 BLOCK_EPISODES = 125

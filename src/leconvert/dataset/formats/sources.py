@@ -35,16 +35,6 @@ from leconvert.model.versions import V3_VERSION
 from leconvert.support.text import aligned, shown
 from leconvert.workdir.swap import is_converted
 
-__all__ = [
-    "SourceView",
-    "Sources",
-    "differences_table",
-    "differing_features",
-    "differing_subtasks",
-    "open_dataset",
-    "open_sources",
-]
-
 
 def open_dataset(
     root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
@@ -260,7 +250,6 @@ def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # In what several datasets differ, side by side.
 
 

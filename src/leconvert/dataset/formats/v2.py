@@ -104,7 +104,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
 # Git LFS pointers: small texts that a clone without Git LFS has in place of the files.
 
 
@@ -149,7 +148,6 @@ def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/info.json`` of a v2.x dataset, checked before anything relies on it.
 
 
@@ -346,7 +344,6 @@ def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> S
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Where a v2.x dataset keeps an episode's files, from the templates in ``info.json``.
 
 
@@ -592,7 +589,6 @@ def _check_inside(path: Path, relative: str) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # The JSON-lines tables of v2.x: ``tasks``, ``episodes`` and ``episodes_stats``.
 
 
@@ -792,7 +788,6 @@ def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceErr
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``episodes.jsonl`` and ``tasks.jsonl`` as the scan reads them: numbers, and what is wrong.
 
 
@@ -988,7 +983,6 @@ def _few(numbers: Sequence[int]) -> str:
     return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
 
 
-# ------------------------------------------------------------------------------------------------
 # A v2.x dataset as it stands on disk.
 
 
@@ -1154,7 +1148,6 @@ def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:
     return stats if isinstance(stats, dict) else None
 
 
-# ------------------------------------------------------------------------------------------------
 # What a conversion to v2.1 writes, as LeRobot 0.3.3 does.
 
 

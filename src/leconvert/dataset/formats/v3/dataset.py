@@ -57,8 +57,6 @@ from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.tables import row_group_rows
 
-__all__ = ["Dataset"]
-
 
 def _dtype(feature: object) -> object:
     return feature.get("dtype") if isinstance(feature, Mapping) else None

@@ -38,10 +38,6 @@ from leconvert.tables.arrow import (
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = ["EpisodeRecords", "VideoSpans", "write_episodes"]
-
-
-# ------------------------------------------------------------------------------------------------
 # Columns of a table whose types are found in JSON values.
 
 
@@ -261,7 +257,6 @@ def _no_common_type(column: str, error: Exception) -> SourceError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/episodes``: one row an episode, in as many files as the size limit asks for.
 
 

@@ -26,8 +26,6 @@ from leconvert.dataset.formats.v3.info import STATS_PATH
 from leconvert.support.errors import SourceError
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = ["REQUIRED_STATS", "FeatureStats", "StatsAggregator", "write_stats"]
-
 
 def write_stats(root: str | os.PathLike[str], stats: Mapping[str, Any]) -> None:
     """Write ``meta/stats.json`` below ``root``, keys sorted."""
