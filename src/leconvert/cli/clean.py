@@ -58,7 +58,7 @@ def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
 
 def run(options: argparse.Namespace) -> int:
     """Remove leftovers, and name what stays and why."""
-    from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
+    from leconvert.run.upkeep import clean_kept_source, clean_work_dir
     from leconvert.workdir.records import WorkDir
 
     if (options.work_dir is None) == (options.of is None):
@@ -79,8 +79,7 @@ def run(options: argparse.Namespace) -> int:
             root, target=target, give_up=options.give_up, dry_run=options.dry_run
         )
     if options.old and target is not None:
-        old = clean_kept_source(target, dry_run=options.dry_run, progress=progress)
-        report = CleanReport(options.dry_run, report.removed + old.removed, report.kept + old.kept)
+        report += clean_kept_source(target, dry_run=options.dry_run, progress=progress)
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
         return 0

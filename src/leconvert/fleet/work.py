@@ -461,21 +461,19 @@ def clean_fleet(
     Raises:
         WorkDirError: There is no fleet, or its records cannot be used.
     """
-    removed: list[Leftover] = []
-    kept: list[Leftover] = []
+    report = CleanReport(dry_run, (), ())
     for dataset in open_fleet(Path(work_dir).resolve(), only_look=True).datasets:
         target = dataset.target
         if target is None or not target.parent.is_dir():
             continue
-        report = clean_former_states(target, dry_run=dry_run, progress=progress)
-        removed += report.removed
-        kept += report.kept
+        report += clean_former_states(target, dry_run=dry_run, progress=progress)
         old = old_dir(target)
         if is_there(old):
             clean = f"leconvert clean --of {shlex.quote(str(target))} --old"
             reason = f"no record says whose it is; `{clean}` removes it, if {target} has all of it"
-            kept.append(Leftover(old, "kept source", False, reason))
-    return CleanReport(dry_run, tuple(removed), tuple(kept))
+            row = Leftover(old, "kept source", False, reason)
+            report += CleanReport.of([row], dry_run=dry_run)
+    return report
 
 
 def _unfinished(folder: WorkDir) -> str | None:

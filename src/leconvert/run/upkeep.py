@@ -152,6 +152,17 @@ class CleanReport:
     removed: tuple[Leftover, ...]
     kept: tuple[Leftover, ...]
 
+    @classmethod
+    def of(cls, rows: Iterable[Leftover], *, dry_run: bool) -> CleanReport:
+        """Return the report of what may go and what stays, each in the order given."""
+        listed = tuple(rows)
+        removed = tuple(row for row in listed if row.removable)
+        return cls(dry_run, removed, tuple(row for row in listed if not row.removable))
+
+    def __add__(self, other: CleanReport) -> CleanReport:
+        """Return both reports as one."""
+        return CleanReport(self.dry_run, self.removed + other.removed, self.kept + other.kept)
+
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         record = asdict(self)
@@ -177,8 +188,8 @@ def clean_work_dir(
                 next_step="Give the folder that `leconvert plan` or `leconvert convert` printed, "
                 "or --of DATASET.",
             )
-        strange = () if target is None else tuple(_strange_trees(target, set()))
-        return CleanReport(dry_run, (), strange)
+        strange = () if target is None else _strange_trees(target, set())
+        return CleanReport.of(strange, dry_run=dry_run)
     if work.is_fleet():
         raise WorkDirError(
             f"{root} is the work dir of a fleet; each of its datasets has one of its own.",
@@ -213,8 +224,7 @@ def clean_work_dir(
             _remove_unlocked(work, row)
         if work.root.is_dir():
             _remove_empty(work)
-    kept = tuple(row for row in found if not row.removable)
-    return CleanReport(dry_run, tuple(removable), kept)
+    return CleanReport.of(found, dry_run=dry_run)
 
 
 _ORDER = ("new tree", "attempt", "work dir", "run", "outline")
@@ -382,14 +392,10 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
 
 
 def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
-    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
-    open_batches = list_batches(run.leases_dir) - list_batches(run.done_dir)
+    store = LeaseStore(run, run_id, WorkerIdentity.of_this_process())
     held = []
-    for batch_id in sorted(open_batches - list_batches(run.failed_dir)):
-        latest = log.read(batch_id).latest
-        if latest is None or latest.outcome is not None:
-            continue
-        holder = log.holder(batch_id, latest.number)
+    for batch_id, claim in sorted(_held(store).items()):
+        holder = store.log.holder(batch_id, claim)
         if not process_is_gone(holder):
             held.append(f"batch {batch_id}: process {holder.get('pid')} on {holder.get('host')}")
     if held:
@@ -400,6 +406,17 @@ def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
             next_step="End these workers; what a dead one holds, `leconvert release --stuck` "
             "gives back.",
         )
+
+
+def _held(store: LeaseStore) -> dict[int, int]:
+    """Return the newest claim of each batch that somebody holds, alive or not."""
+    run, fs = store.run, store.fs
+    settled = list_batches(run.done_dir, fs=fs) | list_batches(run.failed_dir, fs=fs)
+    return {
+        batch_id: latest.number
+        for batch_id in list_batches(run.leases_dir, fs=fs) - settled
+        if (latest := store.log.read(batch_id).latest) and latest.outcome is None
+    }
 
 
 def _generation(work: WorkDir, run_id: str) -> int:
@@ -492,7 +509,6 @@ def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # Removes what runs put aside, once the dataset at the target is proven to hold it all.
 #
 # The steps are those of ``convert --delete-source`` (`leconvert.run.packer.remove_compared`): what
@@ -516,33 +532,26 @@ def clean_kept_source(
     old = old_dir(result)
     if report.removed + report.kept and not old.exists() and not removed_dir(old).is_dir():
         return report
-    found = tuple(_cleaned(target, result, old, "kept source", dry_run, progress))
-    return _with(report, found)
+    rows = _cleaned(target, result, old, "kept source", dry_run, progress)
+    return report + CleanReport.of(rows, dry_run=dry_run)
 
 
 def clean_former_states(
     target: Path, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
 ) -> CleanReport:
     """Remove former states as `clean_kept_source` does, and not what has a name alone."""
-    result, report = _exchanged(target), CleanReport(dry_run, (), ())
+    result = _exchanged(target)
+    found: list[Leftover] = []
     for state in former_states([result])[result]:
-        rows = tuple(_cleaned(target, result, state.path, "former state", dry_run, progress, state))
-        report = _with(report, rows)
+        rows = list(_cleaned(target, result, state.path, "former state", dry_run, progress, state))
+        found += rows
         if all(row.removable for row in rows) and state.facts is not None:
             if not dry_run and not _remove_record(result, state):
                 continue
             if not rows:
-                row = Leftover(state.record, "record", True, "what it tells of is not there")
-                report = _with(report, (row,))
-    return report
-
-
-def _with(report: CleanReport, rows: Sequence[Leftover]) -> CleanReport:
-    return replace(
-        report,
-        removed=report.removed + tuple(row for row in rows if row.removable),
-        kept=report.kept + tuple(row for row in rows if not row.removable),
-    )
+                reason = "what it tells of is not there"
+                found.append(Leftover(state.record, "record", True, reason))
+    return CleanReport.of(found, dry_run=dry_run)
 
 
 def _remove_record(target: Path, state: FormerState) -> bool:
@@ -603,13 +612,10 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
     if old.is_symlink() or not old.is_dir():
         return "it is not there"
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
-        versions = codebase_version(target), codebase_version(source)
-        # What it was before episodes were appended is a part of the result.
-        if is_converted(source) and what_is_lost(target, source) is None:
-            return None
         if is_converted(source) and is_converted(target):
             return _former_doubt(target, source, progress)
-        if versions[0] != "v3.0" or versions[1] != "v2.1":
+        versions = codebase_version(target), codebase_version(source)
+        if versions != ("v3.0", "v2.1"):
             found = f"{versions[1]} and {versions[0]} are here"
             return f"only a v2.1 source of a v3.0 result can be proven; {found}"
         try:
@@ -626,13 +632,17 @@ _OF_FORMER_EPISODES = frozenset({REPAIRS_PATH, STATS_PATH})
 _OF_FORMER_TASKS = frozenset({(TASKS_PATH, "tasks"), (INFO_PATH, "total_tasks")})
 
 
-def _former_doubt(new: Path, old: Path, progress: Progress) -> str | None:
+def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = True) -> str | None:
     """Say what of a v3.0 dataset may not be in another one; None where that has all of it.
 
-    That is so where a source has grown and was converted anew: the other one begins with the same
-    episodes, in files of other limits. They are compared as if the old one were made of these. The
-    statistics of all episodes are others then.
+    It has all of it where episodes were appended to the old one; then, without ``others``, files of
+    no episode and other keys of info.json are not looked at. It also has all of it where the source
+    has grown and was converted anew: the new one begins with the same episodes, in files of other
+    limits. The old one is compared as if it were made of these. Its statistics of all episodes
+    differ then, and its table of tasks may be shorter.
     """
+    if what_is_lost(new, old, others=others) is None:
+        return None
     try:
         before, after = Dataset(old), Dataset(new)
         kept, now = len(before.episodes), len(after.episodes)
@@ -659,7 +669,6 @@ def _former_doubt(new: Path, old: Path, progress: Progress) -> str | None:
     return reason_to_keep(new, old, NO_REPAIRS)
 
 
-# ------------------------------------------------------------------------------------------------
 # Puts the source that a conversion in place kept back in its place, and the result beside it.
 #
 # What there is to do is told by what lies at the places (``DATASET``, what was put aside last, and
@@ -752,8 +761,7 @@ def undo_conversion(
                     opened.enter_context(_as_dataset(root, target, place))
                     for place in (source, result)
                 ]
-                compare = _compared_repair if places.is_repair else _compared
-                before, compared = compare(source, result, datasets, stop, progress)
+                before, compared = _compared(places, datasets, stop, progress)
         except InterruptedRunError:
             raise
         except (LeconvertError, OSError):
@@ -945,39 +953,35 @@ def _check_no_run_under_way(target: Path) -> None:
 
 
 def _compared(
-    source: Path,
-    result: Path,
+    places: _UndoPlaces,
     datasets: Sequence[Path],
     stop: threading.Event | None,
     progress: Progress,
 ) -> tuple[Mapping[str, FileFacts], VerificationReport]:
     """Return the result's files and what was compared; raise unless the two hold the same."""
+    source, result = places.source, places.result
     before = TreePair.now(result, source)
-    report = _of_former(*datasets, progress=progress) or verify_pair(
-        datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
-    )
-    if not report.ok:
-        raise _not_its_source(source, result, list(map(str, report.differences)))
+    if not places.is_repair:
+        report = _of_former(*datasets, progress=progress) or verify_pair(
+            datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
+        )
+        differences = list(map(str, report.differences))
+    elif (changes := read_changes(result)) is not None:
+        differences = compare_trees(source, result, changes, stop=stop, progress=progress)
+        report = _all_of(Dataset(source))
+    else:
+        raise _changed_meanwhile(result)
+    if differences:
+        raise VerificationError(
+            f"{source} is not the source of {result} any more: one of them was changed or damaged.",
+            path=str(source),
+            details=first_few(differences, _DIFFERENCES_SHOWN),
+            next_step="Nothing was moved. Where you want the source all the same, rename the two "
+            "with `mv`.",
+        )
     if before.changed(result, source):
         raise _changed_meanwhile(result)
     return before.result, report
-
-
-def _compared_repair(
-    source: Path,
-    result: Path,
-    _: Sequence[Path],
-    stop: threading.Event | None,
-    progress: Progress,
-) -> tuple[Mapping[str, FileFacts], VerificationReport]:
-    before, changes = TreePair.now(result, source), read_changes(result)
-    if changes is None:
-        raise _changed_meanwhile(result)
-    if differences := compare_trees(source, result, changes, stop=stop, progress=progress):
-        raise _not_its_source(source, result, differences)
-    if before.changed(result, source):
-        raise _changed_meanwhile(result)
-    return before.result, _all_of(Dataset(source))
 
 
 def _all_of(dataset: Dataset) -> VerificationReport:
@@ -998,21 +1002,8 @@ def _of_former(
             return None
     except UnreadableSourceError:  # who compares the two says what is wrong with one
         return None
-    if what_is_lost(result, source, others=False) is not None and _former_doubt(
-        result, source, progress
-    ):
-        return None
-    return _all_of(dataset)
-
-
-def _not_its_source(source: Path, result: Path, differences: list[str]) -> VerificationError:
-    return VerificationError(
-        f"{source} is not the source of {result} any more: one of them was changed or damaged.",
-        path=str(source),
-        details=first_few(differences, _DIFFERENCES_SHOWN),
-        next_step="Nothing was moved. Where you want the source all the same, rename the two "
-        "with `mv`.",
-    )
+    doubt = _former_doubt(result, source, progress, others=False)
+    return _all_of(dataset) if doubt is None else None
 
 
 def _changed_meanwhile(result: Path) -> TargetError:
@@ -1023,7 +1014,6 @@ def _changed_meanwhile(result: Path) -> TargetError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Gives batches back: failed ones another chance, stuck ones another worker.
 #
 # Nothing here can change a result or lose one: a batch that is given back is open to the next
@@ -1155,7 +1145,7 @@ def release_batches(
     board = _Looks(store)
     wanted = set(batches)
     wanted |= board.failed() if failed else set()
-    held = board.held() if stuck else set()
+    held = set(_held(store)) if stuck else set()
     rows = board.judge_all(wanted | held, force=force)
     watched = {row.batch_id for row in rows if row.verdict is Verdict.WATCH}
     if watched:
@@ -1183,16 +1173,6 @@ class _Looks:
     def failed(self) -> set[int]:
         done = list_batches(self._store.run.done_dir, fs=self._store.fs)
         return list_batches(self._store.run.failed_dir, fs=self._store.fs) - done
-
-    def held(self) -> set[int]:
-        run, fs = self._store.run, self._store.fs
-        claimed = list_batches(run.leases_dir, fs=fs)
-        settled = list_batches(run.done_dir, fs=fs) | list_batches(run.failed_dir, fs=fs)
-        return {
-            batch_id
-            for batch_id in claimed - settled
-            if (latest := self._store.log.read(batch_id).latest) and latest.outcome is None
-        }
 
     def judge_all(self, batches: Iterable[int], *, force: bool) -> list[Released]:
         run, fs = self._store.run, self._store.fs

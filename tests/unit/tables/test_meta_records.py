@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from leconvert.dataset.formats import Totals
+from leconvert.dataset.formats.dataset import fps_number
 from leconvert.dataset.formats.v3 import (
     StatsAggregator,
     converted_info,
-    fps_number,
     kept_splits,
     write_info,
     write_stats,

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats.v3 import (
-    ROWS_AT_A_TIME,
     Declared,
     EpisodeTable,
     Feature,
@@ -22,17 +21,13 @@ from leconvert.dataset.formats.v3 import (
     Ranges,
     RoutedFile,
     RowCheck,
+    rows_by_column,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, IntArray
-from leconvert.tables.arrow import integers
 from leconvert.tables.lerobot_reader import NUMBER_DTYPES, dtype_name, read_by_lerobot
 from leconvert.tables.schemas import HUGGINGFACE_KEY, is_image_entry
 
-__all__ = ["DataFileReport", "check_data_file", "check_schema"]
-
-
-# ------------------------------------------------------------------------------------------------
 # The schema of a data file against what info.json declares.
 
 
@@ -102,7 +97,6 @@ def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
-# ------------------------------------------------------------------------------------------------
 # One data file of a v3.0 dataset: schema, row groups, and the five columns that place a row.
 
 
@@ -186,25 +180,10 @@ def _wrong_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> 
     """Say which episode has another number of rows, as far as its column tells."""
     rows, wanted = file.metadata.num_rows, int(lengths.sum())
     episode, detail = None, ""
-    counts = _rows_of_episodes(file, routed)
-    if counts is not None and not np.array_equal(counts, lengths):
+    _, counts = rows_by_column(file, routed.episodes)
+    if counts.any() and not np.array_equal(counts, lengths):
         first = int(np.argmax(counts != lengths))
         episode = int(routed.episodes[first])
         detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
     message = f"{routed.path} has {rows:,} rows, its episodes have {wanted:,}{detail}."
     return found("rows", message, episode=episode, stream=DATA_STREAM, path=routed.path)
-
-
-def _rows_of_episodes(file: pq.ParquetFile, routed: RoutedFile) -> IntArray | None:
-    """Count each episode's rows by their column; None where it does not tell of every row."""
-    if "episode_index" not in file.schema_arrow.names:
-        return None
-    counts = np.zeros(len(routed.episodes), np.int64)
-    for batch in file.iter_batches(ROWS_AT_A_TIME, columns=["episode_index"], use_threads=False):
-        values = integers(batch.column(0))
-        if values is None:
-            return None
-        at = np.searchsorted(routed.episodes, values)
-        at[at == len(counts)] = 0
-        counts += np.bincount(at[routed.episodes[at] == values], minlength=len(counts))
-    return counts

@@ -59,16 +59,6 @@ from leconvert.support.parallel import parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.text import count
 
-__all__ = [
-    "AS_STORED",
-    "DatasetCheck",
-    "DatasetReport",
-    "NewOrder",
-    "check_dataset",
-    "checked_result",
-]
-
-
 _SHOWN = 20
 _SEVERITIES = ("error", "repaired", "warning", "info")
 # Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats import PROVENANCE_PATH, read_provenance
 from leconvert.dataset.formats.v3 import (
     EPISODES_DIR,
+    REQUIRED_STATS,
     STATS_PATH,
+    STATS_PREFIX,
     Feature,
+    FeatureStats,
     RoutedFile,
     read_json_object,
 )
@@ -28,69 +29,7 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.tables.arrow import nested_floats
 
-__all__ = [
-    "EpisodeStats",
-    "check_feature_stats",
-    "check_order",
-    "check_stats",
-    "has_stats",
-    "left_over",
-    "provenance_findings",
-    "streaming_findings",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # The statistics that ``meta/episodes`` holds, added up a block of rows at a time.
-
-
-_PREFIX = "stats/"
-_NEEDED = ("min", "max", "mean", "std", "count")
-
-
-@dataclass(slots=True)
-class Total:
-    """What is known of one feature over the episodes so far.
-
-    The variance of all frames is Σn(s² + (m − M)²)/Σn with count n, mean m and deviation s of each
-    episode and M the mean of all. It is added up around the first episode's mean, so that large
-    means do not swallow small deviations.
-    """
-
-    minimum: FloatArray
-    maximum: FloatArray
-    around: FloatArray
-    count: float = 0.0
-    deviation_sum: FloatArray | None = None
-    square_sum: FloatArray | None = None
-
-    def add(self, block: Mapping[str, FloatArray]) -> None:
-        """Add episodes: each statistic has shape (rows, ...), ``count`` (rows, 1)."""
-        mean = block["mean"] - self.around
-        weights = block["count"].reshape(-1, *(1,) * (mean.ndim - 1))
-        deviations = (mean * weights).sum(axis=0)
-        squares = ((block["std"] ** 2 + mean**2) * weights).sum(axis=0)
-        self.minimum = np.minimum(self.minimum, block["min"].min(axis=0))
-        self.maximum = np.maximum(self.maximum, block["max"].max(axis=0))
-        self.count += float(block["count"].sum())
-        first = self.deviation_sum is None or self.square_sum is None
-        self.deviation_sum = deviations if first else self.deviation_sum + deviations
-        self.square_sum = squares if first else self.square_sum + squares
-
-    def result(self) -> dict[str, npt.NDArray[np.float64]]:
-        """Return the statistics of all episodes."""
-        assert self.deviation_sum is not None
-        assert self.square_sum is not None
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shift = self.deviation_sum / self.count
-            variance = self.square_sum / self.count - shift**2
-        return {
-            "min": self.minimum,
-            "max": self.maximum,
-            "mean": self.around + shift,
-            "std": np.sqrt(np.maximum(variance, 0)),
-            "count": np.array([self.count]),
-        }
 
 
 class EpisodeStats:
@@ -98,14 +37,14 @@ class EpisodeStats:
 
     def __init__(self, features: Collection[str]) -> None:
         self._features = sorted(features)
-        self._totals: dict[str, Total] = {}
+        self._totals: dict[str, FeatureStats] = {}
         self._unusable: dict[str, str] = {}
         self._has_columns = False
 
     def add(self, block: pa.Table) -> None:
         """Add a block of rows of meta/episodes."""
         (batch,) = block.to_batches()
-        self._has_columns |= any(name.startswith(_PREFIX) for name in batch.schema.names)
+        self._has_columns |= any(name.startswith(STATS_PREFIX) for name in batch.schema.names)
         for feature in self._features:
             if feature not in self._unusable:
                 problem = self._add(feature, batch)
@@ -114,8 +53,8 @@ class EpisodeStats:
 
     def _add(self, feature: str, batch: pa.RecordBatch) -> str | None:
         block: dict[str, FloatArray] = {}
-        for statistic in _NEEDED:
-            name = f"{_PREFIX}{feature}/{statistic}"
+        for statistic in REQUIRED_STATS:
+            name = f"{STATS_PREFIX}{feature}/{statistic}"
             at = batch.schema.get_field_index(name)
             if at < 0:
                 return f"there is no column {name!r}"
@@ -124,17 +63,15 @@ class EpisodeStats:
                 return f"{name} is not one array of numbers an episode"
             block[statistic] = values
         shapes = {name: values.shape[1:] for name, values in block.items()}
-        if shapes.pop("count") != (1,) or len(set(shapes.values())) > 1:
+        # Statistics that are one number each have no axis; LeRobot refuses to add these up.
+        if shapes.pop("count") != (1,) or len(set(shapes.values())) > 1 or not shapes["mean"]:
             return f"the shapes of its statistics do not go together: {shapes}"
-        total = self._totals.get(feature)
-        if total is None:
-            first = {name: values[0] for name, values in block.items()}
-            total = Total(first["min"], first["max"], first["mean"])
-            self._totals[feature] = total
-        elif total.around.shape != shapes["mean"]:
-            return f"its statistics have several shapes, {total.around.shape} and {shapes['mean']}"
+        total = self._totals.setdefault(feature, FeatureStats(feature, is_image=False))
+        if total.partial is not None and total.shape != shapes["mean"]:
+            return f"its statistics have several shapes, {total.shape} and {shapes['mean']}"
+        total.add_columns(range(batch.num_rows), block)
         with np.errstate(invalid="ignore", over="ignore"):
-            total.add(block)
+            total.reduce_block()
         return None
 
     def findings(self) -> Iterator[Finding]:
@@ -150,13 +87,12 @@ class EpisodeStats:
     def aggregate(self) -> dict[str, dict[str, FloatArray]]:
         """Return the statistics over all episodes of each usable feature."""
         return {
-            feature: total.result()
+            feature: total.total()
             for feature, total in self._totals.items()
             if feature not in self._unusable
         }
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/stats.json``: is it complete, possible, of the right shapes, and what the episodes say?
 
 
@@ -206,7 +142,7 @@ def check_feature_stats(
     if not isinstance(stats, Mapping):
         yield wrong("stats-missing", "there are no statistics")
         return
-    missing = [name for name in _NEEDED if name not in stats]
+    missing = [name for name in REQUIRED_STATS if name not in stats]
     if missing:
         yield wrong("stats-missing", f"there is no {' and no '.join(missing)}")
         return
@@ -293,7 +229,6 @@ def _differences(
     return differing + (["count"] if values["count"][0] != aggregate["count"][0] else [])
 
 
-# ------------------------------------------------------------------------------------------------
 # From ``meta/episodes`` to files: which episodes each file holds, and which files nobody names.
 
 

@@ -24,16 +24,6 @@ from leconvert.model.values import Finding, FloatArray, IntArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 
-__all__ = [
-    "EpisodeSpans",
-    "VideoFrames",
-    "check_video_file",
-    "frames_of",
-    "spans_findings",
-    "spans_of",
-]
-
-
 _TOLERANCE_SECONDS = 1e-4
 _TOLERANCE = np.float32(_TOLERANCE_SECONDS)
 _FRAMES_AT_A_TIME = 1 << 16

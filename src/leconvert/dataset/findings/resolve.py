@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE, TASKS_FROM_EPISODES
+from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE
 from leconvert.model.repairs import (
     DEFAULT_COLUMNS,
     TEXT_DTYPES,
@@ -24,23 +24,6 @@ from leconvert.model.values import Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.text import count, first_few, shown
 
-__all__ = [
-    "Observation",
-    "ObservationLog",
-    "RepeatedObservations",
-    "ResolvedRepairs",
-    "SourceFacts",
-    "check_dropped_features",
-    "check_renamed_features",
-    "computes_all_stats",
-    "redeclared",
-    "resolve_repairs",
-    "said_of_paths",
-    "task_map_of",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # What checks report, before anything is decided about it.
 
 
@@ -183,7 +166,6 @@ def said_of_paths(feature: str, where: str = "") -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # From what was seen and what the user allows to what is done about it: no I/O.
 #
 # An error stops the plan. It is ``repaired`` where the user gave the flag that repairs it, a
@@ -198,6 +180,21 @@ _OF_STORED_TYPES = frozenset(
     {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
 )
 _SHOWN = 20
+# Flags that repair whatever names them. With --assume-fps a finding goes away or stays.
+_REPAIRING = frozenset(
+    {
+        "--assume-version",
+        "--declare-features",
+        "--fill-stats",
+        "--locate-files",
+        "--recompute-stats",
+        "--reindex",
+        "--remap-tasks",
+        "--retime",
+        "--tasks-from",
+        "--unwrap-scalars",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -390,29 +387,15 @@ def _flags(remark: Observation) -> tuple[str, ...]:
 
 def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:
     """Whether the user gave a flag for a remark; dropped episodes are decided later."""
-    if flag == "--retime":
-        return options.retime
-    if flag == "--reindex":
-        return options.reindex
-    if flag == "--remap-tasks":
-        return options.remap_tasks
-    if flag == "--declare-features":
-        return options.declare_features
-    if flag == TASKS_FROM_EPISODES:
-        return options.tasks_from is not None
-    if flag == "--locate-files":
-        return options.locate_files
-    if flag.startswith("--assume-version"):
-        return options.assume_version is not None
-    if flag == "--unwrap-scalars":
-        return options.unwrap_scalars
-    if flag == "--fill-stats":
-        return options.fill_stats
-    if flag == "--recompute-stats":
-        return options.recompute_stats or options.quantiles
-    if flag == "--drop-feature":
+    if flag == DROP:
+        return remark.episode is None and options.on_bad_episode == "drop"
+    option, _, _ = flag.partition(" ")
+    if option == "--drop-feature":
         return remark.feature in options.drop_features
-    return flag == DROP and remark.episode is None and options.on_bad_episode == "drop"
+    if option == "--recompute-stats" and options.quantiles:
+        return True
+    # The field of the options has the name of the flag.
+    return option in _REPAIRING and bool(getattr(options, option[2:].replace("-", "_")))
 
 
 def _fixed(remark: Observation, severity: str, repairs: Repairs, dropped: Mapping[int, str]) -> str:

@@ -5,7 +5,7 @@ need not know its version, through the interface that the `Dataset` of both has.
 """
 
 from leconvert.dataset.formats import v2, v3
-from leconvert.dataset.formats.dataset import Dataset, Episodes, Slices, Totals
+from leconvert.dataset.formats.dataset import Dataset, Episodes, Slices, Totals, renamed_stream
 from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
 from leconvert.dataset.formats.provenance import (
     PROVENANCE_PATH,
@@ -17,7 +17,6 @@ from leconvert.dataset.formats.provenance import (
     write_provenance,
 )
 from leconvert.dataset.formats.sources import (
-    RenamedDataset,
     Sources,
     SourceView,
     differences_table,
@@ -25,7 +24,6 @@ from leconvert.dataset.formats.sources import (
     differing_subtasks,
     open_dataset,
     open_sources,
-    renamed_stream,
 )
 from leconvert.dataset.formats.targets import TARGETS, Target, target_of, v3_target
 
@@ -36,7 +34,6 @@ __all__ = [
     "Dataset",
     "Episodes",
     "Provenance",
-    "RenamedDataset",
     "Slices",
     "SourceRecord",
     "SourceView",

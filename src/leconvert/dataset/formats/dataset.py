@@ -1,22 +1,32 @@
 """What a LeRobot dataset on disk tells of itself, whatever its version is.
 
-`v2.Dataset` and `v3.Dataset` both are such a `Dataset`: who reads through this interface need not
-know which. Each part is read when it is first asked for, and kept; all of it can be pickled.
+`v2.Dataset` and `v3.Dataset` both are a `Dataset`: who reads through it need not know which. Each
+part is read when it is first asked for, and kept; all of it can be pickled.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import os
+import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from leconvert.dataset.formats.episode_stats import StatsBlock
-from leconvert.model.values import IntArray
+import numpy as np
 
-__all__ = ["Dataset", "Episodes", "Slices", "Totals", "fps_number", "written_features"]
+from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_camera
+from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
+
+_STATS_PATH = "meta/stats.json"
+_NO_RENAMES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,83 +81,166 @@ class Episodes(Protocol):
         """Return how many there are, E."""
 
 
-class Dataset(Protocol):
-    """A dataset of any version.
+class Dataset(ABC):
+    """A dataset of any version; paths of its files and columns of its tables are as stored.
+
+    Features and streams have the names that `renames` gives them, everywhere but in `stored_info`,
+    `stored_features` and `stored_streams`.
+
+    Args:
+        root: Its folder.
+        renames: New name of each feature that is renamed.
+        name: What errors call it; its folder by default.
 
     Attributes:
         root: Its folder.
+        name: What errors call it.
     """
 
-    root: Path
+    statistics_help = ""
+    """What helps, beside another copy, where ``meta/stats.json`` cannot be read."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        renames: Mapping[str, str] = _NO_RENAMES,
+        name: str | None = None,
+    ) -> None:
+        self.root = Path(root)
+        self.name = os.fspath(root) if name is None else name
+        self._new_names = renames
+        self._old_names = {new: old for old, new in renames.items()}
 
     @property
+    @abstractmethod
     def version(self) -> str:
         """``v2.0``, ``v2.1`` or ``v3.0``, by which its files are read."""
 
     @property
-    def info(self) -> Mapping[str, Any]:
+    @abstractmethod
+    def stored_info(self) -> Mapping[str, Any]:
         """``meta/info.json`` as it stands."""
 
     @property
+    @abstractmethod
+    def stored_features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by the names that they have in the tables."""
+
+    @property
+    @abstractmethod
+    def stored_streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera, by the names that are in paths."""
+
+    @property
+    @abstractmethod
     def fps(self) -> Fraction:
         """Frames a second, the exact fraction of the decimal."""
 
     @property
-    def features(self) -> Mapping[str, Mapping[str, Any]]:
-        """Declared features by key."""
-
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """``data``, and the stream of each camera."""
-
-    @property
+    @abstractmethod
     def task_table(self) -> Sequence[tuple[int, str]]:
         """Index and text of each task, as the table lists them."""
 
     @property
+    @abstractmethod
     def episodes(self) -> Episodes:
         """Their numbers and lengths."""
 
     @property
-    def stats(self) -> Mapping[str, Mapping[str, Any]]:
-        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
-
-    @property
+    @abstractmethod
     def has_quantiles(self) -> bool:
         """Whether statistics of episodes have them."""
 
-    def check(self) -> None:
-        """Raise if the tables that say where files are cannot be used."""
-
+    @abstractmethod
     def tables(self) -> frozenset[str]:
         """Return what the format itself keeps below ``meta/``, whether it is there or not."""
 
+    @abstractmethod
     def slice_of(self, path: str) -> tuple[str, int] | None:
         """Return stream and number of the episode, or file, that a path is of; None for others."""
 
+    @abstractmethod
     def relative(self, stream: str, key: int) -> str:
         """Return the path of the file that a scan's `FileTable` calls ``key``."""
 
+    @abstractmethod
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
         """Yield the path of each of some files, the dataset's folder included."""
 
+    @abstractmethod
     def slices(self, stream: str) -> Slices:
         """Return which part of which file each episode's slice of a stream is."""
 
+    @abstractmethod
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield what is said of each episode beside where it lies: tasks, length, keys of its own.
 
         Each has its ``episode_index``.
         """
 
+    @abstractmethod
     def stats_blocks(self) -> Iterator[StatsBlock]:
         """Yield the statistics of all episodes, in order; an episode without any has none in it.
 
         None stands for what is something else than a table of them.
         """
 
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` as it stands, but for the names of features."""
+        info = self.stored_info
+        return {**info, "features": self.features} if self._new_names else info
 
-# ------------------------------------------------------------------------------------------------
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by key."""
+        return self._renamed(self.stored_features)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera."""
+        streams, names = self.stored_streams, self._new_names
+        return tuple(renamed_stream(each, names) for each in streams) if names else streams
+
+    @cached_property
+    def stats(self) -> Mapping[str, Mapping[str, Any]]:
+        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+        try:
+            stats = json.loads((self.root / _STATS_PATH).read_bytes())
+            return self._renamed(
+                {
+                    key: {name: np.array(value) for name, value in found.items()}
+                    for key, found in stats.items()
+                }
+            )
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            path = f"{self.name}/{_STATS_PATH}"
+            helps = self.statistics_help.format(shlex.quote(self.name))
+            raise UnreadableSourceError(
+                f"{path} holds no statistics: {error}.", path=path, next_step=f"{GET_AGAIN}{helps}."
+            ) from error
+
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+        self.slices(DATA_STREAM)
+
+    def _stored_stream(self, stream: str) -> str:
+        return renamed_stream(stream, self._old_names) if self._old_names else stream
+
+    def _renamed[Item](self, items: Mapping[str, Item]) -> Mapping[str, Item]:
+        names = self._new_names
+        return {names.get(name, name): item for name, item in items.items()} if names else items
+
+
+def renamed_stream(stream: str, renames: Mapping[str, str]) -> str:
+    """Return what a stream is called once features have new names."""
+    camera = camera_of(stream)
+    new = None if camera is None else renames.get(camera)
+    return stream if new is None else stream_of_camera(new)
+
+
 # What all versions of ``info.json`` write alike.
 
 

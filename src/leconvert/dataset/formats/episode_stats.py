@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK_EPISODES", "Columns", "Row", "StatsBlock", "joined", "rows_of"]
-
 # Episodes whose parsed JSON is held at a time: Python's numbers in nested lists take ten times the
 # room of arrays.
 BLOCK_EPISODES = 125
@@ -117,6 +115,8 @@ class StatsBlock:
 
     def renamed(self, names: Mapping[str, str]) -> StatsBlock:
         """Return the block with new names for some features."""
+        if not names:
+            return self
         if self._rows is None:
             assert self._columns is not None
             return StatsBlock.of_columns(_renamed(self._columns, names), self._length)

@@ -27,16 +27,6 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.arrow import array_of, int64_array, int64_values
 from leconvert.workdir.fs import is_there
 
-__all__ = [
-    "PROVENANCE_PATH",
-    "Provenance",
-    "SourceRecord",
-    "episode_digests",
-    "has_provenance",
-    "read_provenance",
-    "write_provenance",
-]
-
 PROVENANCE_PATH = "meta/provenance.parquet"
 _FORMAT = "leconvert/provenance"
 _VERSION = 1

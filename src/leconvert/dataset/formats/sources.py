@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from leconvert.dataset.formats import v2, v3
-from leconvert.dataset.formats.dataset import Dataset, Episodes, Slices
+from leconvert.dataset.formats.dataset import Dataset, Slices
 from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import (
@@ -30,23 +30,10 @@ from leconvert.model.values import (
     IntArray,
     Source,
     camera_of,
-    stream_of_camera,
 )
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.text import aligned, shown
 from leconvert.workdir.swap import is_converted
-
-__all__ = [
-    "RenamedDataset",
-    "SourceView",
-    "Sources",
-    "differences_table",
-    "differing_features",
-    "differing_subtasks",
-    "open_dataset",
-    "open_sources",
-    "renamed_stream",
-]
 
 
 def open_dataset(
@@ -54,119 +41,11 @@ def open_dataset(
 ) -> Dataset:
     """Return the dataset in a folder, to be read by its version."""
     is_v3 = is_converted(root) if version is None else version == V3_VERSION
-    dataset: Dataset = (
-        v3.Dataset(root, assumed_fps=repairs.assumed_fps) if is_v3 else v2.Dataset(root, repairs)
-    )
+    dataset = v3.Dataset(root, repairs) if is_v3 else v2.Dataset(root, repairs)
     if version is None:
-        _ = dataset.info  # raises for what nobody here reads, before any of its tables is missed
-    if repairs.renamed_features:
-        return RenamedDataset(dataset, repairs.renamed_features)
+        # Raises for what nobody here reads, before any of its tables is missed.
+        _ = dataset.stored_info
     return dataset
-
-
-class RenamedDataset:
-    """A dataset some of whose features have other names, see `Dataset`.
-
-    Its files stay where they are: paths and columns of tables have the old names.
-    """
-
-    def __init__(self, stored: Dataset, renames: Mapping[str, str]) -> None:
-        self.stored = stored
-        self.root = stored.root
-        self._new = renames
-        self._old = {new: old for old, new in renames.items()}
-
-    @property
-    def version(self) -> str:
-        """See `Dataset`."""
-        return self.stored.version
-
-    @property
-    def info(self) -> Mapping[str, Any]:
-        """``meta/info.json`` with the features' new names."""
-        return {**self.stored.info, "features": self.features}
-
-    @property
-    def fps(self) -> Fraction:
-        """Frames a second."""
-        return self.stored.fps
-
-    @cached_property
-    def features(self) -> Mapping[str, Mapping[str, Any]]:
-        """Declared features by their new names."""
-        return self._renamed(self.stored.features)
-
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """``data``, and the stream of each camera."""
-        return tuple(renamed_stream(stream, self._new) for stream in self.stored.streams)
-
-    @property
-    def task_table(self) -> Sequence[tuple[int, str]]:
-        """Index and text of each task."""
-        return self.stored.task_table
-
-    @property
-    def episodes(self) -> Episodes:
-        """Their numbers and lengths."""
-        return self.stored.episodes
-
-    @property
-    def stats(self) -> Mapping[str, Mapping[str, Any]]:
-        """``meta/stats.json`` by the new names."""
-        return self._renamed(self.stored.stats)
-
-    @property
-    def has_quantiles(self) -> bool:
-        """Whether statistics of episodes have them."""
-        return self.stored.has_quantiles
-
-    def check(self) -> None:
-        """Raise if the tables that say where files are cannot be used."""
-        self.stored.check()
-
-    def tables(self) -> frozenset[str]:
-        """Return what the format itself keeps below ``meta/``."""
-        return self.stored.tables()
-
-    def slice_of(self, path: str) -> tuple[str, int] | None:
-        """Return stream and number of the episode, or file, that a path is of; None for others."""
-        found = self.stored.slice_of(path)
-        return None if found is None else (renamed_stream(found[0], self._new), found[1])
-
-    def relative(self, stream: str, key: int) -> str:
-        """Return the path of the file that a scan's `FileTable` calls ``key``."""
-        return self.stored.relative(self.stored_stream(stream), key)
-
-    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each of some files."""
-        return self.stored.absolute(self.stored_stream(stream), keys)
-
-    def slices(self, stream: str) -> Slices:
-        """Return which part of which file each episode's slice of a stream is."""
-        return self.stored.slices(self.stored_stream(stream))
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what is said of each episode beside where it lies."""
-        return self.stored.lines()
-
-    def stats_blocks(self) -> Iterator[StatsBlock]:
-        """Yield the statistics of all episodes, by the features' new names."""
-        return (block.renamed(self._new) for block in self.stored.stats_blocks())
-
-    def stored_stream(self, stream: str) -> str:
-        """Return the dataset's own name of a stream."""
-        return renamed_stream(stream, self._old)
-
-    def _renamed[Item](self, items: Mapping[str, Item]) -> dict[str, Item]:
-        return {self._new.get(name, name): item for name, item in items.items()}
-
-
-def renamed_stream(stream: str, renames: Mapping[str, str]) -> str:
-    """Return what a stream is called once features have new names."""
-    camera = camera_of(stream)
-    new = None if camera is None else renames.get(camera)
-    return stream if new is None else stream_of_camera(new)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,7 +250,6 @@ def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # In what several datasets differ, side by side.
 
 

@@ -14,8 +14,6 @@ from leconvert.model.values import DATA_STREAM, OVERLAY, IntArray
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UsageError
 
-__all__ = ["TARGETS", "Target", "target_of", "v3_target"]
-
 Records = Callable[[], Iterable[v3.EpisodeRecords]]
 
 
@@ -112,7 +110,6 @@ TARGETS: Mapping[str, Target] = {target.version: target for target in (_V3(), _V
 """Every version that can be written, by its ``codebase_version``."""
 
 
-# ------------------------------------------------------------------------------------------------
 # v3.0 with the names that the files of a v2.x dataset have.
 
 

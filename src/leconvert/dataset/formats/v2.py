@@ -35,7 +35,14 @@ from leconvert.dataset.findings import (
     Observation,
     RepeatedObservations,
 )
-from leconvert.dataset.formats.dataset import Slices, Totals, fps_number, written_features
+from leconvert.dataset.formats.dataset import Dataset as AnyDataset
+from leconvert.dataset.formats.dataset import (
+    Slices,
+    Totals,
+    fps_number,
+    renamed_stream,
+    written_features,
+)
 from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.selection import EpisodeSelection
@@ -97,7 +104,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
 # Git LFS pointers: small texts that a clone without Git LFS has in place of the files.
 
 
@@ -142,7 +148,6 @@ def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/info.json`` of a v2.x dataset, checked before anything relies on it.
 
 
@@ -339,7 +344,6 @@ def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> S
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Where a v2.x dataset keeps an episode's files, from the templates in ``info.json``.
 
 
@@ -585,7 +589,6 @@ def _check_inside(path: Path, relative: str) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------
 # The JSON-lines tables of v2.x: ``tasks``, ``episodes`` and ``episodes_stats``.
 
 
@@ -785,7 +788,6 @@ def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceErr
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``episodes.jsonl`` and ``tasks.jsonl`` as the scan reads them: numbers, and what is wrong.
 
 
@@ -981,7 +983,6 @@ def _few(numbers: Sequence[int]) -> str:
     return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
 
 
-# ------------------------------------------------------------------------------------------------
 # A v2.x dataset as it stands on disk.
 
 
@@ -1022,11 +1023,11 @@ class Episodes:
         return len(self.episode_index)
 
 
-class Dataset:
+class Dataset(AnyDataset):
     """A v2.x dataset, see `leconvert.dataset.formats.Dataset`."""
 
     def __init__(self, root: str | os.PathLike[str], repairs: Repairs = NO_REPAIRS) -> None:
-        self.root = Path(root)
+        super().__init__(root, repairs.renamed_features)
         self._repairs = repairs
 
     @cached_property
@@ -1040,7 +1041,7 @@ class Dataset:
         return self.declared.codebase_version
 
     @property
-    def info(self) -> Mapping[str, Any]:
+    def stored_info(self) -> Mapping[str, Any]:
         """``meta/info.json`` as it stands."""
         return self.declared.raw
 
@@ -1050,12 +1051,12 @@ class Dataset:
         return self.declared.fps
 
     @property
-    def features(self) -> Mapping[str, Mapping[str, Any]]:
+    def stored_features(self) -> Mapping[str, Mapping[str, Any]]:
         """Declared features by key."""
         return self.declared.features
 
     @property
-    def streams(self) -> tuple[str, ...]:
+    def stored_streams(self) -> tuple[str, ...]:
         """``data``, and the stream of each camera, sorted."""
         return (DATA_STREAM, *map(stream_of_camera, self.declared.camera_keys))
 
@@ -1064,25 +1065,22 @@ class Dataset:
         """Where its files are."""
         return SourcePaths(self.root, self.declared)
 
-    def check(self) -> None:
-        """Raise if the tables that say where files are cannot be used."""
-        self.slices(DATA_STREAM)
-
     def tables(self) -> frozenset[str]:
         """Return what the format itself keeps below ``meta/``, whether it is there or not."""
         return frozenset(LEGACY_META_FILES)
 
     def slice_of(self, path: str) -> tuple[str, int] | None:
         """Return the stream and the episode that a file's name stands for; None for others."""
-        return self.paths.slice_of(path)
+        found = self.paths.slice_of(path)
+        return found and (renamed_stream(found[0], self._new_names), found[1])
 
     def relative(self, stream: str, key: int) -> str:
         """Return the path of an episode's file by the episode's index, which is its key."""
-        return self.paths.relative(stream, key)
+        return self.paths.relative(self._stored_stream(stream), key)
 
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
         """Yield the path of each of some files, the dataset's folder included."""
-        return self.paths.absolute(stream, keys)
+        return self.paths.absolute(self._stored_stream(stream), keys)
 
     @cached_property
     def task_table(self) -> list[tuple[int, str]]:
@@ -1105,23 +1103,6 @@ class Dataset:
         lengths = np.fromiter(each, np.int64, count=len(self.table))
         return Episodes(self.table.episode_index, lengths)
 
-    @cached_property
-    def stats(self) -> Mapping[str, Mapping[str, Any]]:
-        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
-        path = self.root / TOTAL_STATS_PATH
-        try:
-            stats = json.loads(path.read_bytes())
-            return {
-                key: {name: np.array(value) for name, value in found.items()}
-                for key, found in stats.items()
-            }
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError) as error:
-            raise UnreadableSourceError(
-                f"{path} holds no statistics: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
-            ) from error
-
     @property
     def has_quantiles(self) -> bool:
         """Whether statistics of episodes have them, by the first line."""
@@ -1138,7 +1119,7 @@ class Dataset:
     def slices(self, stream: str) -> Slices:
         """Return the file of each episode, which is its own."""
         paths, index = self.paths, self.table.episode_index
-        of_episodes = _EpisodePaths(paths, stream, index)
+        of_episodes = _EpisodePaths(paths, self._stored_stream(stream), index)
         number = np.arange(len(index), dtype=np.int64)
         return Slices(of_episodes, number, np.zeros(len(index), np.int64), whole=True)
 
@@ -1157,7 +1138,7 @@ class Dataset:
         with _open(path) as file:
             lines = _lines_at(file, offsets)
             while block := list(islice(lines, BLOCK_EPISODES)):
-                yield StatsBlock([_stats_in(path, line) for line in block])
+                yield StatsBlock([_stats_in(path, line) for line in block]).renamed(self._new_names)
 
 
 def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:
@@ -1167,7 +1148,6 @@ def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:
     return stats if isinstance(stats, dict) else None
 
 
-# ------------------------------------------------------------------------------------------------
 # What a conversion to v2.1 writes, as LeRobot 0.3.3 does.
 
 

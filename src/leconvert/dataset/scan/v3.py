@@ -109,7 +109,7 @@ def read_v3_source(
             )
     refuse_pointers(root)
     _refuse_special_tables(root)
-    declared = v3.Dataset(root, info=raw, assumed_fps=options.assume_fps).declared
+    declared = v3.Dataset(root, options.reading, info=raw).declared
     info = _info(raw, declared)
     every = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
     streams = [stream for stream in every if camera_of(stream) not in options.drop_features]

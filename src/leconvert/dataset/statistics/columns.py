@@ -19,19 +19,6 @@ from leconvert.tables.arrow import (
     stored_numbers,
 )
 
-__all__ = [
-    "QUANTILES",
-    "ImageStats",
-    "QuantileCheck",
-    "QuantileSearch",
-    "column_stats",
-    "downsampled",
-    "rank_of",
-    "sample_indices",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Which quantiles an episode's statistics have, and which value each of them is.
 #
 # LeRobot counts values in a histogram of 5,000 bins from the least value to the greatest, looks
@@ -55,7 +42,6 @@ def rank_of(level: float, count: int) -> int:
     return min(max(math.ceil(level * count), 1), count) - 1
 
 
-# ------------------------------------------------------------------------------------------------
 # Numeric columns.
 
 
@@ -158,7 +144,6 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
     return (values.view(np.uint8) if values.dtype == np.bool_ else values).reshape(shape)
 
 
-# ------------------------------------------------------------------------------------------------
 # Quantiles of columns over all rows of many tables, which no single array holds.
 #
 # Every value has a key, a whole number that orders as the values do. A pass over the tables counts
@@ -348,7 +333,6 @@ class QuantileCheck:
         return [name for name, of in zip(self._names, is_right, strict=True) if not of.all()]
 
 
-# ------------------------------------------------------------------------------------------------
 # Which frames and which pixels of an episode go into the statistics of its images.
 
 
@@ -387,7 +371,6 @@ def downsampled(picture: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return picture[::step, ::step]
 
 
-# ------------------------------------------------------------------------------------------------
 # Statistics of the frames of one camera in one episode.
 
 

@@ -23,15 +23,6 @@ from leconvert.dataset.statistics.columns import (
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
-__all__ = [
-    "clip_stats",
-    "columns_with_quantiles",
-    "dataset_quantiles",
-    "is_depth_map",
-    "table_stats",
-    "wrong_quantiles",
-]
-
 # Kinds of features that LeRobot computes no statistics for.
 _WITHOUT_STATS = ("string", "language")
 
@@ -129,7 +120,6 @@ def clip_stats(
         yield stats.result()
 
 
-# ------------------------------------------------------------------------------------------------
 # Quantiles of a whole dataset, from its rows.
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from leconvert import media
 from leconvert.dataset.formats import (
     Dataset,
-    RenamedDataset,
     Slices,
     Sources,
     SourceView,
@@ -230,8 +229,6 @@ class Expected:
 
 
 def _slices(source: Dataset, stream: str) -> Slices:
-    if isinstance(source, RenamedDataset):
-        return _slices(source.stored, source.stored_stream(stream))
     # Times of a v3.0 source may have drifted, and its files may hold what no episode has.
     if isinstance(source, v3.Dataset):
         return source.counted_slices(stream)

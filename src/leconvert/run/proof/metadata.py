@@ -24,7 +24,6 @@ from leconvert.dataset.formats import (
     PROVENANCE_PATH,
     TARGETS,
     Dataset,
-    RenamedDataset,
     Target,
     episode_digests,
     has_provenance,
@@ -273,10 +272,9 @@ def compare_repairs(
     """Yield where a result tells of repairs that were not made, or that nobody could make."""
     if expected is not None and declared != expected:
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
-    stored = source.stored if isinstance(source, RenamedDataset) else source
-    if isinstance(stored, v2.Dataset):
-        yield from _compare_reading(declared, stored)
-    names = {*stored.features, *_stored(set(declared.renamed_features), stored)}
+    if isinstance(source, v2.Dataset):
+        yield from _compare_reading(declared, source)
+    names = {*source.stored_features, *_stored(set(declared.renamed_features), source)}
     strange = sorted(
         {old for old in declared.renamed_features if old not in names}
         | {new for new in declared.renamed_features.values() if new in names}

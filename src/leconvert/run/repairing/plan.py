@@ -15,7 +15,7 @@ that was cut holds frames of no episode) the stored time decides, and episodes m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
@@ -646,8 +646,10 @@ def _aggregated(
 
     aggregate = v3.StatsAggregator()
     try:
-        for episode, stats in enumerate(_episode_stats(root, set(features))):
-            aggregate.update(stats, episode_index=episode)
+        done = 0
+        for rows in v3.EpisodesReader(root).blocks(lambda name: _stats_feature(name) in features):
+            aggregate.update_block(v3.stats_of_rows(rows), range(done, done + rows.num_rows))
+            done += rows.num_rows
         total: dict[str, dict[str, Any]] = aggregate.result()
     except SourceError:
         return {}
@@ -660,21 +662,8 @@ def _aggregated(
     return total
 
 
-def _episode_stats(root: Path, features: set[str]) -> Iterator[dict[str, dict[str, Any]]]:
-    reader = v3.EpisodesReader(root)
-    columns = {
-        f"stats/{feature}/{name}": (feature, name)
-        for path in reader.paths
-        for column in reader.schema(path).names
-        if column.startswith("stats/")
-        for feature, _, name in [column.removeprefix("stats/").rpartition("/")]
-        if feature in features
-    }
-    for block in reader.blocks(lambda name: name in columns):
-        for row in block.to_pylist():
-            stats: dict[str, dict[str, Any]] = {}
-            for column, value in row.items():
-                feature, name = columns[column]
-                if value is not None:
-                    stats.setdefault(feature, {})[name] = value
-            yield stats
+def _stats_feature(column: str) -> str | None:
+    """Return the feature that a column of ``meta/episodes`` has a statistic of; None for others."""
+    if not column.startswith(v3.STATS_PREFIX):
+        return None
+    return column.removeprefix(v3.STATS_PREFIX).rpartition("/")[0]

@@ -119,3 +119,29 @@ def test_the_version_of_the_files_decides(pair: tuple[Dataset, Dataset]) -> None
 def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LeconvertError, match="not a LeRobot dataset"):
         open_dataset(tmp_path).check()
+
+
+def test_renamed_features_have_new_names_and_their_old_files(pair: tuple[Dataset, Dataset]) -> None:
+    old_name, new_name = "observation.images.top", "observation.images.above"
+    renames = {old_name: new_name, "action": "command"}
+    for stored in pair:
+        renamed = pickle.loads(
+            pickle.dumps(open_dataset(stored.root, Repairs(renamed_features=renames)))
+        )
+        names = {renames.get(name, name) for name in stored.features}
+        assert names == set(renamed.features) == set(renamed.info["features"])
+        assert set(renamed.stored_features) == set(stored.features)
+        assert [camera_of(stream) for stream in renamed.streams] == [None, new_name]
+        assert set(renamed.stats) == {renames.get(name, name) for name in stored.stats}
+        for row, before in zip(
+            rows_of(renamed.stats_blocks()), rows_of(stored.stats_blocks()), strict=True
+        ):
+            assert row is not None
+            assert before is not None
+            assert row["command"] == before["action"]
+        for new, old in zip(renamed.streams, stored.streams, strict=True):
+            paths = list(stored.slices(old).paths)
+            assert list(renamed.slices(new).paths) == paths
+            assert renamed.relative(new, 0) == stored.relative(old, 0)
+            assert list(renamed.absolute(new, [0])) == list(stored.absolute(old, [0]))
+            assert renamed.slice_of(paths[0]) == (new, 0)

@@ -32,7 +32,6 @@ from leconvert.dataset.formats.v3.info import (
     converted_info,
     declaration,
     episodes_path,
-    fps_number,
     kept_splits,
     names_of,
     output_path,
@@ -68,7 +67,12 @@ from leconvert.dataset.formats.v3.rows import (
     rows_by_column,
     with_leads,
 )
-from leconvert.dataset.formats.v3.statistics import StatsAggregator, write_stats
+from leconvert.dataset.formats.v3.statistics import (
+    REQUIRED_STATS,
+    FeatureStats,
+    StatsAggregator,
+    write_stats,
+)
 
 __all__ = [
     "DATA_PATH_TEMPLATE",
@@ -77,6 +81,7 @@ __all__ = [
     "LOCATION_COLUMNS",
     "REPAIRED_PATH",
     "REPAIRS_PATH",
+    "REQUIRED_STATS",
     "ROWS_AT_A_TIME",
     "STATS_PATH",
     "STATS_PREFIX",
@@ -90,6 +95,7 @@ __all__ = [
     "EpisodeTable",
     "EpisodesReader",
     "Feature",
+    "FeatureStats",
     "FileNames",
     "OtherTasks",
     "Ranges",
@@ -105,7 +111,6 @@ __all__ = [
     "episodes_path",
     "files_of",
     "first_frames",
-    "fps_number",
     "kept_splits",
     "names_of",
     "order_in_file",

@@ -7,7 +7,6 @@ findings instead, for who wants to know all that is wrong.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from leconvert import media
+from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import Slices
 from leconvert.dataset.formats.episode_stats import StatsBlock
 from leconvert.dataset.formats.v3.episodes import (
@@ -51,13 +51,11 @@ from leconvert.dataset.formats.v3.rows import (
     rows_by_column,
     with_leads,
 )
+from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import DATA_STREAM, V3_FILES_PER_CHUNK_KEY, camera_of, stream_of_camera
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
 from leconvert.tables import row_group_rows
-
-__all__ = ["Dataset"]
 
 
 def _dtype(feature: object) -> object:
@@ -72,31 +70,32 @@ def _index_and_frames(path: Path) -> tuple[media.ClipIndex | None, int]:
     return clip, clip.num_samples
 
 
-class Dataset:
+class Dataset(AnyDataset):
     """A v3.0 dataset, see `leconvert.dataset.formats.Dataset`."""
+
+    statistics_help = "; or `leconvert repair {}` adds up those of the episodes"
 
     def __init__(
         self,
         root: str | os.PathLike[str],
+        repairs: Repairs = NO_REPAIRS,
         *,
         info: Mapping[str, Any] | None = None,
         name: str | None = None,
-        assumed_fps: str | None = None,
     ) -> None:
-        self._assumed_fps = assumed_fps
-        self.root = Path(root)
-        self.name = os.fspath(root) if name is None else name
+        super().__init__(root, repairs.renamed_features, name)
+        self._assumed_fps = repairs.assumed_fps
         self._info = info
 
     @cached_property
-    def info(self) -> Mapping[str, Any]:
+    def stored_info(self) -> Mapping[str, Any]:
         """``meta/info.json`` as it stands."""
         if self._info is not None:
             return self._info
         try:
             info = read_json_object(self.root / INFO_PATH)
         except (OSError, ValueError) as error:
-            raise self._unreadable(INFO_PATH, f"cannot be used: {error}") from error
+            raise self._unreadable_info(f"cannot be used: {error}") from error
         if wrong := unreadable(info, self.name):
             raise wrong
         return info
@@ -104,7 +103,7 @@ class Dataset:
     @cached_property
     def declared(self) -> Declared:
         """What ``info.json`` says; every feature has a dtype, and every stream a path."""
-        declared, findings = declaration(self.info)
+        declared, findings = declaration(self.stored_info)
         if declared is not None:
             features = declared.raw["features"]
             untyped = [key for key, ft in features.items() if not isinstance(_dtype(ft), str)]
@@ -116,10 +115,10 @@ class Dataset:
                 return declared
         said = next(finding.message for finding in findings if finding.severity == "error")
         what = f"is no description of a dataset: {said.rstrip('.')}"
-        raise self._unreadable(INFO_PATH, what)
+        raise self._unreadable_info(what)
 
     @cached_property
-    def streams(self) -> tuple[str, ...]:
+    def stored_streams(self) -> tuple[str, ...]:
         """``data``, and the stream of each camera in the order of the features."""
         features = self.declared.raw["features"].items()
         cameras = [key for key, feature in features if feature["dtype"] == "video"]
@@ -136,7 +135,7 @@ class Dataset:
         return self.declared.fps
 
     @property
-    def features(self) -> Mapping[str, Mapping[str, Any]]:
+    def stored_features(self) -> Mapping[str, Mapping[str, Any]]:
         """Declared features by key."""
         features: Mapping[str, Mapping[str, Any]] = self.declared.raw["features"]
         return features
@@ -160,7 +159,7 @@ class Dataset:
         reader = EpisodesReader(self.root)
         for path in reader.paths:
             reader.schema(path)  # a file that is missing or damaged is named
-        table, findings = read_episode_table(reader, self.streams)
+        table, findings = read_episode_table(reader, self.stored_streams)
         fatal = [finding for finding in findings if finding.severity == "error"]
         if table is not None and not fatal:
             ranges, _ = check_ranges(table, self.declared)
@@ -171,25 +170,6 @@ class Dataset:
             path=f"{self.name}/{EPISODES_DIR}",
             next_step="Convert the dataset again, or restore its metadata.",
         )
-
-    @cached_property
-    def stats(self) -> dict[str, dict[str, Any]]:
-        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
-        try:
-            stats = json.loads((self.root / STATS_PATH).read_bytes())
-            return {
-                key: {name: np.array(value) for name, value in found.items()}
-                for key, found in stats.items()
-            }
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError) as error:
-            raise self._unreadable(
-                STATS_PATH,
-                f"holds no statistics: {error}",
-                f"{GET_AGAIN}; or `leconvert repair {shlex.quote(self.name)}` adds up those of the "
-                "episodes.",
-            ) from error
 
     @property
     def has_quantiles(self) -> bool:
@@ -208,10 +188,6 @@ class Dataset:
             if not features or not all(f"{feature}/q01" in names for feature in features):
                 return False
         return True
-
-    def check(self) -> None:
-        """Raise if the tables that say where files are cannot be used."""
-        self.slices(DATA_STREAM)
 
     def tables(self) -> frozenset[str]:
         """Return what the format itself keeps below ``meta/``, whether it is there or not."""
@@ -232,7 +208,7 @@ class Dataset:
 
     def slices(self, stream: str) -> Slices:
         """Return which part of which file each episode's slice of a stream is."""
-        table = self.episodes
+        table, stream = self.episodes, self._stored_stream(stream)
         paths, file = files_of(table, self.declared, stream)
         if camera_of(stream) is not None:
             begins = table.placed[stream].begin_seconds * float(self.declared.fps)
@@ -246,7 +222,7 @@ class Dataset:
 
         Of files that are missing or damaged nothing is known.
         """
-        table = self.episodes
+        table, stream = self.episodes, self._stored_stream(stream)
         paths, file = files_of(table, self.declared, stream)
         first, lead, tail = np.zeros((3, len(table)), dtype=np.int64)
         for routed in routed_files(table, self.declared, stream):
@@ -275,7 +251,7 @@ class Dataset:
 
         Each has its ``episode_index``.
         """
-        places = {*placing_columns(self.streams), *LOCATION_COLUMNS}
+        places = {*placing_columns(self.stored_streams), *LOCATION_COLUMNS}
         places -= {"episode_index", "length"}
         for block in EpisodesReader(self.root).blocks(
             lambda name: name not in places and not name.startswith(STATS_PREFIX)
@@ -289,20 +265,19 @@ class Dataset:
     def stats_blocks(self) -> Iterator[StatsBlock]:
         """Yield the statistics of all episodes, in order."""
         blocks = EpisodesReader(self.root).blocks(lambda name: name.startswith(STATS_PREFIX))
-        return map(stats_of_rows, blocks)
+        return (stats_of_rows(block).renamed(self._new_names) for block in blocks)
 
     def relative(self, stream: str, key: int) -> str:
         """Return the path of the file that a scan's `FileTable` calls ``key``."""
-        return self.declared.path(stream, *divmod(key, V3_FILES_PER_CHUNK_KEY))
+        place = divmod(key, V3_FILES_PER_CHUNK_KEY)
+        return self.declared.path(self._stored_stream(stream), *place)
 
     def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
         """Yield the path of each of some files, the dataset's folder included."""
         for key in keys:
             yield f"{self.root}/{self.relative(stream, key)}"
 
-    def _unreadable(
-        self, path: str, what: str, next_step: str | None = None
-    ) -> UnreadableSourceError:
-        name = f"{self.name}/{path}"
+    def _unreadable_info(self, what: str) -> UnreadableSourceError:
+        name = f"{self.name}/{INFO_PATH}"
         advice = f"`leconvert check {shlex.quote(self.name)}` says what else is wrong."
-        return UnreadableSourceError(f"{name} {what}.", path=name, next_step=next_step or advice)
+        return UnreadableSourceError(f"{name} {what}.", path=name, next_step=advice)

@@ -31,19 +31,6 @@ from leconvert.tables.arrow import floats, integers, is_list, nested_numbers
 from leconvert.tables.footers import open_parquet, row_group_rows, unreadable, with_unique_names
 from leconvert.workdir.fs import LOCAL
 
-__all__ = [
-    "LOCATION_COLUMNS",
-    "STATS_PREFIX",
-    "EpisodeTable",
-    "EpisodesReader",
-    "StreamPlaces",
-    "placing_columns",
-    "read_episode_table",
-    "stats_of_rows",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # The rows, a block at a time, for tables that are larger than memory should be.
 
 
@@ -209,7 +196,6 @@ def _stats_columns(rows: pa.Table) -> Iterator[tuple[str, str, pa.ChunkedArray]]
             yield feature, statistic, rows.column(name)
 
 
-# ------------------------------------------------------------------------------------------------
 # Where each episode is, as arrays.
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.dataset.formats.v3.episodes import LOCATION_COLUMNS, STATS_PREFIX
 from leconvert.dataset.formats.v3.info import USUAL_NAMES, FileNames, episodes_path
 from leconvert.model.values import FILES_PER_CHUNK, FloatArray, IntArray
 from leconvert.support.errors import SourceError
@@ -37,14 +38,9 @@ from leconvert.tables.arrow import (
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = ["EpisodeRecords", "VideoSpans", "write_episodes"]
-
-
-# ------------------------------------------------------------------------------------------------
 # Columns of a table whose types are found in JSON values.
 
 
-_STATS_PREFIX = "stats/"
 # Integers below are floats, too, whose quotient is rounded once.
 _EXACT_BELOW = 2**53
 
@@ -100,7 +96,7 @@ class _Rows:
                 if numbers is not None:
                     arrays.append(array_of_numbers(numbers, field.type))
                     continue
-                if field.name.startswith(_STATS_PREFIX):
+                if field.name.startswith(STATS_PREFIX):
                     values = self._other_stats.get(field.name) or [None] * len(self._legacy)
                 else:
                     values = self._legacy_values(field.name)
@@ -118,7 +114,7 @@ class _Rows:
         """Add the columns of the statistics: nearly always they are arrays already."""
         if (found := self._stats.columns) is not None:
             columns = {
-                f"{_STATS_PREFIX}{feature}/{statistic}": array
+                f"{STATS_PREFIX}{feature}/{statistic}": array
                 for feature, arrays in found.items()
                 for statistic, array in arrays.items()
             }
@@ -130,15 +126,10 @@ class _Rows:
         flat: list[dict[str, Any]] = [{} for _ in self._legacy]
         for stats, row in zip(self._stats.rows, flat, strict=True):
             if stats is not None:
-                _flatten(_STATS_PREFIX, stats, row)
+                _flatten(STATS_PREFIX, stats, row)
         for name in dict.fromkeys(chain.from_iterable(flat)):
             self._names.append(name)
-            values = [row.get(name) for row in flat]
-            numbers = _numbers(values)
-            if numbers is None:
-                self._other_stats[name] = values
-            else:
-                self._numbers[name] = numbers
+            self._other_stats[name] = [row.get(name) for row in flat]
 
 
 def _routing_columns(
@@ -180,7 +171,7 @@ def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
             fields.setdefault(field.name, field)
             continue
         pair = [known, field]
-        if field.name.startswith(_STATS_PREFIX):
+        if field.name.startswith(STATS_PREFIX):
             pair = [
                 known.with_type(_as_number(known.type, field.type)),
                 field.with_type(_as_number(field.type, known.type)),
@@ -190,12 +181,12 @@ def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
                 [pa.schema([one]) for one in pair], promote_options="permissive"
             ).field(0)
         except pa.ArrowException as error:
-            if field.name.startswith(_STATS_PREFIX):
+            if field.name.startswith(STATS_PREFIX):
                 raise _no_common_type(field.name, error) from error
             merged = pa.field(field.name, pa.string())
         fields[field.name] = merged
     # Statistics stay behind the columns that appear late.
-    ordered = sorted(fields.values(), key=lambda field: field.name.startswith(_STATS_PREFIX))
+    ordered = sorted(fields.values(), key=lambda field: field.name.startswith(STATS_PREFIX))
     return pa.schema(ordered)
 
 
@@ -208,7 +199,7 @@ def storable(schema: pa.Schema) -> pa.Schema:
     fields: list[pa.Field] = []
     for field in schema:
         stored = field.type
-        if field.name.startswith(_STATS_PREFIX):
+        if field.name.startswith(STATS_PREFIX):
             stored = _with_numbers(stored)
         elif _has_empty_struct(stored):
             stored = pa.string()
@@ -226,16 +217,6 @@ def _flatten(prefix: str, stats: Mapping[str, Any], flat: dict[str, Any]) -> Non
             plain = value.tolist() if hasattr(value, "tolist") else value
             # A statistic is an array of one dimension at least.
             flat[f"{prefix}{key}"] = plain if isinstance(plain, list) else [plain]
-
-
-def _numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
-    """Return regular lists of numbers as an array; None where they are not that."""
-    try:
-        numbers = np.array(values)
-    except (ValueError, OverflowError):
-        return None
-    # Object arrays hold None among the values; empty lists have no type of their own.
-    return numbers if numbers.dtype.kind in "bif" and numbers.ndim > 1 and numbers.size else None
 
 
 def _text(value: Any) -> str | None:
@@ -276,13 +257,11 @@ def _no_common_type(column: str, error: Exception) -> SourceError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/episodes``: one row an episode, in as many files as the size limit asks for.
 
 
 # Rows of a row group.
 _GROUP_ROWS = 1000
-_FILE_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
 class VideoSpans(NamedTuple):
@@ -426,7 +405,7 @@ class _EpisodesWriter:
         if self._writer is None:
             self.paths.append(episodes_path(len(self.paths)))
         chunk, file = divmod(len(self.paths) - 1, FILES_PER_CHUNK)
-        for name, number in zip(_FILE_COLUMNS, (chunk, file), strict=True):
+        for name, number in zip(LOCATION_COLUMNS, (chunk, file), strict=True):
             rows = rows.append_column(
                 pa.field(name, pa.int64()), repeated_int64(number, rows.num_rows)
             )

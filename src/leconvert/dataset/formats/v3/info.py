@@ -31,34 +31,6 @@ from leconvert.model.values import (
 from leconvert.model.versions import V3_VERSION
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = [
-    "DATA_PATH_TEMPLATE",
-    "EPISODES_DIR",
-    "INFO_PATH",
-    "REPAIRED_PATH",
-    "REPAIRS_PATH",
-    "STATS_PATH",
-    "TASKS_PATH",
-    "USUAL_NAMES",
-    "VIDEO_PATH_TEMPLATE",
-    "Declared",
-    "Feature",
-    "FileNames",
-    "converted_info",
-    "declaration",
-    "episodes_path",
-    "fps_number",
-    "kept_splits",
-    "names_of",
-    "output_path",
-    "read_json_object",
-    "split_findings",
-    "stream_of",
-    "write_info",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Where the tables and records of a v3.0 dataset lie, relative to its root.
 
 
@@ -144,7 +116,6 @@ def stream_of(path: str) -> str | None:
     return stream if camera_of(stream) and path.endswith(".mp4") else None
 
 
-# ------------------------------------------------------------------------------------------------
 # JSON files, held to what LeRobot's readers take.
 
 
@@ -185,7 +156,6 @@ def _inside(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/info.json`` of a v3.0 dataset: what it declares, and what is wrong with that.
 
 
@@ -390,7 +360,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-# ------------------------------------------------------------------------------------------------
 # The ``meta/info.json`` that a conversion writes.
 
 

@@ -20,21 +20,6 @@ from leconvert.tables.arrow import array_of, floats
 from leconvert.tables.footers import open_parquet, unreadable, with_unique_names
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = [
-    "SUBTASKS_PATH",
-    "pandas_index",
-    "read_meta_record",
-    "read_repairs",
-    "read_subtasks",
-    "read_task_numbers",
-    "read_task_rows",
-    "read_tasks",
-    "write_repairs",
-    "write_tasks",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # ``meta/tasks.parquet``: the text of each task, which readers find by row position.
 
 
@@ -214,7 +199,6 @@ def pandas_index(schema: pa.Schema) -> str | None:
     return names[0] if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
 
 
-# ------------------------------------------------------------------------------------------------
 # ``meta/repairs.json``: what a conversion changed beside the format; absent where nothing was.
 
 

@@ -25,24 +25,6 @@ from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
 from leconvert.support.text import count
 from leconvert.tables.arrow import floats, integers
 
-__all__ = [
-    "ROWS_AT_A_TIME",
-    "OtherTasks",
-    "Ranges",
-    "RoutedFile",
-    "RowCheck",
-    "check_ranges",
-    "episode_tasks_finding",
-    "files_of",
-    "first_frames",
-    "order_in_file",
-    "routed_files",
-    "rows_by_column",
-    "with_leads",
-]
-
-
-# ------------------------------------------------------------------------------------------------
 # Which rows of the dataset, and which files, are an episode's.
 
 
@@ -140,7 +122,6 @@ def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[R
     return sorted(files, key=lambda routed: int(routed.episodes[0]))
 
 
-# ------------------------------------------------------------------------------------------------
 # Where in a file each of its episodes begins.
 
 
@@ -245,7 +226,6 @@ def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, 
     return first, rows
 
 
-# ------------------------------------------------------------------------------------------------
 # The rows of one data file: the five columns that say which frame of which episode a row is.
 
 

@@ -26,8 +26,6 @@ from leconvert.dataset.formats.v3.info import STATS_PATH
 from leconvert.support.errors import SourceError
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = ["StatsAggregator", "write_stats"]
-
 
 def write_stats(root: str | os.PathLike[str], stats: Mapping[str, Any]) -> None:
     """Write ``meta/stats.json`` below ``root``, keys sorted."""
@@ -46,7 +44,7 @@ def _without_numpy(value: Any) -> Any:
 
 Array = npt.NDArray[Any]
 
-_REQUIRED = ("min", "max", "mean", "std", "count")
+REQUIRED_STATS = ("min", "max", "mean", "std", "count")
 _QUANTILE = re.compile(r"q\d+")
 _MEDIAN = 50
 # Statistics of an image are one value a colour channel.
@@ -75,7 +73,7 @@ class StatsAggregator:
     ) -> None:
         self._block_episodes = block_episodes
         self._image_features = None if image_features is None else frozenset(image_features)
-        self._features: dict[str, _FeatureStats] = {}
+        self._features: dict[str, FeatureStats] = {}
         self._next_episode = 0
         self._in_block = 0
 
@@ -116,13 +114,13 @@ class StatsAggregator:
         self._count(stop - first)
         return True
 
-    def _feature(self, name: str) -> _FeatureStats:
+    def _feature(self, name: str) -> FeatureStats:
         feature = self._features.get(name)
         if feature is None:
             is_image = (
                 "image" in name if self._image_features is None else name in self._image_features
             )
-            feature = self._features[name] = _FeatureStats(name, is_image)
+            feature = self._features[name] = FeatureStats(name, is_image)
         return feature
 
     def _count(self, episodes: int) -> None:
@@ -157,7 +155,9 @@ class _Partial:
 
 
 @dataclass(slots=True)
-class _FeatureStats:
+class FeatureStats:
+    """The statistics of one feature over episodes, which come one by one or as columns."""
+
     name: str
     is_image: bool
     episodes: list[int] = field(default_factory=list)
@@ -168,6 +168,7 @@ class _FeatureStats:
     partial: _Partial | None = None
 
     def add(self, episode: int, values: Mapping[str, Any]) -> None:
+        """Add one episode; its values are looked at when some are together."""
         self.episodes.append(episode)
         self.run.append(values)
         if len(self.run) == _RUN_EPISODES:
@@ -175,7 +176,7 @@ class _FeatureStats:
 
     def takes(self, columns: Mapping[str, Array]) -> bool:
         """Whether columns have all that is wanted, in the right shapes."""
-        if not all(key in columns for key in self.keys or _REQUIRED):
+        if not all(key in columns for key in self.keys or REQUIRED_STATS):
             return False
         count, shape = columns["count"], self.shape or columns["min"].shape[1:]
         return (
@@ -198,6 +199,7 @@ class _FeatureStats:
             self.packed.setdefault(key, []).append(columns[key])
 
     def reduce_block(self) -> None:
+        """Add up the episodes that came since the last block."""
         if not self.episodes:
             return
         self.pack()
@@ -206,12 +208,12 @@ class _FeatureStats:
         quantiles = {
             key: (values.min(axis=0), values.max(axis=0))
             for key, values in stacked.items()
-            if key not in _REQUIRED
+            if key not in REQUIRED_STATS
         }
         if self.partial is not None:
             pair = {
                 key: np.stack([self.partial.values[key], block.values[key]])
-                for key in _REQUIRED
+                for key in REQUIRED_STATS
                 if key != "std"
             }
             before = self.partial.quantiles
@@ -227,12 +229,13 @@ class _FeatureStats:
         self.packed.clear()
 
     def total(self) -> dict[str, Array]:
+        """Return the statistics of all blocks."""
         assert self.partial is not None
         values = {**self.partial.values, "std": np.sqrt(self.partial.variance)}
         quantiles = {
             key: bounds[int(key[1:]) > _MEDIAN] for key, bounds in self.partial.quantiles.items()
         }
-        return {key: values[key] for key in _REQUIRED} | quantiles
+        return {key: values[key] for key in REQUIRED_STATS} | quantiles
 
     def pack(self) -> None:
         """Turn the parsed values of the last few episodes into one array a statistic."""
@@ -245,7 +248,7 @@ class _FeatureStats:
             try:
                 values = [stats[key] for stats in self.run]
             except KeyError as error:
-                if key not in _REQUIRED:
+                if key not in REQUIRED_STATS:
                     # A quantile that one episode lacks is dropped for all.
                     self.keys = tuple(other for other in self.keys if other != key)
                     continue
@@ -306,7 +309,7 @@ class _FeatureStats:
 
 
 def _keys_of(stats: Mapping[str, Any]) -> tuple[str, ...]:
-    return *_REQUIRED, *(key for key in stats if _QUANTILE.fullmatch(key))
+    return *REQUIRED_STATS, *(key for key in stats if _QUANTILE.fullmatch(key))
 
 
 def _reduce(stacked: Mapping[str, Array], variances: Array) -> _Partial:
