@@ -16,7 +16,7 @@ from every_lab.report import Row
 from every_lab.waiting import wait_until
 
 from leconvert.bench.probe import Job, Resources, submit_chain
-from leconvert.run.engines.slurm import Site
+from leconvert.run.engines.options import Site
 from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, engine, troubled_conversion
 from slurm_lab.fleet import fleet

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from leconvert.bench.probe.measure import TimingPlan
-from leconvert.run.engines.slurm import check_memory, check_time
+from leconvert.run.engines.options import check_memory, check_time
 from leconvert.support.errors import UsageError
 from leconvert.support.machine import lerobot_home
 

@@ -19,9 +19,9 @@ from leconvert.bench.probe.options import (
     Scenario,
     Source,
 )
+from leconvert.run.engines.options import Site
 from leconvert.run.engines.slurm import (
     BatchJob,
-    Site,
     sbatch_words,
     script_head,
     submission_script,
