@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from leconvert.bench.probe.environment import link_plain_names, search_path, wheel_libraries
+from leconvert.bench.environment import link_plain_names, search_path, wheel_libraries
 
 __all__ = ["link_plain_names", "main", "wheel_libraries"]
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bench_common
+from benches import kit
 
 CAMERAS = ("front", "left_wrist", "right_wrist")
 PACKAGES = ("torch", "torchcodec", "lerobot", "accelerate", "pynvml", "av")
@@ -108,7 +108,7 @@ def try_step(step: Step, machine: Machine, scratch: Path) -> dict[str, Any]:
     """Run a step; return its row."""
     row: dict[str, Any] = {
         "step": step.name,
-        "command": bench_common.shown(["leconvert", *step.words], scratch),
+        "command": kit.shown(["leconvert", *step.words], scratch),
     }
     if step.gpus > len(machine.gpus):
         why = machine.missing or f"it needs {step.gpus} GPUs; here are {len(machine.gpus)}"
@@ -124,7 +124,7 @@ def try_step(step: Step, machine: Machine, scratch: Path) -> dict[str, Any]:
     except ValueError:
         document = None
     if done.returncode or document is None:
-        said = bench_common.shown([done.stderr[-2000:]], scratch)
+        said = kit.shown([done.stderr[-2000:]], scratch)
         return row | {"outcome": "failed", "why": said, "document": shortened(document)}
     return row | {"outcome": "ran", "document": shortened(document)}
 
@@ -153,7 +153,7 @@ def make_dataset(folder: Path, options: argparse.Namespace) -> Path:
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    parser = bench_common.bench_parser(__doc__, repeats=3)
+    parser = kit.parser(__doc__, repeats=3)
     parser.add_argument("--root", type=Path, help="a v3.0 dataset (default: a generated one)")
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--frames", type=int, default=300)
@@ -166,12 +166,13 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(dir=options.scratch, prefix="leconvert-gpu-") as folder:
         scratch = Path(folder)
         root = options.root or make_dataset(scratch, options)
-        shape = bench_common.dataset_shape(root, "given" if options.root else "generated")
-        first = bench_common.header(
-            "gpu_check.py", arguments, scratch, shape, packages=PACKAGES
-        ) | {"gpus": machine.gpus, "no_gpu": machine.missing}
-        log = bench_common.new_log(options.log_dir, f"{first['started'][:10]}-gpu")
-        with bench_common.rows_kept(log, first) as keep:
+        shape = kit.dataset_shape(root, "given" if options.root else "generated")
+        first = kit.header("gpu_check.py", arguments, scratch, shape, packages=PACKAGES) | {
+            "gpus": machine.gpus,
+            "no_gpu": machine.missing,
+        }
+        log = kit.new_log(options.log_dir, first, "gpu")
+        with kit.rows_kept(log, first) as keep:
             for step in steps(root, scratch / "out", options):
                 row = try_step(step, machine, scratch)
                 row["command"] = row["command"].replace(str(root), "ROOT")

@@ -20,223 +20,131 @@ Python starts; `--exec` starts `python -m leconvert` instead.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import os
-import platform
 import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from os import kill
 from pathlib import Path
 from typing import Any
 
 import leconvert
-from leconvert.cli import main as leconvert_main
-from leconvert.cli import pack, work  # loaded here, so that a forked process has them
+from benches import kit
 from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.records import RunPaths, WorkDir
+from storm_driver import LEASE_SECONDS, Member, Storm, digest_of, header, rounds_until, tell
 
-ROOT = Path(__file__).resolve().parent.parent
-LEASE_SECONDS = 0.5
 LONGEST_STOP_SECONDS = 3 * LEASE_SECONDS
 ROUND_SECONDS = 180.0
 REFUSED = 12
 SMALL_MB = 0.008
 KILLS_OF_LINKED_ROUNDS = 20
-_ = (pack, work)
+TOLD = ("kills", "kills_at_work", "kills_of_packers", "stops", "refused")
 
 
-@dataclass
-class Member:
-    """One process.
-
-    Attributes:
-        role: ``work`` or ``pack``.
-        log: Where its output goes.
-        continues_at: When it is continued, on the monotonic clock; None unless it is stopped.
-    """
-
-    role: str
-    log: Path
-    continues_at: float | None = None
-
-
-@dataclass
-class Tally:
-    """What happened in a round.
+class ConversionStorm(Storm):
+    """The packer and the workers of one conversion.
 
     Attributes:
-        kills: Processes killed.
-        kills_at_work: Those of them that held a lease or the packer's lock at some time before.
-        kills_of_packers: Those of them that were packers.
+        kills_at_work: Killed processes that held a lease or the packer's lock at some time before.
+        kills_of_packers: Killed processes that were packers.
         stops: Processes stopped and continued.
         refused: Packers that were refused, since another one packed.
-        troubles: What should not have happened.
-    """
-
-    kills: int = 0
-    kills_at_work: int = 0
-    kills_of_packers: int = 0
-    stops: int = 0
-    refused: int = 0
-    troubles: list[str] = field(default_factory=list)
-
-
-class Storm:
-    """The processes of one round.
 
     Args:
         work_dir: A planned work dir.
         chance: Decides who, what and when.
         kills: Kills at most.
-        workers: Workers at a time.
-        pace_seconds: Mean time between two blows.
-        really_exec: Start Python anew for each process.
+        options: Of the command line.
     """
 
     def __init__(
-        self,
-        work_dir: Path,
-        chance: random.Random,
-        *,
-        kills: int,
-        workers: int,
-        pace_seconds: float,
-        really_exec: bool,
+        self, work_dir: Path, chance: random.Random, kills: int, options: argparse.Namespace
     ) -> None:
-        self.tally = Tally()
+        super().__init__(
+            work_dir.parent / "logs",
+            chance,
+            kills=kills,
+            pace_seconds=options.pace,
+            most_seconds=ROUND_SECONDS,
+            really_exec=options.really_exec,
+        )
+        self.kills_at_work = self.kills_of_packers = self.stops = self.refused = 0
         self._work_dir = work_dir
-        self._chance = chance
-        self._kills_left = kills
-        self._num_workers = workers
-        self._pace_seconds = pace_seconds
-        self._really_exec = really_exec
-        self._members: dict[int, Member] = {}
-        self._logs = work_dir.parent / "logs"
-        self._logs.mkdir()
+        self._num_workers = options.workers
         self._packed = False
         self._settled = False
 
-    def rage(self) -> None:
-        """Run until the packer has packed and everybody else has ended; nobody outlives it."""
-        try:
-            self._blow()
-        finally:
-            # In sessions of their own no Ctrl-C reaches them, and some of them are stopped.
-            for pid in self._members:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+    def is_over(self) -> bool:
+        """Tell whether the packer has packed and everybody else has ended."""
+        return self._packed and not self.members
 
-    def _blow(self) -> None:
-        deadline = time.monotonic() + ROUND_SECONDS
-        next_blow = time.monotonic()
-        while not self._packed or self._members:
-            now = time.monotonic()
-            if now > deadline:
-                self.tally.troubles.append(f"no end after {ROUND_SECONDS:.0f} s: {self._members}")
-                break
-            self._reap()
-            if not self._packed:
-                self._fill_up()
-            self._continue_those_due(now)
-            if self._kills_left and not self._packed and now >= next_blow:
-                self._strike()
-                next_blow = now + self._chance.expovariate(1 / self._pace_seconds)
-            # Until the next blow, or a death: processes of other kinds end, and nothing else tells.
-            time.sleep(0.002)
+    def may_strike(self) -> bool:
+        """Tell whether there is still a packer to harm."""
+        return not self._packed
 
-    def _fill_up(self) -> None:
-        roles = Counter(member.role for member in self._members.values())
+    def fill_up(self) -> None:
+        """Have a packer and as many workers as were asked for, until nothing is left for them."""
+        if self._packed:
+            return
+        roles = Counter(member.role for member in self.members.values())
         if not roles["pack"]:
-            self._start("pack")
+            self._start_packer()
         for _ in range(0 if self._settled else self._num_workers - roles["work"]):
-            self._start("work")
+            self.start("work", str(self._work_dir), f"--lease-seconds={LEASE_SECONDS}")
 
-    def _start(self, role: str) -> None:
-        log = self._logs / f"{role}-{time.monotonic_ns()}.log"
-        arguments = [role, str(self._work_dir)]
-        if role == "work":
-            arguments.append(f"--lease-seconds={LEASE_SECONDS}")
-        pid = os.fork()
-        if pid == 0:
-            code = 70
-            try:
-                os.setsid()
-                output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-                os.dup2(output, 1)
-                os.dup2(output, 2)
-                if self._really_exec:
-                    os.execv(sys.executable, [sys.executable, "-m", "leconvert", *arguments])
-                code = leconvert_main(arguments)
-                sys.stderr.flush()
-            finally:
-                os._exit(code)
-        self._members[pid] = Member(role, log)
+    def _start_packer(self) -> None:
+        self.start("pack", str(self._work_dir))
 
-    def _reap(self) -> None:
-        for pid in list(self._members):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if not done:
-                continue
-            member = self._members.pop(pid)
-            code = os.waitstatus_to_exitcode(status)
-            if code == 0 and member.role == "pack":
-                self._packed = True
-                for other in self._members.values():
-                    other.continues_at = other.continues_at and 0.0
-            elif code == 0:
-                self._settled = True  # a worker ends when nothing is left for it
-            elif code == REFUSED and member.role == "pack":
-                self.tally.refused += 1
-            elif code != -signal.SIGKILL:
-                said = member.log.read_text(errors="replace").strip()
-                self.tally.troubles.append(f"{member.role} ended with {code}: {said[-600:]}")
+    def ended(self, member: Member, code: int) -> bool:
+        """Learn how a process ended by itself."""
+        if code == 0 and member.role == "pack":
+            self._packed = True
+            for other in self.members.values():
+                other.continues_at = other.continues_at and 0.0
+        elif code == 0:
+            self._settled = True  # a worker ends when nothing is left for it
+        elif code == REFUSED and member.role == "pack":
+            self.refused += 1
+        else:
+            return False
+        return True
 
-    def _continue_those_due(self, now: float) -> None:
-        for pid, member in self._members.items():
-            if member.continues_at is not None and now >= member.continues_at:
-                member.continues_at = None
-                os.kill(pid, signal.SIGCONT)
-
-    def _strike(self) -> None:
-        if self._chance.random() < 0.03:
-            self._start("pack")  # a second packer, which must be refused or do the work
+    def strike(self) -> None:
+        """Kill or stop a process, or start a second packer."""
+        if self.chance.random() < 0.03:
+            self._start_packer()  # it must be refused or do the work
             return
         pid = self._victim()
         if pid is None:
             return
-        member = self._members[pid]
-        if member.continues_at is None and self._chance.random() < 0.35:
-            os.kill(pid, signal.SIGSTOP)
-            member.continues_at = time.monotonic() + self._chance.uniform(0, LONGEST_STOP_SECONDS)
-            self.tally.stops += 1
+        member = self.members[pid]
+        if member.continues_at is None and self.chance.random() < 0.35:
+            kill(pid, signal.SIGSTOP)
+            member.continues_at = time.monotonic() + self.chance.uniform(0, LONGEST_STOP_SECONDS)
+            self.stops += 1
             return
         at_work = pid in self._at_work()
-        os.kill(pid, signal.SIGKILL)
-        self._kills_left -= 1
-        self.tally.kills += 1
-        self.tally.kills_at_work += at_work
-        self.tally.kills_of_packers += member.role == "pack"
+        self.kill(pid)
+        self.kills_at_work += at_work
+        self.kills_of_packers += member.role == "pack"
 
     def _victim(self) -> int | None:
         at_work = self._at_work()
-        role = "pack" if self._settled or self._chance.random() < 0.12 else "work"
-        living = [pid for pid, member in self._members.items() if member.role == role]
+        role = "pack" if self._settled or self.chance.random() < 0.12 else "work"
+        living = [pid for pid, member in self.members.items() if member.role == role]
         busy = [pid for pid in living if pid in at_work]
         # Mostly who is at work: a process that only just began has nothing to lose.
-        chosen = busy if busy and self._chance.random() < 0.85 else living
-        return self._chance.choice(chosen) if chosen else None
+        chosen = busy if busy and self.chance.random() < 0.85 else living
+        return self.chance.choice(chosen) if chosen else None
 
     def _at_work(self) -> set[int]:
         run = run_of(self._work_dir)
@@ -256,15 +164,6 @@ def run_of(work_dir: Path) -> RunPaths:
     run_id = folder.current_run_id()
     assert run_id is not None
     return folder.run(run_id)
-
-
-def digest_of(root: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def make_source(root: Path, episodes: int) -> Path:
@@ -289,39 +188,31 @@ def one_round(
     before = digest_of(source)
     target = source if in_place else folder / "out"
     work_dir = folder / "work"
-    command = [sys.executable, "-m", "leconvert", "plan", "--root", source, "--work-dir", work_dir]
+    command = [*kit.LECONVERT, "plan", "--root", source, "--work-dir", work_dir]
     if not in_place:
         command += ["--output", target]
     if is_linked(number):
         command += [f"--data-file-size-in-mb={SMALL_MB}", f"--video-file-size-in-mb={SMALL_MB}"]
     else:
         command += ["--episodes-per-batch", "1"]
-    planned = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if planned.returncode:
-        raise SystemExit(planned.stderr)
+    kit.run_quietly(command)
     began = time.monotonic()
-    storm = Storm(
-        work_dir,
-        chance,
-        kills=kills,
-        workers=options.workers,
-        pace_seconds=options.pace,
-        really_exec=options.really_exec,
-    )
+    storm = ConversionStorm(work_dir, chance, kills, options)
     storm.rage()
-    tally = storm.tally
-    tally.troubles += problems(folder, target, digest, before, in_place=in_place)
+    troubles = [*storm.troubles]
+    troubles += problems(folder, target, digest, before, in_place=in_place)
     claims = [path.name for path in run_of(work_dir).leases_dir.glob("*/[0-9]*") if not path.suffix]
     row = {
         "round": number,
         "mode": "in-place" if in_place else "output",
         "batches": len(list(run_of(work_dir).leases_dir.iterdir())),
-        **asdict(tally),
+        **{name: getattr(storm, name) for name in TOLD},
+        "troubles": troubles,
         "claims": len(claims),
         "take_overs": sum(int(name) > 1 for name in claims),
         "journals": len(list(run_of(work_dir).journal.glob("[0-9]*.json"))),
         "seconds": round(time.monotonic() - began, 2),
-        "ok": not tally.troubles,
+        "ok": not troubles,
     }
     if row["ok"] or not options.keep:
         shutil.rmtree(folder)
@@ -363,38 +254,13 @@ def quiet_digests(template: Path, folder: Path) -> tuple[str, str]:
     return digest_of(folder / "whole"), digest_of(folder / "small")
 
 
-def header(options: argparse.Namespace, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
-    find = ["findmnt", "-n", "-o", "FSTYPE", "-T", str(folder)]
-    mounts = subprocess.run(find, capture_output=True, text=True, check=False)
-    shown = ["PATH" if argument.startswith("/") else argument for argument in arguments]
-    return {
-        "format": "leconvert-storm",
-        "version": 1,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python scripts/storm.py", *shown]),
-        "leconvert": leconvert.__version__,
-        "commit": commit.stdout.strip(),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "cores": os.cpu_count(),
-        "file_system": (mounts.stdout.split() or ["unknown"])[-1],
-        "workers": options.workers,
-        "lease_seconds": LEASE_SECONDS,
-        "episodes": options.episodes,
-        "seed": options.seed,
-    }
-
-
-def storms_afterwards(options: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int:
+def storms_afterwards(options: argparse.Namespace, folder: Path) -> int:
     """Kill conversions and let something else happen, until enough were killed."""
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(kit.REPOSITORY))
     from tests.faults.afterwards import AFTERWARDS, CASES_AFTERWARDS, Datasets, after_kills
     from tests.faults.trials import CASES, Place, in_a_process, make_templates
     from tests.faults.trials import make_source as make_smallest
 
-    tell(header(options, arguments, folder), options.log)
     cases = [CASES[name] for name in CASES_AFTERWARDS]
     template = make_templates(make_smallest(folder / "template"), cases)
     datasets = Datasets(folder / "datasets", template)
@@ -403,38 +269,30 @@ def storms_afterwards(options: argparse.Namespace, arguments: Sequence[str], fol
         began = time.monotonic()
         in_a_process(Place(CASES["in-place"], template, folder / f"quiet-{number}"), None)
         seconds.append(time.monotonic() - began)
-    totals: Counter[str] = Counter()
-    while totals["kills"] < options.kills:
-        began = time.monotonic()
-        totals["rounds"] += 1
-        chance = random.Random(f"{options.seed}/{totals['rounds']}")
+
+    def one_round(chance: random.Random) -> Mapping[str, Any] | None:
         case, afterwards = chance.choice(CASES_AFTERWARDS), chance.choice([*AFTERWARDS])
         # A swap is the last thing that happens, so that late kills are the more telling ones.
         kills = [min(seconds) * chance.betavariate(3, 2) for _ in range(chance.randint(1, 4))]
         row = after_kills(CASES[case], kills, afterwards, datasets, template, folder / "round")
-        if row is None:
-            totals["nothing_to_do"] += 1
-            continue
-        totals["kills"] += row.number
-        totals["bad_rounds"] += bool(row.problems)
-        told = {
-            "round": totals["rounds"],
-            "case": case,
-            "afterwards": afterwards,
-            "kills": row.number,
-            "ended": row.ended,
-            "troubles": list(row.problems),
-            "seconds": round(time.monotonic() - began, 2),
-            "ok": not row.problems,
-        }
-        tell(told, options.log)
-    tell(dict(totals), options.log)
-    return int(bool(totals["bad_rounds"]))
+        return (
+            None
+            if row is None
+            else {
+                "case": case,
+                "afterwards": afterwards,
+                "kills": row.number,
+                "ended": row.ended,
+                "troubles": list(row.problems),
+            }
+        )
+
+    return rounds_until(options.kills, options.seed, one_round, options.log)
 
 
-def storms_over_edits(options: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int:
+def storms_over_edits(options: argparse.Namespace, folder: Path) -> int:
     """Kill the commands that edit or begin with v3.0 datasets, until enough were killed."""
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(kit.REPOSITORY))
     from tests.faults.trials import (
         CASES,
         Place,
@@ -445,7 +303,6 @@ def storms_over_edits(options: argparse.Namespace, arguments: Sequence[str], fol
     )
     from tests.faults.trials import make_source as make_smallest
 
-    tell(header(options, arguments, folder), options.log)
     cases = [
         case
         for case in CASES.values()
@@ -458,34 +315,15 @@ def storms_over_edits(options: argparse.Namespace, arguments: Sequence[str], fol
         began = time.monotonic()
         in_a_process(Place(case, template, folder / f"timed-{case.name}"), None)
         seconds[case.name] = time.monotonic() - began
-    totals: Counter[str] = Counter()
-    while totals["kills"] < options.kills:
-        totals["rounds"] += 1
-        chance = random.Random(f"{options.seed}/{totals['rounds']}")
+
+    def one_round(chance: random.Random) -> Mapping[str, Any]:
         case = chance.choice(cases)
         most = seconds[case.name]
         kills = [most * chance.betavariate(2, 1.5) for _ in range(chance.randint(1, 6))]
         row = kill_trial(case, quiet[case.name], kills, template, folder / "round")
-        totals["kills"] += row.number
-        totals["bad_rounds"] += bool(row.problems)
-        told = {
-            "round": totals["rounds"],
-            "case": case.name,
-            "kills": row.number,
-            "troubles": list(row.problems),
-            "ok": not row.problems,
-        }
-        tell(told, options.log)
-    tell(dict(totals), options.log)
-    return int(bool(totals["bad_rounds"]))
+        return {"case": case.name, "kills": row.number, "troubles": list(row.problems)}
 
-
-def tell(row: Mapping[str, Any], log: Path | None) -> None:
-    """Print a row, and append it to a log if there is one."""
-    print(json.dumps(row), flush=True)
-    if log is not None:
-        with log.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    return rounds_until(options.kills, options.seed, one_round, options.log)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -506,21 +344,21 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
     rows: list[dict[str, Any]] = []
     try:
+        asked = {name: getattr(options, name) for name in ("workers", "episodes", "seed")}
+        head = header("storm.py", arguments, folder, lease_seconds=LEASE_SECONDS, **asked)
+        tell(head, options.log)
         if options.edits:
-            return storms_over_edits(options, arguments, folder)
+            return storms_over_edits(options, folder)
         if options.afterwards:
-            return storms_afterwards(options, arguments, folder)
-        return storms(options, arguments, folder, rows)
+            return storms_afterwards(options, folder)
+        return storms(options, folder, rows)
     finally:
         if not (options.keep and any(not row["ok"] for row in rows)):
             shutil.rmtree(folder)
 
 
-def storms(
-    options: argparse.Namespace, arguments: Sequence[str], folder: Path, rows: list[dict[str, Any]]
-) -> int:
+def storms(options: argparse.Namespace, folder: Path, rows: list[dict[str, Any]]) -> int:
     """Let rounds follow each other until enough were killed, and return the exit code."""
-    tell(header(options, arguments, folder), options.log)
     template = make_source(folder / "template", options.episodes)
     whole, small = quiet_digests(template, folder)
     left = options.kills
@@ -533,9 +371,8 @@ def storms(
         rows.append(one_round(number, template, digest, folder / f"{number}", options, kills))
         tell(rows[-1], options.log)
         left -= rows[-1]["kills"]
-    names = ("kills", "kills_at_work", "kills_of_packers", "stops", "refused", "take_overs")
     bad = sum(not row["ok"] for row in rows)
-    total = {name: sum(row[name] for row in rows) for name in (*names, "journals")}
+    total = {name: sum(row[name] for row in rows) for name in (*TOLD, "take_overs", "journals")}
     seconds = round(sum(row["seconds"] for row in rows), 1)
     tell({"rounds": len(rows), **total, "seconds": seconds, "bad_rounds": bad}, options.log)
     return int(bool(bad))

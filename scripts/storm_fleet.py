@@ -32,7 +32,6 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -40,9 +39,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benches import kit
 from leconvert import WorkerOptions, convert
-from leconvert.cli import main as leconvert_main
-from leconvert.cli import work  # loaded here, so that a forked process has it
 from leconvert.fleet import DatasetState, clean_fleet, fleet_status
 from leconvert.support.errors import BatchesFailedError
 from leconvert.testing import (
@@ -55,13 +53,11 @@ from leconvert.testing import (
     with_column,
 )
 from leconvert.workdir.records import WorkDir
-from storm import digest_of, header, tell
+from storm_driver import LEASE_SECONDS, Member, Storm, digest_of, header, tell
 
 type Facts = dict[str, Any]
 
-LEASE_SECONDS = 0.5
 STORM_SECONDS = 1800.0
-_ = work
 
 
 def cameras(*names: str, codec: str = "libx264", **options: Any) -> tuple[CameraSpec, ...]:
@@ -102,8 +98,7 @@ KINDS = (
 )  # fmt: skip
 _WEIGHTS = (9, 9, 9, 6, 3, 5, 5, 5, 5, 5, 4, 6, 1, 1, 2, 4, 6, 6, 6)
 
-# ------------------------------------------------------------------------------------------------
-# What is wrong with datasets in the wild, each made in one of ours.
+# What follows is wrong with datasets in the wild; each fault is made in a dataset of ours.
 
 
 def late(root: Path) -> None:
@@ -301,7 +296,7 @@ def converted_alone(
             continue
         target = folder / "alone" / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "leconvert", "convert", folder / "in" / name, target]
+        command = [*kit.LECONVERT, "convert", folder / "in" / name, target]
         began = time.monotonic()
         done = subprocess.run(
             list(map(str, [*command, "-j", 2, "-q"])), capture_output=True, check=False
@@ -355,7 +350,7 @@ def fleet_words(folder: Path, name: str) -> list[str]:
 
 def whole_fleet(folder: Path, wanted: Mapping[str, str | None]) -> dict[str, Any]:
     began, cpu = time.monotonic(), cpu_seconds()
-    command = [sys.executable, "-m", "leconvert", *fleet_words(folder, "quiet"), "-j", "2"]
+    command = [*kit.LECONVERT, *fleet_words(folder, "quiet"), "-j", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds, used = time.monotonic() - began, cpu_seconds() - cpu
     found, facts = problems(folder, wanted, "quiet")
@@ -384,7 +379,7 @@ def with_policy(folder: Path) -> dict[str, Any]:
             for (code, flags), names in sorted(rules.items())
         )
     )
-    command = [sys.executable, "-m", "leconvert", *fleet_words(folder, "quiet"), "-j", "2"]
+    command = [*kit.LECONVERT, *fleet_words(folder, "quiet"), "-j", "2"]
     began = time.monotonic()
     done = subprocess.run(
         [*command, "--policy", str(folder / "policy.toml")], capture_output=True, check=False
@@ -405,57 +400,80 @@ def stormy_fleet(
 ) -> dict[str, Any]:
     """Kill workers until enough were killed and nothing is left to do."""
     began = time.monotonic()
-    words = fleet_words(folder, "storm")
-    kills, codes = under_kills(folder, words, random.Random(options.seed), options)
+    storm = FleetStorm(folder, fleet_words(folder, "storm"), random.Random(options.seed), options)
+    storm.rage()
     found, facts = problems(folder, wanted, "storm")
-    found += [f"a worker ended with {c}" for c in codes if c not in (0, 8, -signal.SIGKILL)]
+    found += storm.troubles
     return {
         "step": "storm",
         "seconds": round(time.monotonic() - began, 1),
-        "kills": kills,
+        "kills": storm.kills,
         "workers": options.workers,
         **facts,
         "problems": found,
     }
 
 
-def under_kills(
-    folder: Path, words: Sequence[str], chance: random.Random, options: argparse.Namespace
-) -> tuple[int, list[int]]:
-    """Run a fleet whose workers are killed and replaced; return how many, and how others ended."""
-    began, before = time.monotonic(), WorkDir(folder / "work-storm").current_run_id()
-    fleet = _forked([*words, "--max-workers", "1"])
-    while WorkDir(folder / "work-storm").current_run_id() == before:
-        if os.waitpid(fleet, os.WNOHANG)[0]:
-            raise SystemExit(f"the fleet could not be begun: {' '.join(words)}")
-        time.sleep(0.01)
-    members, kills, next_kill = [fleet], 0, time.monotonic()
-    codes: list[int] = []
-    while time.monotonic() - began < STORM_SECONDS:
-        for pid in list(members):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                members.remove(pid)
-                codes.append(os.waitstatus_to_exitcode(status))
-        if any(code in (0, BatchesFailedError.exit_code) for code in codes):
-            break  # a worker ends when nothing is left
-        while len(members) < options.workers:
-            arguments = [str(folder / "work-storm"), f"--lease-seconds={LEASE_SECONDS}", "-q"]
-            members.append(_forked(["work", *arguments]))
-        if kills < options.kills and time.monotonic() >= next_kill:
-            os.kill(chance.choice(members), signal.SIGKILL)
-            kills += 1
-            next_kill = time.monotonic() + chance.expovariate(1 / options.pace)
-        time.sleep(0.005)  # until a kill is due, or a worker has ended
-    for pid in members:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
-    return kills, codes
+class FleetStorm(Storm):
+    """A fleet whose workers are killed and replaced until one finds that nothing is left.
 
+    Args:
+        folder: Holds the fleet's list and its work dir.
+        words: The command line of the fleet.
+        chance: Decides who and when.
+        options: Of this script's command line.
+    """
 
-# ------------------------------------------------------------------------------------------------
-# What a user does between two runs of a fleet, and whether anything is lost by the next one.
+    end_signal = signal.SIGTERM
+
+    def __init__(
+        self,
+        folder: Path,
+        words: Sequence[str],
+        chance: random.Random,
+        options: argparse.Namespace,
+    ) -> None:
+        super().__init__(
+            folder / "logs",
+            chance,
+            kills=options.kills,
+            pace_seconds=options.pace,
+            most_seconds=STORM_SECONDS,
+        )
+        self._work_dir = WorkDir(folder / "work-storm")
+        self._words = words
+        self._num_workers = options.workers
+        self._done = False
+
+    def begin(self) -> None:
+        """Begin the fleet, and wait until workers may join it."""
+        before = self._work_dir.current_run_id()
+        fleet = self.start(*self._words, "--max-workers", "1")
+        while self._work_dir.current_run_id() == before:
+            if os.waitpid(fleet, os.WNOHANG)[0]:
+                self.members.clear()
+                raise SystemExit(f"the fleet could not be begun: {' '.join(self._words)}")
+            time.sleep(0.01)
+
+    def is_over(self) -> bool:
+        """Tell whether a worker found that nothing is left."""
+        return self._done
+
+    def fill_up(self) -> None:
+        """Have as many workers as were asked for; the fleet's own command is one of them."""
+        while len(self.members) < self._num_workers:
+            folder, lease = str(self._work_dir.root), f"--lease-seconds={LEASE_SECONDS}"
+            self.start("work", folder, lease, "-q")
+
+    def strike(self) -> None:
+        """Kill a process."""
+        self.kill(self.chance.choice(list(self.members)))
+
+    def ended(self, member: Member, code: int) -> bool:  # noqa: ARG002 - the protocol's
+        """Learn that a worker ended, which it does when nothing is left."""
+        found_nothing = code in (0, BatchesFailedError.exit_code)
+        self._done |= found_nothing
+        return found_nothing
 
 
 def own_card(result: Path) -> None:
@@ -517,8 +535,9 @@ def stormy_changes(
         (folder / "policy.toml").write_text(POLICIES[number // 2 % len(POLICIES)])
         before = trees_below(out) if out.exists() else {}
         words = [*fleet_words(folder, "storm"), "--policy", str(folder / "policy.toml")]
-        kills, codes = under_kills(folder, words, chance, options)
-        totals["kills"] += kills
+        storm = FleetStorm(folder, words, chance, options)
+        storm.rage()
+        totals["kills"] += storm.kills
         after = trees_below(out)
         # A source and a policy that both changed set a dataset aside, as docs/howto/fleet.md says.
         aside = {one.name for one in fleet_status(folder / "work-storm").set_aside}
@@ -538,7 +557,7 @@ def stormy_changes(
             and out / name not in hands
             and after.get(out / name) != wanted[name]
         ]
-        found += [f"a worker ended with {c}" for c in codes if c not in (0, 8, -signal.SIGKILL)]
+        found += storm.troubles
     former = sum(".former-2" in path.name for path in after)
     removed = clean_fleet(folder / "work-storm").removed
     after = trees_below(out)
@@ -563,18 +582,6 @@ def digest_of_conversion(folder: Path, kind: int) -> str:
     return digest
 
 
-def _forked(arguments: Sequence[str]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            os.setsid()
-            code = leconvert_main(list(arguments))
-        finally:
-            os._exit(code)
-    return pid
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="convert a fleet, quietly and under kills")
     parser.add_argument("--datasets", type=int, default=200)
@@ -592,10 +599,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="leconvert-fleet-") as name:
         folder = Path(name)
-        options.episodes = sum(spec.episodes for spec in KINDS)  # of the kinds, for the head
-        head = header(options, arguments, folder)
-        head["command"] = head["command"].replace("storm.py", Path(__file__).name)
-        tell({**head, "format": "leconvert-storm-fleet", "load": os.getloadavg()}, options.log)
+        asked = {"workers": options.workers, "seed": options.seed, "load": os.getloadavg()}
+        tell(header("storm_fleet.py", arguments, folder, **asked), options.log)
         real = sorted(options.recordings.iterdir()) if options.recordings else []
         kinds = make_all(folder, options.datasets, options.seed, options.most_kinds, real)
         lines = [f"in/{name} --name {name}\n" for name in kinds]

@@ -8,7 +8,13 @@ from typing import Any
 
 from tests.mp4_boxes import Box, changed, edit_list, stbl_of
 
-__all__ = ["drift_in_place", "drifted", "other_timescale", "start_late_in_fragments"]
+__all__ = [
+    "drift_in_place",
+    "drifted",
+    "other_timescale",
+    "start_late_in_fragments",
+    "with_sound",
+]
 
 
 def drifted(content: bytes, ticks: int = 3) -> bytes:
@@ -78,3 +84,28 @@ def start_late_in_fragments(path: Path, seconds: int = 1) -> None:
         content[time] = (int.from_bytes(content[time]) + late).to_bytes(time.stop - time.start)
         at = content.find(b"tfdt", at + 1)
     path.write_bytes(content)
+
+
+def with_sound(path: Path, volume: float = 0.0) -> bytes:
+    """Return a clip with a second track, of sound; its packets stay as they are."""
+    import av
+    import numpy as np
+
+    loud = path.with_suffix(".loud")
+    with av.open(str(path)) as old, av.open(str(loud), "w", format="mp4") as new:
+        video: Any = old.streams.video[0]
+        copy: Any = new.add_stream_from_template(video)
+        sound: Any = new.add_stream("aac", rate=16000, layout="mono")
+        for packet in old.demux(video):
+            if packet.dts is not None:
+                packet.stream = copy
+                new.mux(packet)
+        for number in range(8):
+            wave = (np.sin(np.arange(1024)) * volume).astype(np.float32).reshape(1, -1)
+            frame = av.AudioFrame.from_ndarray(wave, format="fltp", layout="mono")
+            frame.sample_rate, frame.pts = 16000, 1024 * number
+            new.mux(sound.encode(frame))
+        new.mux(sound.encode(None))
+    content = loud.read_bytes()
+    loud.unlink()
+    return content

@@ -6,11 +6,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 
-from every_lab.program import lab_parser, run_lab, told
-from every_lab.report import Row
+from lab_kit import Transcript, lab_parser, run_lab
 from ray_lab import RayCluster
 from slurm_lab import SlurmCluster
 from slurm_lab.mixed import RAY_NODES, SLURM_NODES, mixed
@@ -24,13 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = lab_parser(
         "Convert a dataset by workers of SLURM, of Ray, and started by hand, at once.", SCENARIOS
     )
-    return run_lab(parser, arguments, SCENARIOS, visit)
+    return run_lab(parser, arguments, SCENARIOS, build)
 
 
-def visit(
-    names: Sequence[str], options: argparse.Namespace, say: Callable[[str], None]
-) -> Iterator[Row]:
-    """Start both clusters, run the scenario, and yield what comes of it."""
+@contextmanager
+def build(
+    options: argparse.Namespace, say: Transcript
+) -> Iterator[tuple[SlurmCluster, RayCluster, Path]]:
+    """Have both clusters for the length of a ``with`` block."""
     began = time.monotonic()
     slurm = SlurmCluster(options.folder / "slurm", SLURM_NODES, own_names=True)
     ray = RayCluster(options.folder / "ray", RAY_NODES)
@@ -40,8 +42,7 @@ def visit(
             f"{version('ray')} with {RAY_NODES}, on a machine of {os.cpu_count()} cores, up in "
             f"{time.monotonic() - began:.1f} s\n"
         )
-        for name in names:
-            yield from told(SCENARIOS[name](slurm, ray, options.folder / "run"), say)
+        yield slurm, ray, options.folder / "run"
 
 
 if __name__ == "__main__":

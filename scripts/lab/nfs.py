@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from every_lab.errors import LabError, ScenarioFailedError
-from every_lab.program import told
-from every_lab.report import Row, as_table
+from lab_kit import LabError, Row, ScenarioFailedError, as_table, told
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.lab import DEFAULT_FOLDER
 from nfs_lab.requirements import kernel_version, require

@@ -9,13 +9,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 
-from every_lab.program import lab_parser, run_lab, told
-from every_lab.report import Row
+from lab_kit import Transcript, lab_parser, run_lab
 from ray_lab import RayCluster
-from ray_lab.scenarios import SCENARIOS, make_ground
+from ray_lab.scenarios import SCENARIOS, Ground, make_ground
 
 from leconvert import __version__
 
@@ -26,22 +26,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = lab_parser(
         "Convert a dataset on Ray nodes that are killed, cut off and added meanwhile.", SCENARIOS
     )
-    return run_lab(parser, arguments, SCENARIOS, visit)
+    return run_lab(parser, arguments, SCENARIOS, build)
 
 
-def visit(
-    names: Sequence[str], options: argparse.Namespace, say: Callable[[str], None]
-) -> Iterator[Row]:
-    """Start the cluster, run scenarios, and yield what comes of them."""
+@contextmanager
+def build(options: argparse.Namespace, say: Transcript) -> Iterator[tuple[Ground]]:
+    """Have the cluster and a dataset for the length of a ``with`` block."""
     began = time.monotonic()
     with RayCluster(options.folder / "c", _NODES).running() as cluster:
         say(
             f"leconvert {__version__}, Ray {version('ray')}, {_NODES} nodes in network namespaces "
             f"of a machine of {os.cpu_count()} cores, up in {time.monotonic() - began:.1f} s\n"
         )
-        ground = make_ground(cluster, options.folder)
-        for name in names:
-            yield from told(SCENARIOS[name](ground), say)
+        yield (make_ground(cluster, options.folder),)
 
 
 if __name__ == "__main__":

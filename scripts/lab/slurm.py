@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from every_lab.program import lab_parser, run_lab, told
-from every_lab.report import Row
+from lab_kit import Transcript, lab_parser, run_lab
 from slurm_lab import SlurmCluster
-from slurm_lab.scenarios import SCENARIOS, make_ground
+from slurm_lab.scenarios import SCENARIOS, Ground, make_ground
 
 from leconvert import __version__
 
@@ -21,22 +21,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Send benchmarks and trainings to a SLURM cluster of logical nodes.", SCENARIOS
     )
     parser.add_argument("--nodes", type=int, default=3, help="logical nodes (default: 3)")
-    return run_lab(parser, arguments, SCENARIOS, visit)
+    return run_lab(parser, arguments, SCENARIOS, build)
 
 
-def visit(
-    names: Sequence[str], options: argparse.Namespace, say: Callable[[str], None]
-) -> Iterator[Row]:
-    """Start the cluster, run scenarios, and yield what comes of them."""
+@contextmanager
+def build(options: argparse.Namespace, say: Transcript) -> Iterator[tuple[Ground]]:
+    """Have the cluster and a dataset for the length of a ``with`` block."""
     began = time.monotonic()
     with SlurmCluster(options.folder / "cluster", options.nodes).running() as cluster:
         say(
             f"leconvert {__version__}, {cluster.version}, {options.nodes} logical nodes on a "
             f"machine of {os.cpu_count()} cores, up in {time.monotonic() - began:.1f} s\n"
         )
-        ground = make_ground(cluster, options.folder)
-        for name in names:
-            yield from told(SCENARIOS[name](ground), say)
+        yield (make_ground(cluster, options.folder),)
 
 
 if __name__ == "__main__":

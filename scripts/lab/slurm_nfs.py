@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from every_lab.program import lab_parser, run_lab, told
-from every_lab.report import Row
+from lab_kit import Transcript, lab_parser, run_lab
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import Ground
@@ -30,13 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SCENARIOS,
         folder=_FOLDER,
     )
-    return run_lab(parser, arguments, SCENARIOS, visit)
+    return run_lab(parser, arguments, SCENARIOS, build)
 
 
-def visit(
-    names: Sequence[str], options: argparse.Namespace, say: Callable[[str], None]
-) -> Iterator[Row]:
-    """Build the lab and the cluster, run scenarios, and yield what comes of them."""
+@contextmanager
+def build(options: argparse.Namespace, say: Transcript) -> Iterator[tuple[Ground, GuestCluster]]:
+    """Have the lab and the cluster for the length of a ``with`` block."""
     require()
     began = time.monotonic()
     lab = NfsLab(options.folder)
@@ -48,9 +47,7 @@ def visit(
             f"nodes on hosts of their own (Linux {kernel_version()}) that mount one NFS server's "
             f"disk, {os.cpu_count()} cores in all, up in {time.monotonic() - began:.1f} s\n"
         )
-        ground = Ground(lab)
-        for name in names:
-            yield from told(SCENARIOS[name](ground, cluster), say)
+        yield Ground(lab), cluster
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection, FrameInterval
     from leconvert.model.values import LayoutOptions
-    from leconvert.remote.options import PushOptions, ScratchOptions
+    from leconvert.remote.options import PushOptions
     from leconvert.remote.push import PushReport, push
     from leconvert.run.conversion import (
         Conversion,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport, verify_pair
     from leconvert.run.repairing import RepairReport
     from leconvert.support.errors import LeconvertError
+    from leconvert.transfer.options import ScratchOptions
 
 __all__ = [
     "Conversion",
@@ -81,7 +82,7 @@ _HOME = {
     "PushReport": "leconvert.remote.push",
     "RepairOptions": "leconvert.model.repairs",
     "RepairReport": "leconvert.run.repairing",
-    "ScratchOptions": "leconvert.remote.options",
+    "ScratchOptions": "leconvert.transfer.options",
     "SplitPart": "leconvert.api",
     "VerificationReport": "leconvert.run.proof",
     "WorkerOptions": "leconvert.run.conversion",

@@ -22,7 +22,6 @@ from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.model.values import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
-from leconvert.remote.options import ScratchOptions
 from leconvert.run.appending import former_episodes
 from leconvert.run.conversion import (
     Control,
@@ -77,10 +76,11 @@ from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.support.text import count, first_few
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
-from leconvert.workdir.identity import WorkerIdentity, process_is_gone
+from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
@@ -414,7 +414,7 @@ def run_conversion(
                 f"It is measured how v3.0 datasets load, not {layout.to}.",
                 next_step="Convert without a measurement (--probe).",
             )
-        from leconvert.bench.probe import require_packages
+        from leconvert.bench import require_packages
 
         require_packages("torch")
     started = time.monotonic()
@@ -557,7 +557,7 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
     if not push.dry_run:
-        from leconvert.remote.client import check_can_push
+        from leconvert.transfer.client import check_can_push
 
         check_can_push(push.repo_id or (arrival.origin.repo_id if arrival else ""))
 
@@ -595,8 +595,8 @@ def _push_migrated(
     on_hub: Mapping[str, str],
     control: Control,
 ) -> PushReport:
-    from leconvert.remote.pace import wait_for_hub
     from leconvert.remote.push import push
+    from leconvert.transfer.pace import wait_for_hub
 
     pause = partial(wait_for_hub, control.stop)
     try:
@@ -610,9 +610,7 @@ def _push_migrated(
 def _say_who_works(run: OpenedRun, progress: Progress) -> None:
     """Name the workers that the run has already, unless their processes have certainly ended."""
     workers = [
-        worker
-        for worker in read_workers(run.paths, run.manifest.run_id)
-        if worker.state != "ended" and not process_is_gone(asdict(worker))
+        worker for worker in read_workers(run.paths, run.manifest.run_id) if not worker.has_ended
     ]
     if not workers:
         return
@@ -666,7 +664,7 @@ def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManag
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
     """Measure how fast the result loads; where that fails, the error is what was found."""
-    from leconvert.bench.probe import probe_result  # nobody else pays for its imports
+    from leconvert.bench import probe_result  # nobody else pays for its imports
 
     try:
         found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
@@ -797,7 +795,7 @@ def _report(
         },
         quantiles=_has_quantiles(run),
         version=manifest.to,
-        kept_files=sum(kept.values()) if (kept := kept_files(run)) else None,
+        kept_files=sum(kept.values()) if (kept := kept_files(manifest, run.batches)) else None,
         kept_episodes=manifest.kept_episodes,
         moves=moved_bytes(run),
     )

@@ -46,7 +46,7 @@ def test_a_conversion_loads_no_more_than_it_needs(small_source: Path, tmp_path: 
     ours = [name for name in loaded if name.startswith("leconvert.")]
     assert len(ours) <= 116
     others = ("dataset.check", "run.repairing", "report", "bench", "fleet", "run.upkeep",
-              "remote.push", "media.pyav", "media.retime", "remote.stores")  # fmt: skip
+              "remote.push", "media.pyav", "remote.stores")  # fmt: skip
     assert not [name for name in ours if name.startswith(tuple(f"leconvert.{x}" for x in others))]
     assert not {"difflib", "getpass", "importlib.metadata"} & set(loaded)
 

@@ -14,9 +14,10 @@ from av import __version__ as av_version
 
 from leconvert.cli import examination
 from leconvert.cli.doctor import doctor_lines
-from leconvert.cli.examination import Examination, Package, examine
+from leconvert.cli.examination import Examination, NoAnswerError, Package, examine
 from leconvert.media import pyav
 from leconvert.support.extras import command_for_extra, install_command
+from leconvert.workdir import fscheck
 from leconvert.workdir.fscheck import Finding, Promise
 from tests.program import Leconvert
 
@@ -44,7 +45,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
         packages = changes.pop("packages", PACKAGES)
         monkeypatch.setattr(examination, "packages_of", lambda *_: packages)
         defaults: dict[str, Any] = {
-            "diagnose": lambda: (DIAGNOSIS, None),
+            "diagnose": lambda: DIAGNOSIS,
             "loads": lambda _name: True,
             "version_of": {"torch": "2.11.0"}.get,
         }
@@ -89,7 +90,10 @@ def test_an_engine_that_cannot_start_workers_says_why(
 
 
 def test_a_driver_that_hangs_is_told_and_stops_nothing(found: Callable[..., Examination]) -> None:
-    seen = found(diagnose=lambda: (None, "no answer within 60 s"))
+    def hangs() -> dict[str, Any]:
+        raise NoAnswerError("no answer within 60 s")
+
+    seen = found(diagnose=hangs)
     assert seen.lacks == ()
     assert "torch could not be asked: no answer within 60 s" in "\n".join(
         doctor_lines(seen.as_record(), 200)
@@ -110,7 +114,7 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
 def test_what_does_not_load_is_lacking_and_stops_nothing(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "leconvert.remote.client", None)
+    monkeypatch.setitem(sys.modules, "leconvert.transfer.client", None)
 
     def broken() -> None:
         raise ImportError("libavcodec.so.61: cannot open shared object file")
@@ -118,7 +122,7 @@ def test_what_does_not_load_is_lacking_and_stops_nothing(
     monkeypatch.setattr("leconvert.media.pyav.carried_ffmpeg", broken)
     seen = found()
     assert seen.lacks == ("PyAV does not load: libavcodec.so.61: cannot open shared object file.",)
-    assert "leconvert.remote.client" in seen.hub["trouble"]
+    assert "leconvert.transfer.client" in seen.hub["trouble"]
     assert seen.as_record()["ok"] is False
 
 
@@ -180,7 +184,7 @@ def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) 
         "decoder": {"torchcodec_loads": False, "trouble": "libavutil", "ffmpeg": None},
         "missing": [said],
     }
-    seen = found(diagnose=lambda: (without, None))
+    seen = found(diagnose=lambda: without)
     assert (seen.lacks, seen.broken) == ((), (said,))
     text = "\n".join(doctor_lines(seen.as_record(), 200))
     assert f"needs is here, but something else does not work:\n{said}" in text
@@ -268,7 +272,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = [Finding(Promise.WRITE, False, "EROFS")]
-    monkeypatch.setattr(examination, "probe_folder", lambda _folder: broken)
+    monkeypatch.setattr(fscheck, "probe_folder", lambda _folder, **_: broken)
     monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor", tmp_path, "--json")
     assert told.returncode == 11

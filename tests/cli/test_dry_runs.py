@@ -12,8 +12,8 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
-from leconvert.remote.client import check_can_push
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.client import check_can_push
 from tests.cli.test_reruns import flip_a_byte
 from tests.hub import READ_TOKEN, WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses

@@ -203,20 +203,21 @@ def test_two_downloads_of_one_repo_at_once_do_not_mix(
 def test_two_fetches_from_one_url_at_once_do_not_mix(
     small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.remote import stores
+    from leconvert.transfer import download
+    from leconvert.transfer.urls import UrlStore
 
     out = tmp_path / "out"
     second: list[subprocess.CompletedProcess[str]] = []
-    bring = stores._bring
+    bring = UrlStore.download
 
-    def bring_while_another_starts(*arguments: object) -> None:
+    def bring_while_another_starts(*arguments: object, **options: object) -> None:
         if not second:
             command = ["convert", "--root", f"file://{small_source}", "--output", str(out)]
             second.append(run_leconvert(*command))
-        bring(*arguments)  # type: ignore[arg-type]
+        bring(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stores, "_THREADS", 1)
-    monkeypatch.setattr(stores, "_bring", bring_while_another_starts)
+    monkeypatch.setattr(download, "_THREADS", 1)
+    monkeypatch.setattr(UrlStore, "download", bring_while_another_starts)
     assert convert(small_source, out) == 0
     assert second[0].returncode == 12
     assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0

@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +164,10 @@ def test_a_disk_that_fails_is_not_taken_for_a_result_that_is_missing(
     assert main(command) == 0
     before = snapshot(here / "parts")
 
-    def fails(path: str) -> None:
-        raise OSError(errno.EIO, "Input/output error", path)
+    def fails(_: object, paths: Sequence[str], **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", paths[0])
 
-    monkeypatch.setattr("leconvert.run.proof.pair.media.read_stored_index", fails)
+    monkeypatch.setattr("leconvert.run.proof.videos.ClipReader.read", fails)
     assert main(command) == 11
     assert "input/output error" in capsys.readouterr().err
     assert snapshot(here / "parts") == before

@@ -12,7 +12,7 @@ import torch
 from tests.conformance.reference import convert_with_reference
 
 from leconvert.api import convert
-from leconvert.bench.probe import compare_with_map
+from leconvert.bench import compare_with_map
 from leconvert.bench.probe.compare import compare_samples
 from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.loading.batches import DepthScale

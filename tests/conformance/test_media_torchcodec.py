@@ -10,7 +10,8 @@ import pytest
 from tests.pictures import decoded_pictures
 from torchcodec.decoders import VideoDecoder
 
-from leconvert.media import ClipRange, join_clips
+from leconvert.media import join_clips
+from leconvert.model.values import Slice
 from leconvert.testing.encode import encode_clip
 
 OPTIONS = {
@@ -43,7 +44,7 @@ def test_every_frame_is_found_at_its_exact_time(
 ) -> None:
     clips = clips_of(codec, tmp_path, fps)
     path = tmp_path / "joined.mp4"
-    join_clips([ClipRange(str(clip)) for clip in clips], path, fps=fps, block_align=4096)
+    join_clips([Slice(str(clip)) for clip in clips], path, fps=fps, block_align=4096)
     decoder = VideoDecoder(str(path), seek_mode=seek_mode)
     expected = [picture for clip in clips for picture in decoded_pictures(clip)]
     assert len(decoder) == len(expected)

@@ -52,7 +52,7 @@ def test_every_frame_of_a_drifted_conversion_loads_after_a_repair(tmp_path: Path
     # Elsewhere, since LeRobot keeps decoders of files that it opened, by their paths.
     repaired = tmp_path / "repaired"
     report = repair_dataset(root, output=repaired)
-    assert [video.how for video in report.plan.videos] == ["patch"]
+    assert [video.how for video in report.plan.videos] == ["join"]
     assert check_dataset(repaired).count("error") == 0
 
     # The two clips that all episodes share, decoded from the files that they were recorded to.

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.tables import RowRange, join_tables, output_schema
+from leconvert.model.values import Slice
+from leconvert.tables import join_tables, output_schema
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 # One white pixel.
@@ -36,7 +37,7 @@ def test_other_readers_see_the_rows_of_copied_row_groups(tmp_path: Path) -> None
     for number, part in enumerate(parts):
         path = tmp_path / f"{number}.parquet"
         pq.write_table(part, path)
-        sources.append(RowRange(str(path), part.num_rows))
+        sources.append(Slice(str(path), frames=part.num_rows))
     target = tmp_path / "joined.parquet"
     features = {"image": {"dtype": "image", "shape": [1, 1, 3]}}
     result = join_tables(sources, target, schema=output_schema(parts[0].schema, features))

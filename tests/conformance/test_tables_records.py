@@ -22,7 +22,8 @@ from tests.recordings import each
 
 from leconvert.dataset.formats import Totals
 from leconvert.dataset.formats.v3 import converted_info, read_tasks, write_info, write_tasks
-from leconvert.tables import RowRange, join_tables, output_schema, read_data_schema
+from leconvert.model.values import Slice
+from leconvert.tables import join_tables, output_schema, read_data_schema
 
 FEATURES: dict[str, dict[str, Any]] = {
     "observation.state": {"dtype": "float32", "shape": (7,), "names": None},
@@ -80,7 +81,7 @@ def test_datasets_sees_the_same_features_in_a_joined_file_as_in_its_source(tmp_p
     rows_of_every_kind().to_parquet(path)
     schema = output_schema(read_data_schema(path), JSON_FEATURES)
     joined = tmp_path / "joined.parquet"
-    join_tables([RowRange(str(path), 2), RowRange(str(path), 2)], joined, schema=schema)
+    join_tables([Slice(str(path), frames=2), Slice(str(path), frames=2)], joined, schema=schema)
 
     seen = datasets.Features.from_arrow_schema(pq.read_schema(joined))
     assert seen == get_hf_features_from_features(FEATURES)
@@ -100,7 +101,7 @@ def test_images_written_by_pandas_become_datasets_images(tmp_path: Path) -> None
     features = {"still": {"dtype": "image"}, "index": {"dtype": "int64", "shape": [1]}}
     schema = output_schema(read_data_schema(path), features)
     joined = tmp_path / "joined.parquet"
-    join_tables([RowRange(str(path), 3)], joined, schema=schema)
+    join_tables([Slice(str(path), frames=3)], joined, schema=schema)
 
     seen = datasets.Features.from_arrow_schema(pq.read_schema(joined))
     assert seen == {"still": datasets.Image(), "index": datasets.Value("int64")}
@@ -119,7 +120,7 @@ def test_the_rows_of_recordings_load_as_lerobot_asks_for_them(
     paths = sorted(root.glob("data/*/*.parquet"))
     schema = output_schema(read_data_schema(paths[0]), info["features"])
     joined = tmp_path / "joined.parquet"
-    ranges = [RowRange(str(path), pq.read_metadata(path).num_rows) for path in paths]
+    ranges = [Slice(str(path), frames=pq.read_metadata(path).num_rows) for path in paths]
     result = join_tables(ranges, joined, schema=schema)
 
     wanted = get_hf_features_from_features(DatasetInfo.from_dict(info).features)

@@ -23,6 +23,7 @@ from tests.trees import digest_of, snapshot
 import leconvert
 from leconvert.api import run_worker
 from leconvert.cli.main import main
+from leconvert.model.values import Slice
 from leconvert.run import worker
 from leconvert.run.conversion import LeaseOptions, PlanOptions
 from leconvert.run.leasing import read_done
@@ -454,7 +455,7 @@ def test_a_batch_that_keeps_failing_is_set_aside_and_the_others_are_done(
 
     real_join = media.join_clips
 
-    def join(clips: list[media.ClipRange], *rest: object, **options: object) -> object:
+    def join(clips: list[Slice], *rest: object, **options: object) -> object:
         if "episode_000003" in clips[0].path:
             raise UnreadableSourceError(f"{clips[0].path} is broken.", path=clips[0].path)
         return real_join(clips, *rest, **options)  # type: ignore[arg-type]

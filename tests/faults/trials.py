@@ -578,8 +578,8 @@ def _stages_marked(disk: WatchedDisk) -> Iterator[None]:
         (packing, "swap_into_place", "swap", "finish"),
         (repairing, "plan_repair", "plan", "work"),
         (repairing, "compare_trees", "pack", "pack"),
-        (repairing, "swap_marked", "swap", "finish"),
-        (upkeep, "swap_back", "swap", "finish"),
+        (repairing, "exchange_trees", "swap", "finish"),
+        (upkeep, "exchange_trees", "swap", "finish"),
     )
     disk.stage = "plan"
     with ExitStack() as patches:

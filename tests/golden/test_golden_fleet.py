@@ -11,8 +11,8 @@ from leconvert.fleet.results import read_made
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.remote.options import PushOptions
-from leconvert.remote.pace import read_pause
 from leconvert.support.text import GET_AGAIN
+from leconvert.transfer.pace import read_pause
 from leconvert.workdir.records import WorkDir
 
 GOLDEN = Path(__file__).parent / "v1_fleet"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.remote.fetch import HubRepo, RemoteFile
 from leconvert.remote.provenance import (
     Origin,
     Provenance,
@@ -18,8 +17,10 @@ from leconvert.remote.provenance import (
     read_provenance,
 )
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
-from leconvert.remote.stores import StoredFile, read_notes
+from leconvert.remote.stores import read_notes
 from leconvert.support.errors import WorkDirError
+from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.store import RemoteFile
 
 GOLDEN = Path(__file__).parent / "v1_hub"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -78,7 +79,7 @@ def test_what_was_fetched_by_url_is_read(version: int, url: str | None) -> None:
     found, files = read_notes(GOLDEN.with_name(f"v{version}_mirror"))
     assert found == url, "version 1 does not say"
     mark = 'ETag="9a0364b9e99bb480dd25e1f0284c8555"'
-    assert files == {"meta/info.json": StoredFile(813, mark)}
+    assert files == {"meta/info.json": RemoteFile("meta/info.json", 813, mark=mark)}
 
 
 def test_an_outline_is_read(folder: Path) -> None:

@@ -110,8 +110,10 @@ def test_what_a_repair_changed_is_read(tmp_path: Path, later_keys: dict[str, obj
     assert read_changes(result) == Changes(
         number=2,
         fps=(30, 1),
-        patched={"videos/observation.images.top/chunk-000/file-000.mp4": (274, 352)},
-        joined=("videos/observation.images.wrist/chunk-000/file-000.mp4",),
+        videos=(
+            "videos/observation.images.top/chunk-000/file-000.mp4",
+            "videos/observation.images.wrist/chunk-000/file-000.mp4",
+        ),
         data={"data/chunk-000/file-000.parquet": ("frame_index", "index")},
         episodes=("videos/observation.images.top/from_timestamp",),
         info=("total_frames",),

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from every_lab.errors import LabError
-from every_lab.waiting import wait_until
+from lab_kit import LabError, wait_until
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.requirements import missing_packages
 from nfs_lab.scenarios import ALL, SCENARIOS, Ground

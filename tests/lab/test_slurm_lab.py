@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from every_lab.waiting import wait_until
+from lab_kit import wait_until
 from slurm_lab import SlurmCluster
 from slurm_lab.scenarios import SCENARIOS, Ground, make_ground
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from every_lab.waiting import wait_until
+from lab_kit import wait_until
 from slurm_lab import SlurmCluster
 from slurm_lab.requirements import missing_packages
 

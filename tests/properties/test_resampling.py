@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation, Slerp
-from tests.unit.bench.resampling.trajectories import methods_of, padded
+from tests.unit.loading.trajectories import methods_of, padded
 
-from leconvert.bench.resampling import resample
-from leconvert.bench.resampling.pipelines import grid, resample_one
-from leconvert.bench.resampling.trajectories import Trajectory
+from leconvert.bench.resampling.pipelines import resample_one
+from leconvert.loading import resample
+from leconvert.loading.trajectories import Trajectory
 
 # Times in whole milliseconds repeat now and then, and fall on targets now and then.
 gaps = st.lists(st.integers(0, 60), min_size=0, max_size=40)
@@ -46,7 +46,7 @@ def test_even_targets_are_what_interp_gives(batch: list[Trajectory], hz: float) 
 
     for row, one in enumerate(batch):
         seconds = one.times - one.times[0]
-        targets = grid(one.duration_s, hz)
+        targets = one.targets(hz)
         count = int(got.lengths[row])
         assert count == len(targets)
         assert got.mask[row].sum() == count
@@ -91,10 +91,10 @@ def test_quaternions_are_what_slerp_gives(seed: int, steps: list[int], spread: f
     # A rotation is two quaternions, of any length: the recording may hold either.
     signs = generator.choice([-1.0, 1.0], (len(seconds), 1)) * generator.uniform(0.5, 2)
     one = Trajectory("turning", seconds, {"q": (quaternions * signs).astype(np.float32)})
-    targets = grid(one.duration_s, 50)
+    targets = one.targets(50)
 
     got = resample(*padded([one]), hz=50, methods={"q": "slerp"}).values["q"][0].numpy()
-    numpys = resample_one(one, targets, methods_of(one, q="slerp"), "rows")["q"]
+    numpys = resample_one(one, targets, methods_of(one, q="slerp"))["q"]
 
     wanted = Slerp(seconds, Rotation.from_quat(one.columns["q"].astype(float)))(
         np.minimum(targets, seconds[-1])

@@ -9,11 +9,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from markupsafe import Markup
 
-from leconvert.report import check_report_place, page, write_report
-from leconvert.report.charts import TimeAxis, durations, element, lanes_by_host, rates, ticks
-from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StoryState
+from leconvert.report import check_report_place, write_report
+from leconvert.report.charts import TimeAxis, by_worker, durations, rates
+from leconvert.report.page import page
+from leconvert.report.values import (
+    Attempt,
+    AttemptEnd,
+    Packer,
+    RunReport,
+    StoryState,
+    StreamFigures,
+)
 from leconvert.support.errors import UsageError
 from leconvert.workdir.activity import Invocation
 from tests.report.stories import BEGIN, HOSTILE, TOKEN, run_story
@@ -43,13 +50,12 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_text_in_a_chart_is_escaped_and_markup_is_not() -> None:
-    assert element("p", ["<a href='x'>", None, 3], Markup("<b>"), class_='"x', id=None) == (
-        '<p class="&#34;x">&lt;a href=&#39;x&#39;&gt;3<b></p>'
-    )
-    assert element("text", "a\x00b\u202ec\ud800", text_anchor="\x00") == (
-        '<text text-anchor="\ufffd">a\ufffdb\ufffdc\\ud800</text>'
-    )
+def test_text_in_a_chart_is_escaped() -> None:
+    stream = StreamFigures("<a href='x'>\x00b\u202ec\ud800", 1, 7, 1, 1, 7)
+    host = attempt(BEGIN, BEGIN + 1, host='"><b>')
+    html = page(replace(run_story(batches=1), streams=[stream], attempts=[host]))
+    assert '">&lt;a href=&#39;x&#39;&gt;\ufffdb\ufffdc\\ud800</text>' in html
+    assert '<li class="host" title="&#34;&gt;&lt;b&gt;">&#34;&gt;&lt;b&gt;</li>' in html
 
 
 def test_characters_that_no_page_may_hold_are_replaced() -> None:
@@ -113,7 +119,7 @@ def test_idle_stretches_are_cut_short_and_the_rest_keeps_its_order() -> None:
     assert places[0] == 0
     assert places[-1] == pytest.approx(1)
     assert axis.time(axis.place(50_010)) == pytest.approx(50_010)
-    assert [seconds for _, seconds in ticks(axis)] == [0, 10, 49_900]
+    assert [seconds for _, seconds in axis.ticks()] == [0, 10, 49_900]
 
 
 def test_a_short_pause_is_not_cut() -> None:
@@ -131,8 +137,7 @@ def test_a_run_of_no_length_has_an_axis() -> None:
 
 
 def test_throughput_adds_up_to_the_bytes_that_were_done() -> None:
-    attempts = [attempt(0, 10, 1000), attempt(5, 10, 500), attempt(0, 20, 300),
-                attempt(0, 10, 10**9, end=AttemptEnd.ERROR)]  # fmt: skip
+    attempts = [attempt(0, 10, 1000), attempt(5, 10, 500), attempt(0, 20, 300)]
     axis = TimeAxis([(0, 20)])
     found = rates(attempts, axis, 4)
     assert found == pytest.approx([115, 215, 15, 15])
@@ -150,13 +155,18 @@ def test_durations_are_counted_in_even_steps_or_by_a_factor() -> None:
 
 
 def test_workers_of_one_host_stand_together_in_order() -> None:
-    lanes = lanes_by_host(
-        [attempt(3, 4, host="b"), attempt(1, 2, host="a", pid=12, token="x"),
-         attempt(0, 1, host="a", pid=3, token="y"), replace(attempt(0, 0), began=None)]
-    )  # fmt: skip
-    assert [(host, [lane.pid for lane in own]) for host, own in lanes.items()] == [
-        ("a", [3, 12]), ("b", [1]),
+    attempts = [attempt(3, 4, host="b"), attempt(1, 2, host="a", pid=12, token="x"),
+                attempt(0, 1, host="a", pid=3, token="y")]  # fmt: skip
+    assert list(by_worker(attempts)) == [("a", 3, "y"), ("a", 12, "x"), ("b", 1, "t")]
+    html = page(replace(run_story(batches=1), attempts=attempts, packers=()))
+    assert re.findall(r'<li class="(?:host|worker p16)" title="([^"]*)">', html) == [
+        "a", "worker 3", "worker 12", "b", "worker 1",
     ]  # fmt: skip
+
+
+def test_a_plateau_of_throughput_is_reached_at_its_beginning() -> None:
+    html = page(replace(run_story(batches=1), attempts=[attempt(BEGIN, BEGIN + 7)], packers=()))
+    assert "at most 14 B/s, 0 s after the beginning." in html
 
 
 def test_a_packer_that_waits_for_workers_does_not_keep_an_idle_night_uncut() -> None:

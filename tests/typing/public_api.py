@@ -13,8 +13,7 @@ import torch
 
 import leconvert
 from leconvert.api import ConversionReport, Submission, run_worker, submit_run
-from leconvert.bench.resampling import Resampled, resample
-from leconvert.loading import EpisodeStream, MixedStream, StreamLoader
+from leconvert.loading import EpisodeStream, MixedStream, Resampled, StreamLoader, resample
 from leconvert.report.status import RunStatus, run_status
 from leconvert.run.conversion import LeaseOptions, WorkerOptions
 from leconvert.run.engines import Engine, LocalEngine, SlurmEngine, SlurmOptions

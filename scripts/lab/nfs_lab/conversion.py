@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from every_lab.errors import ScenarioFailedError, demand
-from every_lab.waiting import wait_until
+import tree_digest
+from lab_kit import ScenarioFailedError, demand, wait_until
 
 from nfs_lab.guest import INSIDE, LOOK_SECONDS, MAILBOX, Finished, Guest, GuestCommand
 from nfs_lab.lab import MOUNT, NfsLab
@@ -46,7 +46,7 @@ def quiet_digest(source: Path, program: Path) -> str:
         environment = os.environ | {"PYTHONPATH": str(program)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         demand(done.returncode == 0, f"The quiet conversion failed: {done.stderr[-500:]}")
-        digest = [sys.executable, str(INSIDE / "tree_digest.py"), str(target)]
+        digest = [sys.executable, tree_digest.__file__, str(target)]
         return subprocess.run(digest, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -247,7 +247,7 @@ class Conversion:
 
     def digest(self, guest: Guest, path: str | None = None) -> str:
         """Return the digest of the result as one host sees it."""
-        command = self.lab.python(INSIDE / "tree_digest.py", path or self.target())
+        command = self.lab.python(tree_digest.__file__, path or self.target())
         done = guest.run(command)
         demand(done.code == 0, f"{guest.name} cannot read the result: {done.err[-300:]}")
         return done.out.strip()

@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from every_lab.errors import LabError
-from every_lab.waiting import wait_until
+from lab_kit import LabError, wait_until
 
 from nfs_lab.network import Network
-from nfs_lab.processor import preload
+from nfs_lab.requirements import preload
 
 __all__ = ["INSIDE", "LOOK_SECONDS", "MAILBOX", "Finished", "Guest", "GuestCommand"]
 

@@ -7,20 +7,18 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from every_lab.errors import LabError
+from lab_kit import LabError, run_tool
 
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.network import Network
-from nfs_lab.processor import prepare
-from nfs_lab.requirements import MODULES, kernel_version, require
+from nfs_lab.requirements import MODULES, kernel_version, prepare, require
 
 __all__ = ["DEFAULT_FOLDER", "MOUNT", "SHARED", "LabOptions", "NfsLab"]
 
@@ -247,11 +245,5 @@ class NfsLab:
         disk = self.folder / "disk"
         with disk.open("wb") as file:
             file.truncate(options.disk_mb * 2**20)
-        _format(disk, ["mkfs." + options.file_system, "-q", str(disk)])
-
-
-def _format(disk: Path, command: Sequence[str]) -> None:
-    environment = os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise LabError(f"{disk} cannot be formatted: {done.stderr.strip()}")
+        command = ["mkfs." + options.file_system, "-q", str(disk)]
+        run_tool(command, otherwise=f"{disk} cannot be formatted")

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Sequence
 
-from every_lab.errors import LabError
+from lab_kit import LabError, run_tool
 
 __all__ = ["Network"]
 
@@ -51,7 +49,7 @@ class Network:
     @property
     def exists(self) -> bool:
         """Whether the namespace is there."""
-        listed = _run(["ip", "netns", "list"]).stdout.splitlines()
+        listed = run_tool(["ip", "netns", "list"]).splitlines()
         return self.namespace in {line.split()[0] for line in listed if line.strip()}
 
     def create(self) -> None:
@@ -60,7 +58,7 @@ class Network:
         Raises:
             LabError: The machine does not allow it.
         """
-        _run(["ip", "netns", "add", self.namespace])
+        run_tool(["ip", "netns", "add", self.namespace])
         self._ip("link", "set", "lo", "up")
         self._ip("link", "add", _BRIDGE, "type", "bridge")
         self._ip("addr", "add", f"{_GATEWAY}/24", "dev", _BRIDGE)
@@ -69,7 +67,7 @@ class Network:
     def add_tap(self, host: str) -> None:
         """Make a host's tap and plug it into the bridge; one that exists is kept."""
         tap = self.tap(host)
-        listed = self._ip("-brief", "link", "show").stdout.split()
+        listed = self._ip("-brief", "link", "show").split()
         if tap in listed:
             return
         self._inside("ip", "tuntap", "add", tap, "mode", "tap")
@@ -83,7 +81,7 @@ class Network:
 
     def processes(self) -> list[int]:
         """Return the ids of all processes in the namespace."""
-        return [int(pid) for pid in _run(["ip", "netns", "pids", self.namespace]).stdout.split()]
+        return [int(pid) for pid in run_tool(["ip", "netns", "pids", self.namespace]).split()]
 
     def remove(self) -> None:
         """End every process in the namespace by its id, then remove it; harmless if it is gone.
@@ -103,19 +101,10 @@ class Network:
                 except ProcessLookupError:
                     continue
             time.sleep(0.05)  # processes of others end: there is no child to wait for
-        _run(["ip", "netns", "del", self.namespace])
+        run_tool(["ip", "netns", "del", self.namespace])
 
-    def _ip(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return _run(["ip", "-n", self.namespace, *arguments])
+    def _ip(self, *arguments: str) -> str:
+        return run_tool(["ip", "-n", self.namespace, *arguments])
 
     def _inside(self, *command: str) -> None:
-        _run(["ip", "netns", "exec", self.namespace, *command])
-
-
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        said = done.stderr.strip() or f"exit code {done.returncode}"
-        raise LabError(f"`{' '.join(command)}` failed: {said}.")
-    return done
+        run_tool(["ip", "netns", "exec", self.namespace, *command])

@@ -1,18 +1,25 @@
-"""What the machine must have before a lab can be built: root, a tap device, a few programs."""
+"""What the machine must have before a lab can be built: root, a tap device, a few programs.
+
+On processors younger than the guests' kernel that kernel needs a library: see ``wide_registers.c``.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from every_lab.errors import LabError
-from every_lab.packages import SEARCHED, install
+import lab_kit
+from lab_kit import LabError, find_program, install, require_root, run_tool
 
-from nfs_lab.processor import has_wide_registers
-
-__all__ = ["MODULES", "kernel_version", "missing_packages", "require"]
+__all__ = [
+    "MODULES",
+    "has_wide_registers",
+    "kernel_version",
+    "missing_packages",
+    "preload",
+    "prepare",
+    "require",
+]
 
 MODULES = Path("/usr/lib/uml/modules")
 """Where Debian keeps the modules of its User-Mode-Linux kernel, a folder a version."""
@@ -28,16 +35,38 @@ _PACKAGES = {
 }
 _COMPILER_PACKAGES = {"cc": "gcc libc6-dev"}
 _FILE_SYSTEM_PACKAGES = {"xfs": {"mkfs.xfs": "xfsprogs"}, "ext4": {}}
+_SOURCE = Path(__file__).resolve().with_name("wide_registers.c")
+_LIBRARY = "wide_registers.so"
 
 
-def _find(program: str) -> str | None:
-    return shutil.which(program, path=SEARCHED)
+def has_wide_registers(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Say whether a process has more extended registers here than a 6.1 guest kernel knows."""
+    return "amx_tile" in cpuinfo.read_text().split()
+
+
+def prepare(folder: Path) -> None:
+    """Build the library that `preload` names, in a lab's folder, where the processor asks for it.
+
+    Raises:
+        LabError: It cannot be compiled.
+    """
+    if not has_wide_registers():
+        return
+    command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(folder / _LIBRARY), str(_SOURCE), "-ldl"]
+    missing = f"{_SOURCE.name}, which guests need on this processor, cannot be compiled"
+    run_tool(command, otherwise=f"{missing}; install gcc and libc6-dev")
+
+
+def preload(folder: Path) -> list[str]:
+    """Return what comes before the command of a guest's kernel."""
+    library = folder / _LIBRARY
+    return ["env", f"LD_PRELOAD={library}"] if library.exists() else []
 
 
 def missing_packages(
     file_system: str,
     *,
-    find: Callable[[str], str | None] = _find,
+    find: Callable[[str], str | None] = find_program,
     wide_registers: bool | None = None,
 ) -> list[str]:
     """Return the Debian packages whose programs are not on this machine, sorted.
@@ -45,14 +74,13 @@ def missing_packages(
     Args:
         file_system: What the server's disk will be formatted with, ``ext4`` or ``xfs``.
         find: Returns a program's path, or None.
-        wide_registers: See `nfs_lab.processor`, whose library must then be compiled; None asks
+        wide_registers: See `prepare`, whose library must then be compiled; None asks
             this machine.
     """
     wanted = _PACKAGES | _FILE_SYSTEM_PACKAGES[file_system]
     if has_wide_registers() if wide_registers is None else wide_registers:
         wanted |= _COMPILER_PACKAGES
-    missing = [packages for program, packages in wanted.items() if find(program) is None]
-    return sorted({package for packages in missing for package in packages.split()})
+    return lab_kit.missing_packages(wanted, find=find)
 
 
 def require(file_system: str) -> None:
@@ -61,8 +89,7 @@ def require(file_system: str) -> None:
     Raises:
         LabError: Not root, no tap device, or a package cannot be installed.
     """
-    if os.geteuid() != 0:
-        raise LabError("The lab makes network namespaces and kernels: run it as root.")
+    require_root("The lab makes network namespaces and kernels")
     if not Path("/dev/net/tun").exists():
         raise LabError(
             "There is no /dev/net/tun: load the module `tun`, or give the container the device."

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from every_lab.errors import LabError
-from every_lab.waiting import wait_until
+from lab_kit import LabError, wait_until
 
 from ray_lab.hosts import Hosts
 

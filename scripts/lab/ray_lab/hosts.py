@@ -6,13 +6,11 @@ host loses its power, whoever started it.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from every_lab.errors import LabError
+from lab_kit import LabError, missing_packages, require_root, run_tool
 from nfs_lab.network import Network
 
 __all__ = ["Hosts"]
@@ -20,7 +18,6 @@ __all__ = ["Hosts"]
 _BRIDGE = "bridge0"
 _SUBNET = "10.98.0"
 _PACKAGES = {"ip": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
-_SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 
 class Hosts:
@@ -41,11 +38,9 @@ class Hosts:
         Raises:
             LabError: Not root, a tool is missing, or the kernel refuses.
         """
-        if os.geteuid() != 0:
-            raise LabError("Network namespaces take root: run the lab as root.")
-        for program, package in _PACKAGES.items():
-            if shutil.which(program, path=_SEARCHED) is None:
-                raise LabError(f"There is no {program} here: install the package {package}.")
+        require_root("Network namespaces take root")
+        if missing := missing_packages(_PACKAGES):
+            raise LabError(f"Install {' '.join(missing)} first: the hosts need them.")
         self._ip("netns", "add", self._switch.namespace)
         self._ip_at(self._switch, "link", "add", _BRIDGE, "type", "bridge")
         self._ip_at(self._switch, "link", "set", _BRIDGE, "up")
@@ -123,9 +118,4 @@ class Hosts:
         self._ip("-n", network.namespace, *arguments)
 
     def _ip(self, *arguments: str) -> None:
-        environment = os.environ | {"PATH": _SEARCHED}
-        done = subprocess.run(
-            ["ip", *arguments], env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise LabError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
+        run_tool(["ip", *arguments])

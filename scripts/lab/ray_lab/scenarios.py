@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from every_lab.dataset import EPISODES, short_episodes
-from every_lab.errors import ScenarioFailedError, demand
-from every_lab.report import Row
-from every_lab.waiting import wait_until
-from nfs_lab.inside.tree_digest import tree_digest
+from lab_kit import EPISODES, Row, ScenarioFailedError, demand, short_episodes, wait_until
+from tree_digest import tree_digest
 
 from ray_lab.cluster import HEAD, RayCluster
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from every_lab.errors import LabError
-from every_lab.waiting import wait_until
+from lab_kit import LabError, wait_until
 
 from slurm_lab.configuration import Controller, Node, configuration
 from slurm_lab.requirements import program, require

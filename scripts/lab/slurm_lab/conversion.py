@@ -8,11 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from every_lab.dataset import EPISODES, short_episodes
-from every_lab.errors import LabError, demand
-from every_lab.report import Row
-from every_lab.waiting import wait_until
-from nfs_lab.inside.tree_digest import tree_digest
+from lab_kit import EPISODES, LabError, Row, demand, ends_of, short_episodes, wait_until
+from tree_digest import tree_digest
 
 from slurm_lab.ground import Ground
 
@@ -169,5 +166,4 @@ def answers(ground: Ground) -> bool:
 
 
 def _logs(work: Path) -> str:
-    logs = sorted(work.glob("runs/*/logs/*.log"))
-    return "; ".join(f"{log.name}: {log.read_text()[-300:]!r}" for log in logs)
+    return ends_of(sorted(work.glob("runs/*/logs/*.log")))

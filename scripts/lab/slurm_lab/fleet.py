@@ -7,10 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from every_lab.errors import demand
-from every_lab.report import Row
-from every_lab.waiting import wait_until
-from nfs_lab.inside.tree_digest import tree_digest
+from lab_kit import Row, demand, wait_until
+from tree_digest import tree_digest
 
 from leconvert.api import convert
 from leconvert.fleet import DatasetState, FleetStatus, fleet_status

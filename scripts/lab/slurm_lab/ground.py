@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from every_lab.errors import ScenarioFailedError
+from lab_kit import leconvert
 
 from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -51,14 +50,7 @@ class Ground:
         Raises:
             ScenarioFailedError: It failed.
         """
-        done = subprocess.run(
-            [sys.executable, "-m", "leconvert", *arguments],
-            env=self.cluster.environment, cwd=self.folder, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise ScenarioFailedError(f"leconvert {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
+        return leconvert(*arguments, environment=self.cluster.environment, folder=self.folder)
 
     def submitted(self, *arguments: str) -> list[JobEnd]:
         """Send a chain with `probe submit` and wait for all of its jobs."""

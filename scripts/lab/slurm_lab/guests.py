@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from every_lab.errors import LabError
-from every_lab.waiting import wait_until
+from lab_kit import LabError, wait_until
 from nfs_lab import Guest, GuestCommand, NfsLab
 from nfs_lab.guest import MAILBOX
 from nfs_lab.lab import MOUNT, SHARED

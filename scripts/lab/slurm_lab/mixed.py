@@ -10,12 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from every_lab.dataset import EPISODES, short_episodes
-from every_lab.errors import ScenarioFailedError, demand
-from every_lab.report import Row
-from every_lab.waiting import wait_until
-from nfs_lab.inside.tree_digest import tree_digest
+from lab_kit import EPISODES, Row, demand, ends_of, leconvert, short_episodes, wait_until
 from ray_lab import RayCluster
+from tree_digest import tree_digest
 
 from slurm_lab.cluster import JobEnd, SlurmCluster, under_the_name
 
@@ -104,14 +101,15 @@ class _Run:
             "--root", str(source), "--output", str(self.result), "--work-dir", str(self._work),
             "--episodes-per-batch", "1",
         )  # fmt: skip
-        self._leconvert("plan", *self._plan)
+        leconvert("plan", *self._plan, environment=slurm.environment)
 
     def submit(self) -> Mapping[str, str]:
         """Submit a worker a node, and a packer, to SLURM."""
-        said = self._leconvert(
+        said = leconvert(
             "submit", str(self._work), "--json", "--program", f"{sys.executable} {_WAITING} "
             f"{self.waiting}", "--nodes", str(SLURM_NODES), "--workers-per-node", "1",
             "--cpus-per-task", "4", "--mem", "1G", "--time", "00:10:00", *_LEASE,
+            environment=self._slurm.environment,
         )  # fmt: skip
         return dict(json.loads(said))
 
@@ -165,14 +163,4 @@ class _Run:
 
     def said(self) -> str:
         """Return the ends of all logs."""
-        logs = [*self._folder.glob("*.log"), *self._work.glob("runs/*/logs/*.log")]
-        return "; ".join(f"{log.name}: {log.read_text()[-400:]!r}" for log in logs)
-
-    def _leconvert(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "leconvert", *arguments],
-            env=self._slurm.environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise ScenarioFailedError(f"leconvert {arguments[0]} failed: {done.stderr.strip()}")
-        return done.stdout
+        return ends_of([*self._folder.glob("*.log"), *self._work.glob("runs/*/logs/*.log")])

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from every_lab.errors import demand
-from every_lab.report import Row
-from every_lab.waiting import wait_until
+from lab_kit import Row, demand, wait_until
 from nfs_lab import Guest
 from nfs_lab.conversion import Conversion
 from nfs_lab.scenarios import Ground

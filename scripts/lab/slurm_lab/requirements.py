@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
-from every_lab.errors import LabError
-from every_lab.packages import SEARCHED, install
+import lab_kit
+from lab_kit import LabError, find_program, install, require_root
 
 __all__ = ["missing_packages", "program", "require"]
 
@@ -25,7 +22,7 @@ def program(name: str) -> str:
     Raises:
         LabError: It is not installed.
     """
-    found = shutil.which(name, path=SEARCHED)
+    found = find_program(name)
     if found is None:
         raise LabError(f"There is no {name} here: install the package {_PACKAGES[name]}.")
     return found
@@ -33,9 +30,7 @@ def program(name: str) -> str:
 
 def missing_packages() -> list[str]:
     """Return the Debian packages whose programs are not on this machine, sorted."""
-    return sorted(
-        {package for name, package in _PACKAGES.items() if not shutil.which(name, path=SEARCHED)}
-    )
+    return lab_kit.missing_packages(_PACKAGES)
 
 
 def require() -> None:
@@ -44,7 +39,6 @@ def require() -> None:
     Raises:
         LabError: Not root, or a package cannot be installed.
     """
-    if os.geteuid() != 0:
-        raise LabError("SLURM's daemons start jobs for others: run the lab as root.")
+    require_root("SLURM's daemons start jobs for others")
     if missing := missing_packages():
         install(missing)

@@ -11,11 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from every_lab.errors import demand
-from every_lab.report import Row
-from every_lab.waiting import wait_until
+from lab_kit import Row, demand, wait_until
 
-from leconvert.bench.probe import Job, Resources, submit_chain
+from leconvert.bench import Job, Resources, submit_chain
 from leconvert.run.engines.options import Site
 from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, engine, troubled_conversion

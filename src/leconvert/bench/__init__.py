@@ -1,1 +1,163 @@
-"""Benchmarks, beside the library that they measure: loaders, and resampling."""
+"""Benchmarks, beside the library that they measure: loaders (``probe``), and resampling.
+
+`Comparison` and `compare_with_map` are for everybody; the other names are for the command line, the
+report, and ``convert --probe``.
+"""
+
+from typing import TYPE_CHECKING
+
+from leconvert.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from leconvert.bench.environment import (
+        host_record,
+        package_version,
+        require_packages,
+        start_again_with_ffmpeg,
+        usable_gpus,
+    )
+    from leconvert.bench.probe.child import probe_result
+    from leconvert.bench.probe.compare import Comparison, compare_with_map, failure_of
+    from leconvert.bench.probe.decoding import diagnose_decoding, run_limit
+    from leconvert.bench.probe.lerobot_training import train_with_lerobot
+    from leconvert.bench.probe.measured import open_stream_loader
+    from leconvert.bench.probe.options import (
+        Resources,
+        RunOptions,
+        dataset_place,
+    )
+    from leconvert.bench.probe.run import run_probe
+    from leconvert.bench.probe.submit import (
+        Job,
+        asked_resources,
+        chain_script,
+        parse_places,
+        plan_matrix,
+        plan_scenarios,
+        submit_chain,
+        summary_job,
+        training_job,
+    )
+    from leconvert.bench.probe.training import StepFacts, TrainOptions, TrainReport, train
+    from leconvert.bench.resampling.benchmark import everything, run_resample, stem_of
+    from leconvert.bench.resampling.options import ResampleOptions
+    from leconvert.bench.results import (
+        SummaryLine,
+        csv_rows,
+        draw_plots,
+        draw_resampling,
+        require_matplotlib,
+        result_tables,
+        results_below,
+        run_name,
+        summarize,
+        write_document,
+        write_table,
+    )
+
+__all__ = [
+    "Comparison",
+    "Job",
+    "ResampleOptions",
+    "Resources",
+    "RunOptions",
+    "StepFacts",
+    "SummaryLine",
+    "TrainOptions",
+    "TrainReport",
+    "asked_resources",
+    "chain_script",
+    "compare_with_map",
+    "csv_rows",
+    "dataset_place",
+    "diagnose_decoding",
+    "draw_plots",
+    "draw_resampling",
+    "everything",
+    "failure_of",
+    "host_record",
+    "open_stream_loader",
+    "package_version",
+    "parse_places",
+    "plan_matrix",
+    "plan_scenarios",
+    "probe_result",
+    "require_matplotlib",
+    "require_packages",
+    "result_tables",
+    "results_below",
+    "run_limit",
+    "run_name",
+    "run_probe",
+    "run_resample",
+    "start_again_with_ffmpeg",
+    "stem_of",
+    "submit_chain",
+    "summarize",
+    "summary_job",
+    "train",
+    "train_with_lerobot",
+    "training_job",
+    "usable_gpus",
+    "write_document",
+    "write_table",
+]
+
+_NAMES = {
+    "environment": (
+        "host_record",
+        "package_version",
+        "require_packages",
+        "start_again_with_ffmpeg",
+        "usable_gpus",
+    ),
+    "probe.child": ("probe_result",),
+    "probe.compare": ("Comparison", "compare_with_map", "failure_of"),
+    "probe.decoding": ("diagnose_decoding", "run_limit"),
+    "probe.lerobot_training": ("train_with_lerobot",),
+    "probe.measured": ("open_stream_loader",),
+    "probe.options": (
+        "Resources",
+        "RunOptions",
+        "dataset_place",
+    ),
+    "probe.run": ("run_probe",),
+    "probe.submit": (
+        "Job",
+        "asked_resources",
+        "chain_script",
+        "parse_places",
+        "plan_matrix",
+        "plan_scenarios",
+        "submit_chain",
+        "summary_job",
+        "training_job",
+    ),
+    "probe.training": (
+        "StepFacts",
+        "TrainOptions",
+        "TrainReport",
+        "train",
+    ),
+    "resampling.benchmark": ("everything", "run_resample", "stem_of"),
+    "resampling.options": ("ResampleOptions",),
+    "results": (
+        "SummaryLine",
+        "csv_rows",
+        "draw_plots",
+        "draw_resampling",
+        "require_matplotlib",
+        "result_tables",
+        "results_below",
+        "run_name",
+        "summarize",
+        "write_document",
+        "write_table",
+    ),
+}
+
+__getattr__ = lazy_names(__name__, _NAMES, title="The probe")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

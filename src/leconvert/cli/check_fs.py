@@ -119,7 +119,12 @@ def run(options: argparse.Namespace) -> int:
         raise StorageError(
             f"{folder} is not a folder.", path=str(folder), next_step="Name one that exists."
         )
-    outcome = _follow(folder, options.wait) if options.peer else _lead(folder, options.wait)
+    if options.peer:
+        outcome = _follow(folder, options.wait)
+    else:
+        from leconvert.workdir.fscheck import check_folder
+
+        outcome = check_folder(folder, wait_seconds=options.wait or 0.0).as_record()
     if options.json:
         print(json.dumps(outcome, indent=2))
     else:
@@ -137,19 +142,3 @@ def _follow(folder: Path, wait: float | None) -> Mapping[str, Any]:
         )
 
     return follow(folder, wait_seconds=600.0 if wait is None else wait, on_ready=tell)
-
-
-def _lead(folder: Path, wait: float | None) -> Mapping[str, Any]:
-    from leconvert.workdir.fs import mount_of
-    from leconvert.workdir.fscheck import CheckReport, lead, probe_folder
-
-    findings = probe_folder(folder)
-    met = lead(folder, wait_seconds=wait or 0.0)
-    if met is None:
-        return CheckReport(str(folder), mount_of(folder), tuple(findings)).as_record()
-    peer, more, channel = met
-    outcome = CheckReport(
-        str(folder), mount_of(folder), (*findings, *more), peer.host, peer.same_host
-    ).as_record()
-    channel.send(do="end", outcome=outcome)
-    return outcome

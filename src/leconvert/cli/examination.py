@@ -17,70 +17,71 @@ from pathlib import Path
 from typing import Any
 
 from leconvert._version import __version__
-from leconvert.bench.probe import host_record, package_version
+from leconvert.bench import host_record, package_version
 from leconvert.run.engines import BUILT_IN, EngineNames
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.support.machine import Machine
-from leconvert.workdir.fs import mount_of
-from leconvert.workdir.fscheck import CheckReport, Fitness, probe_folder
-
-# Asks another process, for a bounded time: what it loads may crash, or hang for ever.
-
+from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder
 
 _LIMIT_SECONDS = 60.0
 _LAST_WORDS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a process said."""
-
-    text: str  # its standard output; empty if it did not end well
-    trouble: str | None = None  # why there is no answer; None if there is one.
+class NoAnswerError(Exception):
+    """Why a process gave no answer."""
 
 
-def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Answer:
-    """Run a command and return what it says.
+def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> str:
+    """Run a command and return what it says; what it loads may crash, or hang for ever.
 
     A process that a driver holds in the kernel survives being killed; it is not waited for.
+
+    Raises:
+        NoAnswerError: It did not end well, or not within the limit.
     """
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
-        return Answer("", f"it cannot be started: {error.strerror}")
+        raise NoAnswerError(f"it cannot be started: {error.strerror}") from error
     try:
         said, complained = process.communicate(timeout=limit_seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1.0)
-        return Answer("", f"no answer within {limit_seconds:g} s")
+        raise NoAnswerError(f"no answer within {limit_seconds:g} s") from None
     if process.returncode < 0:
-        return Answer("", f"it was ended by signal {-process.returncode}")
+        raise NoAnswerError(f"it was ended by signal {-process.returncode}")
     if process.returncode and not said:
         words = complained.decode("utf-8", "replace").split()
-        return Answer("", " ".join(words)[-_LAST_WORDS:] or f"it ended with {process.returncode}")
-    return Answer(said.decode("utf-8", "replace"))
+        raise NoAnswerError(" ".join(words)[-_LAST_WORDS:] or f"it ended with {process.returncode}")
+    return said.decode("utf-8", "replace")
 
 
-def probe_diagnosis() -> tuple[dict[str, Any] | None, str | None]:
-    """Return what `leconvert probe diagnose` finds, or None and why it found nothing."""
-    answer = ask([sys.executable, "-P", "-m", "leconvert", "probe", "diagnose", "--json"])
-    if answer.trouble is not None:
-        return None, answer.trouble
+def probe_diagnosis() -> dict[str, Any]:
+    """Return what `leconvert probe diagnose` finds.
+
+    Raises:
+        NoAnswerError: It found nothing.
+    """
+    said = ask([sys.executable, "-P", "-m", "leconvert", "probe", "diagnose", "--json"])
     try:
-        found = json.loads(answer.text)
-    except ValueError:
-        return None, f"it answered {answer.text[:_LAST_WORDS]!r}"
-    return (found, None) if "decoder" in found else (None, str(found.get("message")))
+        found: dict[str, Any] = json.loads(said)
+    except ValueError as error:
+        raise NoAnswerError(f"it answered {said[:_LAST_WORDS]!r}") from error
+    if "decoder" not in found:
+        raise NoAnswerError(str(found.get("message")))
+    return found
 
 
 def library_loads(name: str) -> bool:
     """Tell whether the dynamic loader finds a shared library, such as a driver's."""
     code = f"import ctypes; ctypes.CDLL({name!r}); print('loads')"
-    return ask([sys.executable, "-P", "-c", code], limit_seconds=20.0).trouble is None
+    with suppress(NoAnswerError):
+        return bool(ask([sys.executable, "-P", "-c", code], limit_seconds=20.0))
+    return False
 
 
 # What is imported of a package whose own module loads nothing, or has another name.
@@ -104,17 +105,16 @@ def import_troubles(modules: Sequence[str]) -> dict[str, str]:
     """Import modules in a process of their own; return why each that does not load does not."""
     if not modules:
         return {}
-    answer = ask([sys.executable, "-P", "-c", _IMPORT_ALL, *modules])
-    if answer.trouble is None:
-        found: dict[str, str] = json.loads(answer.text.splitlines()[-1])
+    try:
+        said = ask([sys.executable, "-P", "-c", _IMPORT_ALL, *modules])
+    except NoAnswerError as error:
+        if len(modules) == 1:
+            return {modules[0]: str(error)}
+    else:
+        found: dict[str, str] = json.loads(said.splitlines()[-1])
         return found
-    if len(modules) == 1:
-        return {modules[0]: answer.trouble}
     # One of them ended the process: each in a process of its own.
     return {name: said for one in modules for name, said in import_troubles([one]).items()}
-
-
-# Which packages leconvert wants, by what it says of itself, and which of them are here.
 
 
 _OURSELVES = "leconvert"
@@ -146,17 +146,25 @@ class Package:
             return command_for_extra(self.extras[0])
         return install_command(f"{self.name}{self.wants}", again=self.fits)
 
+    @property
+    def wrong(self) -> str | None:
+        """What is wrong with it and what helps, in a sentence; None where nothing is.
+
+        What no extra was installed for is no fault.
+        """
+        if self.fits and self.trouble is not None:
+            said = f"{self.name} {self.version} is installed and does not load ({self.trouble})"
+        elif not self.fits and self.is_needed:
+            said = f"{self.name}{self.wants} is needed, {self.version or 'none'} is here"
+        elif not self.fits and self.version is not None:
+            said = f"{self.name}{self.wants} is wanted, {self.version} is here"
+        else:
+            return None
+        return f"{said}: run `{self.remedy}`."
+
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        return {
-            "name": self.name,
-            "wants": self.wants,
-            "extras": list(self.extras),
-            "version": self.version,
-            "fits": self.fits,
-            "trouble": self.trouble,
-            "remedy": self.remedy,
-        }
+        return {**asdict(self), "extras": list(self.extras), "remedy": self.remedy}
 
 
 def declared_requirements() -> tuple[list[str], list[str]]:
@@ -205,9 +213,6 @@ def _package(name: str, wants: str, extras: tuple[str, ...], version: str | None
     return Package(name, wants, extras, version, fits)
 
 
-# Looks at everything that leconvert needs or can use, one thing at a time.
-
-
 # The driver's own library for decoding, which torchcodec and FFmpeg load.
 _NVDEC = "libnvcuvid.so.1"
 
@@ -233,15 +238,8 @@ class Examination:
     @property
     def lacks(self) -> tuple[str, ...]:
         """What a conversion needs and does not find here, a sentence each."""
-        lacking = [
-            f"{package.name}{package.wants} is needed, {package.version or 'none'} is here: run "
-            f"`{package.remedy}`."
-            for package in self.packages
-            if package.is_needed and not package.fits
-        ]
-        lacking += [
-            said for package in self.packages if package.is_needed for said in _broken(package)
-        ]
+        needed = sorted((p for p in self.packages if p.is_needed), key=lambda p: p.fits)
+        lacking = [package.wrong for package in needed if package.wrong is not None]
         pyav = next((package for package in self.packages if package.name == "av"), None)
         if "trouble" in self.video and (pyav is None or pyav.remedy is None):
             tested = None if pyav is None else install_command(pyav.wants.replace(">=", "av=="))
@@ -254,15 +252,8 @@ class Examination:
     @property
     def broken(self) -> tuple[str, ...]:
         """What is installed here and does not work, a sentence each, besides what is lacking."""
-        found = [
-            said for package in self.packages if not package.is_needed for said in _broken(package)
-        ]
-        found += [
-            f"{package.name}{package.wants} is wanted, {package.version} is here: run "
-            f"`{package.remedy}`."
-            for package in self.packages
-            if not package.is_needed and package.version is not None and not package.fits
-        ]
+        others = sorted((p for p in self.packages if not p.is_needed), key=lambda p: not p.fits)
+        found = [package.wrong for package in others if package.wrong is not None]
         client = next(
             (p for p in self.packages if p.name.replace("_", "-") == "huggingface-hub"), None
         )
@@ -303,15 +294,12 @@ class Examination:
 def examine(
     folder: Path | None = None,
     *,
-    diagnose: Callable[[], tuple[dict[str, Any] | None, str | None]] = probe_diagnosis,
+    diagnose: Callable[[], dict[str, Any]] = probe_diagnosis,
     loads: Callable[[str], bool] = library_loads,
     version_of: Callable[[str], str | None] = package_version,
     imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
 ) -> Examination:
     """Look at this machine, and at a folder's file system."""
-    file_system = None
-    if folder is not None:
-        file_system = CheckReport(str(folder), mount_of(folder), tuple(probe_folder(folder)))
     return Examination(
         _packages(version_of, imports),
         _video(),
@@ -319,7 +307,7 @@ def examine(
         _machine(),
         _hub(),
         _engines(version_of),
-        file_system,
+        None if folder is None else check_folder(folder),
     )
 
 
@@ -341,15 +329,6 @@ def _packages(
         replace(package, trouble=troubles.get(modules.get(package.name, "")))
         for package in packages
     )
-
-
-def _broken(package: Package) -> list[str]:
-    if package.trouble is None or not package.fits:
-        return []
-    return [
-        f"{package.name} {package.version} is installed and does not load ({package.trouble}): run "
-        f"`{package.remedy}`."
-    ]
 
 
 def _video() -> dict[str, Any]:
@@ -383,16 +362,17 @@ def _decode_a_frame() -> None:
 
 
 def _loading(
-    diagnose: Callable[[], tuple[dict[str, Any] | None, str | None]],
+    diagnose: Callable[[], dict[str, Any]],
     loads: Callable[[str], bool],
     version_of: Callable[[str], str | None],
 ) -> dict[str, Any]:
     if version_of("torch") is None:
         # Nothing to start a process for, and no GPU can be used.
         return {"torch": None, "torchcodec": version_of("torchcodec"), "gpus": [], "missing": []}
-    found, trouble = diagnose()
-    if found is None:
-        return {"trouble": trouble}
+    try:
+        found = diagnose()
+    except NoAnswerError as error:
+        return {"trouble": str(error)}
     ffmpeg = found["decoder"]["ffmpeg"]
     return {
         "torch": found["versions"]["torch"],
@@ -420,7 +400,7 @@ def _machine() -> dict[str, Any]:
 
 def _hub() -> dict[str, Any]:
     try:
-        from leconvert.remote.client import hub_access
+        from leconvert.transfer.client import hub_access
 
         return asdict(hub_access())
     except Exception as error:  # noqa: BLE001 - whatever a broken package raises when it is imported

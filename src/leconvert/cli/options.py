@@ -30,7 +30,6 @@ from leconvert.workdir.swap import is_same_folder, source_as_output
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from leconvert.bench.probe import ResourceChanges
     from leconvert.model.repairs import RepairOptions
     from leconvert.model.selection import EpisodeSelection
     from leconvert.model.values import LayoutOptions
@@ -225,14 +224,14 @@ def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
 
 def add_scratch_options(parser: argparse.ArgumentParser) -> None:
     """Add where, and how much, workers keep of a source that they fetch batch by batch."""
-    from leconvert.remote.options import ScratchOptions
+    from leconvert.transfer.options import ScratchOptions
 
     _add_group(parser, "files fetched from the Hub", ScratchOptions)
 
 
 def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
     """Refuse a scratch folder where no worker fetches anything."""
-    from leconvert.remote.options import ScratchOptions
+    from leconvert.transfer.options import ScratchOptions
 
     flag = next(iter(given_flags(options, ScratchOptions)), None)
     if flag is None or (stream and options.repo_id is not None):
@@ -790,11 +789,9 @@ def site(options: argparse.Namespace) -> Site:
     return site_from(os.environ, filled(Site, options))
 
 
-def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> ResourceChanges:
-    """Return what the options change in the jobs of these names."""
-    from leconvert.bench.probe import parse_resource_changes
-
-    return parse_resource_changes({name: getattr(options, name) for name, *_ in _RESOURCES}, names)
+def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """Return what is said of the resources of jobs, by resource."""
+    return {name: getattr(options, name) for name, *_ in _RESOURCES}
 
 
 def refuse_slurm_options(options: argparse.Namespace) -> None:
@@ -963,8 +960,8 @@ def conversion_options(
 ) -> Conversion:
     """Return all that is asked of a conversion; what a command does not declare is the default."""
     from leconvert.model.selection import EpisodeSelection
-    from leconvert.remote.options import ScratchOptions
     from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions, WorkerOptions
+    from leconvert.transfer.options import ScratchOptions
 
     workers = worker_options(options) if hasattr(options, "engine") else WorkerOptions()
     return Conversion(

@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command."""
     if _runs_as_program() and options.probe_command not in _WITHOUT_DECODING:
-        from leconvert.bench.probe import start_again_with_ffmpeg
+        from leconvert.bench import start_again_with_ffmpeg
 
         start_again_with_ffmpeg()
     code: int = import_module(_module_name(options.probe_command)).run(options)

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
-    from leconvert.bench.probe import dataset_place, diagnose_decoding
+    from leconvert.bench import dataset_place, diagnose_decoding
 
     named = options.root is not None or options.repo_id is not None
     document = diagnose_decoding(

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and show the rates."""
-    from leconvert.bench.probe import dataset_place, run_limit, write_document
+    from leconvert.bench import dataset_place, run_limit, write_document
 
     if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
         raise UsageError("--duration-s must be more than 0, and --processes at least 1.")

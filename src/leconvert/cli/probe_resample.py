@@ -11,48 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from leconvert.cli.output import table
+from leconvert.cli.probe_options import add_fields
 from leconvert.cli.progress import progress_for
 from leconvert.support.extras import command_for_extra
 
 if TYPE_CHECKING:
-    from leconvert.bench.resampling import Method, ResampleOptions
-
-__all__ = []
-
-
-# ------------------------------------------------------------------------------------------------
-# Options of the trajectories that ``leconvert probe resample`` resamples.
-
-
-def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
-    """Add where trajectories come from, and how many."""
-    group = parser.add_argument_group("trajectories (default: the synthetic set)")
-    source = group.add_mutually_exclusive_group()
-    source.add_argument(
-        "--synthetic", action="store_true", help="30 to 333 Hz, 1 to 4 s, 7 + 14 columns"
-    )
-    source.add_argument(
-        "--dataset", "--root", metavar="DIR|URL", help="the numeric columns of a v3.0 dataset"
-    )
-    source.add_argument("--hdf5", metavar="FILE", help="a file of robomimic")
-    group.add_argument(
-        "--source-hz", type=float, metavar="X",
-        help="samples a second in an --hdf5 file that does not say it",
-    )  # fmt: skip
-    group.add_argument(
-        "--revision", metavar="REV", help="branch, tag or commit of a --dataset on the Hub"
-    )
-    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="take only these")
-    group.add_argument(
-        "--max-trajectories", type=int, metavar="N",
-        help="use the first N, or make N synthetic ones (default: 512, or twice the "
-        "largest batch)",
-    )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------
-# The options of ``leconvert probe resample``.
-
+    from leconvert.bench import ResampleOptions
+    from leconvert.loading import Method
 
 DEFAULT_OUT_DIR = "probe-results"
 
@@ -63,16 +28,27 @@ _LISTS = {
     "dtype": "dtypes",
     "device": "devices",
 }
+_OF_THE_MEASUREMENT = (
+    "num_epochs", "repeats", "warmup_batches", "preload", "threads", "seed", "loaders",
+    "end_to_end", "num_workers", "train_epochs",
+)  # fmt: skip
 
 
-def add_resample_options(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
-    add_trajectory_options(parser)
-    group = parser.add_argument_group("what is measured")
-    group.add_argument("--mode", metavar="NAME", help="baseline, batched or compare (default)")
-    group.add_argument(
-        "--hz", type=float, metavar="X", help="rate to bring everything to (default: 50)"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    from leconvert.bench import ResampleOptions
+
+    group = parser.add_argument_group("trajectories (default: the synthetic set)")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--synthetic", action="store_true", help="30 to 333 Hz, 1 to 4 s, 7 + 14 columns"
     )
+    add_fields(source, ResampleOptions, ("dataset", "hdf5"))
+    add_fields(group, ResampleOptions, ("source_hz", "revision"))
+    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="take only these")
+    add_fields(group, ResampleOptions, ("max_trajectories",))
+    group = parser.add_argument_group("what is measured")
+    add_fields(group, ResampleOptions, ("mode", "hz"))
     for method in _METHODS:
         group.add_argument(
             f"--{method}", action="append", default=[], metavar="COLUMN",
@@ -81,45 +57,10 @@ def add_resample_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dtype", nargs="+", help="fp32 (default), bf16")
     group.add_argument("--device", nargs="+", metavar="DEVICE", help="cpu (default), cuda, cuda:N")
     group.add_argument(
-        "--batch-sizes",
-        type=int,
-        nargs="+",
-        metavar="N",
+        "--batch-sizes", type=int, nargs="+", metavar="N",
         help="trajectories (default: 16 32 64 128)",
-    )
-    group.add_argument(
-        "--num-epochs",
-        type=int,
-        metavar="N",
-        help="passes over the set in each repeat (default: 1)",
-    )
-    group.add_argument(
-        "--repeats", type=int, metavar="N", help="number of measurements (default: 7)"
-    )
-    group.add_argument(
-        "--warmup-batches",
-        type=int,
-        metavar="N",
-        help="untimed batches before the timing (default: 3)",
-    )
-    group.add_argument("--no-preload", action="store_true", help="read trajectories while timing")
-    group.add_argument(
-        "--threads", type=int, metavar="N", help="threads of torch (default: its own choice)"
-    )
-    group.add_argument("--seed", type=int, metavar="N", help="random seed (default: 0)")
-    group.add_argument("--loaders", action="store_true", help="compare loaders with workers, too")
-    group.add_argument(
-        "--end-to-end", action="store_true", help="train a small diffusion policy on both paths"
-    )
-    group.add_argument(
-        "--num-workers",
-        type=int,
-        metavar="N",
-        help="workers of --loaders and of --end-to-end (default: 2)",
-    )
-    group.add_argument(
-        "--train-epochs", type=int, metavar="N", help="passes of the training (default: 3)"
-    )
+    )  # fmt: skip
+    add_fields(group, ResampleOptions, _OF_THE_MEASUREMENT)
     group.add_argument(
         "--all", action="store_true",
         help="everything: both types, a GPU if there is one, loaders, training, and a report",
@@ -137,7 +78,7 @@ def resample_options(options: argparse.Namespace) -> ResampleOptions:
     """Return the options of the measurement; what was left out keeps the library's default."""
     from dataclasses import fields
 
-    from leconvert.bench.resampling import ResampleOptions
+    from leconvert.bench import ResampleOptions
 
     given = {
         field.name: getattr(options, field.name)
@@ -148,33 +89,25 @@ def resample_options(options: argparse.Namespace) -> ResampleOptions:
         given.pop(name, None)
         if getattr(options, name) is not None:
             given[field_name] = tuple(getattr(options, name))
-    given["preload"] = not options.no_preload
     given["methods"] = {
         column: cast("Method", method) for method in _METHODS for column in getattr(options, method)
     }
     return ResampleOptions(**given)
 
 
-# ------------------------------------------------------------------------------------------------
-# ``leconvert probe resample``.
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add_resample_options(parser)
-
-
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and show it."""
     import importlib.util
 
-    from leconvert.bench.probe import require_matplotlib, write_document, write_table
-    from leconvert.bench.resampling import (
+    from leconvert.bench import (
         csv_rows,
         draw_resampling,
         everything,
+        require_matplotlib,
         run_resample,
         stem_of,
+        write_document,
+        write_table,
     )
 
     wanted = resample_options(options)
@@ -208,7 +141,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _told(document: Mapping[str, Any]) -> str:
     """Return the tables of a result, one below the other."""
-    from leconvert.bench.resampling import result_tables
+    from leconvert.bench import result_tables
 
     return "\n\n".join(f"{title}\n{table(rows)}" for title, _, rows in result_tables(document))
 

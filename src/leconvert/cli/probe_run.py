@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and say what it is."""
-    from leconvert.bench.probe import (
+    from leconvert.bench import (
         draw_plots,
         failure_of,
         require_matplotlib,

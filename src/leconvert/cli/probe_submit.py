@@ -7,13 +7,13 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_slurm_options, passed_on, resource_changes, site
+from leconvert.cli.options import add_slurm_options, given_resources, passed_on, site
 from leconvert.cli.output import table
 from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_options
 from leconvert.support.errors import UsageError
 
 if TYPE_CHECKING:
-    from leconvert.bench.probe import Job
+    from leconvert.bench import Job
 
 __all__ = ["add_arguments", "run"]
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit the chain, or print the script that would."""
-    from leconvert.bench.probe import chain_script, submit_chain
+    from leconvert.bench import chain_script, submit_chain
 
     out_dir = str(options.out_dir or DEFAULT_OUT_DIR)
     jobs = _jobs(options, out_dir)
@@ -68,15 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
-    from leconvert.bench.probe import (
-        SCENARIOS,
-        parse_matrix,
-        parse_places,
-        parse_scenarios,
-        plan_matrix,
-        plan_scenarios,
-        summary_job,
-    )
+    from leconvert.bench import parse_places, plan_matrix, plan_scenarios, summary_job
 
     of_run = argparse.ArgumentParser(add_help=False)
     add_run_options(of_run)
@@ -90,17 +82,18 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
     own = {"root", "scenario", "json", "out_dir"} | (_OF_THE_MATRIX if as_matrix else set())
     shared = (*passed_on(options, of_run, without=sorted(own)), f"--out-dir={out_dir}")
     if as_matrix:
-        matrix = parse_matrix(
+        jobs = plan_matrix(
             options.sources or options.source or "local",
             options.modes or options.mode or "single",
             options.devices or options.decode_device or "cpu",
+            places=places,
+            passed_on=shared,
+            resources=given_resources(options),
         )
-        changes = resource_changes(options, sorted({source for source, _, _ in matrix}))
-        jobs = plan_matrix(matrix, places=places, passed_on=shared, changes=changes)
     else:
-        scenarios = parse_scenarios(named or ",".join(SCENARIOS))
-        changes = resource_changes(options, [scenario.name for scenario in scenarios])
-        jobs = plan_scenarios(scenarios, places=places, passed_on=shared, changes=changes)
+        jobs = plan_scenarios(
+            named, places=places, passed_on=shared, resources=given_resources(options)
+        )
     for job in jobs:
         # What `probe run` would refuse is refused before it has waited in a queue.
         run_options(of_run.parse_args(job.arguments[len(_RUN) :]))

@@ -14,7 +14,7 @@ from leconvert.support.errors import UsageError
 from leconvert.support.extras import command_for_extra
 
 if TYPE_CHECKING:
-    from leconvert.bench.probe import SummaryLine
+    from leconvert.bench import SummaryLine
 
 __all__ = ["add_arguments", "run"]
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Write ``summary.csv`` and the plots into the folder, and show the table."""
     import importlib.util
 
-    from leconvert.bench.probe import draw_plots, results_below, summarize, write_table
+    from leconvert.bench import draw_plots, results_below, summarize, write_table
 
     documents = [document for _, document in results_below(options.folder)]
     lines = summarize(documents)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_slurm_options,
+    given_resources,
     passed_on,
     refuse_slurm_options,
-    resource_changes,
     site,
 )
 from leconvert.cli.probe_options import (
@@ -29,7 +29,7 @@ from leconvert.cli.progress import progress_for
 from leconvert.support.errors import ProbeError, UsageError
 
 if TYPE_CHECKING:
-    from leconvert.bench.probe import StepFacts, TrainReport
+    from leconvert.bench import StepFacts, TrainReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.gpus:
         return _start_one_a_gpu(options)
     refuse_slurm_options(options)
-    from leconvert.bench.probe import TrainOptions, open_stream_loader, train
+    from leconvert.bench import TrainOptions, open_stream_loader, train
 
     wanted = run_options(options)
     with stop_on_signals() as stop:
@@ -77,10 +77,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _start_one_a_gpu(options: argparse.Namespace) -> int:
     """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
-    from leconvert.bench.probe import Resources, usable_gpus
+    from leconvert.bench import asked_resources, usable_gpus
     from leconvert.loading import find_rank
 
-    gpus = resource_changes(options, []).applied_to_all(Resources()).gpus
+    gpus = asked_resources(given_resources(options)).gpus
     options.gpus = []
     refuse_slurm_options(options)
     if options.device != "cuda":
@@ -109,7 +109,7 @@ def _given(options: argparse.Namespace, *, without: Sequence[str] = ()) -> tuple
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from leconvert.bench.probe import chain_script, submit_chain, training_job
+    from leconvert.bench import chain_script, submit_chain, training_job
 
     run_options(options)  # what would be refused is refused before it has waited in a queue
     out_dir = options.out_dir or DEFAULT_TRAIN_DIR
@@ -117,7 +117,7 @@ def _submit(options: argparse.Namespace) -> int:
         _given(options, without=("json", "out_dir", "resume_from")),
         out_dir=out_dir,
         resume_from=None if options.dummy else options.resume_from or "last",
-        changes=resource_changes(options, []),
+        resources=given_resources(options),
     )
     where, log_dir = site(options), f"{out_dir}/logs"
     if options.dry_run:

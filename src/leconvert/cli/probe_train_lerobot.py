@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train."""
-    from leconvert.bench.probe import train_with_lerobot
+    from leconvert.bench import train_with_lerobot
 
     train_with_lerobot(options.arguments, also=[_share(text) for text in options.also])
     return 0

@@ -143,7 +143,7 @@ class ResultPush:
     def check(self) -> None:
         """Refuse, before any work, a push that the token does not allow."""
         if self.repo_id is not None:
-            from leconvert.remote.client import check_can_push
+            from leconvert.transfer.client import check_can_push
 
             check_can_push(self.repo_id)
 

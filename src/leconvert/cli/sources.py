@@ -178,7 +178,7 @@ def _check_push(
         origin = Origin(options.repo_id, "", "")
     repo_id = push_target(options, layout, origin)
     if repo_id is not None:
-        from leconvert.remote.client import check_can_push
+        from leconvert.transfer.client import check_can_push
 
         try:
             check_can_push(repo_id)

@@ -79,8 +79,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
     from leconvert.api import submit_run
-    from leconvert.remote.options import ScratchOptions
     from leconvert.run.conversion import ProofOptions
+    from leconvert.transfer.options import ScratchOptions
 
     return submit_run(
         options.work_dir,
@@ -95,8 +95,8 @@ def _submit_run(options: argparse.Namespace, engine: Submitter) -> Submission:
 
 def _submit_fleet(options: argparse.Namespace, engine: Submitter) -> Submission:
     from leconvert.fleet import submit
-    from leconvert.remote.options import ScratchOptions
     from leconvert.run.conversion import ProofOptions
+    from leconvert.transfer.options import ScratchOptions
 
     proof = filled(ProofOptions, options)
     if proof != ProofOptions(max_wait_seconds=proof.max_wait_seconds):

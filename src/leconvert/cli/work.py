@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _work_on_fleet(options: argparse.Namespace) -> int:
     from leconvert.fleet import work_on_fleet
-    from leconvert.remote.options import ScratchOptions
+    from leconvert.transfer.options import ScratchOptions
 
     if options.max_batches is not None:
         raise UsageError(
@@ -78,7 +78,7 @@ def _failed(attempts: int) -> str:
 def run(options: argparse.Namespace) -> int:
     """Work until nothing is left, and say what was done."""
     from leconvert.api import run_worker
-    from leconvert.remote.options import ScratchOptions
+    from leconvert.transfer.options import ScratchOptions
 
     if WorkDir(options.work_dir.resolve()).is_fleet():
         return _work_on_fleet(options)

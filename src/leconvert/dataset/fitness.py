@@ -79,7 +79,7 @@ def data_misfits(
 
 def fit_files(scan: SourceScan) -> Mapping[str, BoolArray]:
     """Return of each stream which slices are files that can be taken as they are, shape (E,)."""
-    return {stream.stream: scan.misfits[stream.stream] == 0 for stream in scan.streams}
+    return {stream.stream: stream.misfit == 0 for stream in scan.streams}
 
 
 def misfit_counts(misfits: IntArray) -> Sequence[tuple[Misfit, int, int]]:

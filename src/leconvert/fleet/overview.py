@@ -35,11 +35,9 @@ from leconvert.fleet.work import (
 )
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
-from leconvert.remote.fetch import HubRepo
-from leconvert.remote.options import ScratchOptions
-from leconvert.remote.pace import read_pause
 from leconvert.remote.search import glance_at
 from leconvert.remote.source import Resolved
+from leconvert.report.records import SettledBatches
 from leconvert.report.status import Progressed, RateWindow
 from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
@@ -56,24 +54,14 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
+from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.pace import read_pause
 from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import is_there, make_durably, replace_record
-from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
-
-__all__ = [
-    "DatasetState",
-    "DatasetStatus",
-    "FleetObserver",
-    "FleetPrice",
-    "FleetStatus",
-    "PricedDataset",
-    "fleet_status",
-    "price_fleet",
-    "write_fleet_report",
-]
 
 
 class DatasetState(StrEnum):
@@ -234,18 +222,24 @@ class FleetObserver:
         self._fleet = fleet
         self._clock = clock
         self._board = fleet.board(LeaseOptions())
-        self._settled: dict[tuple[int, bool], DatasetStatus] = {}
+        self._done = SettledBatches(partial(self._read, read_done, _done_row))
+        self._failed = SettledBatches(partial(self._read, read_failed, _failed_row))
         self._window = RateWindow()
 
     def look(self) -> FleetStatus:
         """Return the fleet as it is now."""
         self._board.refresh()
-        done, failed = set(self._board.done_ids()), set(self._board.failed())
+        done, failed = self._board.done_ids(), self._board.failed()
+        settled = {**self._done.look(done), **self._failed.look(failed)}
+        torn = dict.fromkeys(done, DatasetState.CONVERTED)
+        torn |= dict.fromkeys(failed, DatasetState.SET_ASIDE)
         open_ids = set(self._board.open_ids())
         rows = []
         for number, dataset in enumerate(self._fleet.datasets):
-            if number in done or number in failed:
-                rows.append(self._look_at_settled(number, dataset, failed=number in failed))
+            if number in settled:
+                rows.append(settled[number])
+            elif number in torn:
+                rows.append(_row(dataset, torn[number], message="its record cannot be read"))
             elif number in open_ids:
                 rows.append(_look_at_open(dataset, self._fleet.work_dir.dataset(dataset.name)))
             else:
@@ -264,22 +258,15 @@ class FleetObserver:
             former_bytes=former_bytes,
         )
 
-    def _look_at_settled(
-        self, number: int, dataset: FleetDataset, *, failed: bool
+    def _read(
+        self,
+        read: Callable[..., Mapping[str, Any]],
+        row: Callable[[FleetDataset, Mapping[str, Any]], DatasetStatus],
+        number: int,
     ) -> DatasetStatus:
-        key = (number, failed)
-        if key in self._settled:
-            return self._settled[key]
         fleet = self._fleet
-        try:
-            read = read_failed if failed else read_done
-            record = read(fleet.paths, fleet.run_id, number, fs=fleet.fs)
-            row = _failed_row(dataset, record) if failed else _done_row(dataset, record)
-        except (OSError, LeconvertError, KeyError, TypeError, AttributeError, ValueError):
-            state = DatasetState.SET_ASIDE if failed else DatasetState.CONVERTED
-            return _row(dataset, state, message="its record cannot be read")
-        self._settled[key] = row
-        return row
+        record = read(fleet.paths, fleet.run_id, number, fs=fleet.fs)
+        return row(fleet.datasets[number], record)
 
     def _look_at_workers(self) -> tuple[float, int, float]:
         records = read_workers(self._fleet.paths, self._fleet.run_id, fs=self._fleet.fs)
@@ -293,11 +280,7 @@ class FleetObserver:
                 for worker in records
             },
         )
-        alive = [
-            worker
-            for worker in records
-            if worker.state != "ended" and not process_is_gone(asdict(worker))
-        ]
+        alive = [worker for worker in records if not worker.has_ended]
         rate = sum(self._window.rates(worker.token).size_bytes for worker in alive)
         return rate, len(alive), sum(worker.seconds for worker in records)
 
@@ -405,10 +388,6 @@ def fleet_status(work_dir: Path) -> FleetStatus:
     return FleetObserver(open_fleet(work_dir, only_look=True)).look()
 
 
-# ------------------------------------------------------------------------------------------------
-# A fleet as a page and as a table for other programs.
-
-
 def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
     """Write what became of each dataset: an HTML page, and a CSV with a row for each.
 
@@ -509,10 +488,6 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
         ("Every dataset", "The longest first. The CSV beside this page has more.", each, [3, 4, 6]),
     ]
     return [table for table in tables if table[2][1:]]
-
-
-# ------------------------------------------------------------------------------------------------
-# What a fleet comes to, before any work is done.
 
 
 @dataclass(frozen=True, slots=True)

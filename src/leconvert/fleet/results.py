@@ -33,15 +33,13 @@ from typing import Any
 
 from leconvert.dataset.files import files_below
 from leconvert.fleet.lists import FleetDataset, HubName, conversion_record
-from leconvert.remote.fetch import Fetcher, RemoteFile, download_dataset, files_of, read_all
-from leconvert.remote.options import PushOptions, ScratchOptions
-from leconvert.remote.pace import Pace, wait_for_hub
+from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import HubOrigin, facts_of
 from leconvert.remote.push import PushReport, push, push_stands
-from leconvert.remote.scratch import folder_of, hold_folder, usual_limit
 from leconvert.remote.source import (
     Resolved,
     check_convertible,
+    download_dataset,
     fetch_sparse,
     find_converted,
     resolve_revision,
@@ -50,6 +48,11 @@ from leconvert.remote.source import (
 from leconvert.remote.sparse_snapshot import copies_bytes
 from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
+from leconvert.transfer.hub import HubStore
+from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.pace import Pace, wait_for_hub
+from leconvert.transfer.scratch import folder_of, hold_folder, usual_limit
+from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import make_durably, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, find_record
 
@@ -258,7 +261,7 @@ class Host:
             repo = state.resolved.repo
             check_convertible(
                 state.resolved,
-                Fetcher(repo, should_stop=self.stop.is_set),
+                HubStore(repo, should_stop=self.stop.is_set),
                 also_v3=dataset.options.layout.to == "v2.1",
             )
             listed = read_all(repo.list_files())

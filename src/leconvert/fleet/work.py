@@ -21,7 +21,7 @@ Nothing is remembered of it but why: when the fleet runs again it is tried again
 A dataset on the Hub is fetched by who holds it, to the scratch folder of its host, and other
 workers of that host alone can join (`leconvert.fleet.results`). One that becomes v3.0 in the repo
 that it is in is not fetched: its conversion is a migration, by who holds it. While the Hub asks to
-wait, or fails, every worker waits (`leconvert.remote.pace`), and no dataset is set aside for it,
+wait, or fails, every worker waits (`leconvert.transfer.pace`), and no dataset is set aside for it,
 unless the Hub answers otherwise and fails for this dataset again and again.
 """
 
@@ -72,13 +72,10 @@ from leconvert.fleet.results import (
     write_made,
 )
 from leconvert.model.repairs import RepairOptions, Repairs
-from leconvert.remote.client import check_can_push
-from leconvert.remote.fetch import HubRepo
-from leconvert.remote.options import PushOptions, ScratchOptions
-from leconvert.remote.pace import Pace
+from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import facts_of
 from leconvert.remote.push import PushReport
-from leconvert.remote.search import read_info
+from leconvert.remote.source import read_info
 from leconvert.run.conversion import (
     Control,
     Conversion,
@@ -118,11 +115,14 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
+from leconvert.transfer.client import check_can_push
+from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.pace import Pace
 from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.former import former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
-from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.locks import Backoff, planner_lock
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
@@ -379,7 +379,7 @@ def _check_not_in_use(fleet: Fleet) -> None:
     working = [
         f"process {worker.pid} on {worker.host}"
         for worker in read_workers(fleet.paths, fleet.run_id, fs=fleet.fs)
-        if worker.state != "ended" and not process_is_gone(asdict(worker))
+        if not worker.has_ended
     ]
     if working:
         root = str(fleet.work_dir.root)
@@ -540,7 +540,8 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         if not isinstance(dataset.source, HubName) or silent.is_set():
             return dataset
         try:
-            info = read_info(HubRepo(dataset.source.repo_id, dataset.source.revision or "main"))
+            repo = HubRepo(dataset.source.repo_id, dataset.source.revision or "main")
+            info = read_info(HubStore(repo, tries=1))
         except HubUnavailableError:
             silent.set()
         except LeconvertError:

@@ -8,8 +8,8 @@
 
 torch is needed, torchcodec wanted: the extra ``probe``. Nothing of it is imported before one of
 the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`, `StreamLoader`,
-`StreamFacts`, `UnreadableFrame`, `group_episodes_by_files` and `partition_episodes` are for
-everybody, the other names for the probe, resampling and stores.
+`StreamFacts`, `UnreadableFrame`, `group_episodes_by_files`, `partition_episodes`, `resample`,
+`Resampled` and `ResampledDataset` are for everybody, the other names for benchmarks and stores.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         open_decoder,
         torchcodec_trouble,
     )
-    from leconvert.loading.files import Files, OpenFile, content_mark, files_at
     from leconvert.loading.loader import StreamLoader
     from leconvert.loading.metadata import (
         PAD_SUFFIX,
@@ -41,7 +40,16 @@ if TYPE_CHECKING:
         local_rank,
         partition_episodes,
     )
-    from leconvert.loading.rows import RowReader
+    from leconvert.loading.resampling import (
+        LENGTHS,
+        Packed,
+        PackMemory,
+        Resampled,
+        ResampledBatches,
+        ResampledDataset,
+        pack,
+        resample,
+    )
     from leconvert.loading.stream import (
         EpisodeStream,
         Sample,
@@ -49,21 +57,43 @@ if TYPE_CHECKING:
         UnreadableFrame,
     )
     from leconvert.loading.tensors import StreamFacts, keep_freed_memory
+    from leconvert.loading.trajectories import (
+        DatasetSet,
+        Hdf5Set,
+        Method,
+        Methods,
+        Trajectory,
+        TrajectorySource,
+        methods_for,
+        preload,
+    )
+    from leconvert.transfer.files import Files, OpenFile, files_at
 
 __all__ = [
+    "LENGTHS",
     "PAD_SUFFIX",
     "Backend",
     "DatasetMeta",
+    "DatasetSet",
     "EpisodeStream",
     "FeatureMeta",
     "Files",
+    "Hdf5Set",
+    "Method",
+    "Methods",
     "MixedStream",
     "OpenFile",
-    "RowReader",
+    "PackMemory",
+    "Packed",
+    "Resampled",
+    "ResampledBatches",
+    "ResampledDataset",
     "Sample",
     "SampleStream",
     "StreamFacts",
     "StreamLoader",
+    "Trajectory",
+    "TrajectorySource",
     "UnreadableFrame",
     "choose_backend",
     "chosen_episodes",
@@ -75,9 +105,13 @@ __all__ = [
     "load_meta",
     "local_rank",
     "make_windows",
+    "methods_for",
     "open_clip",
     "open_decoder",
+    "pack",
     "partition_episodes",
+    "preload",
+    "resample",
     "torchcodec_trouble",
 ]
 
@@ -89,10 +123,9 @@ _NAMES = {
         "open_decoder",
         "torchcodec_trouble",
     ),
-    "files": (
+    "leconvert.transfer.files": (
         "Files",
         "OpenFile",
-        "content_mark",
         "files_at",
     ),
     "loader": ("StreamLoader",),
@@ -111,7 +144,16 @@ _NAMES = {
         "local_rank",
         "partition_episodes",
     ),
-    "rows": ("RowReader",),
+    "resampling": (
+        "LENGTHS",
+        "PackMemory",
+        "Packed",
+        "Resampled",
+        "ResampledBatches",
+        "ResampledDataset",
+        "pack",
+        "resample",
+    ),
     "stream": (
         "EpisodeStream",
         "Sample",
@@ -121,6 +163,16 @@ _NAMES = {
     "tensors": (
         "StreamFacts",
         "keep_freed_memory",
+    ),
+    "trajectories": (
+        "DatasetSet",
+        "Hdf5Set",
+        "Method",
+        "Methods",
+        "Trajectory",
+        "TrajectorySource",
+        "methods_for",
+        "preload",
     ),
 }
 

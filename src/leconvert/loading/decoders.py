@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leconvert.loading.files import OpenFile
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UnreadableSourceError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.transfer.files import OpenFile
 
 __all__ = [
     "Backend",

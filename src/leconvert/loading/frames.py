@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from leconvert.loading.decoders import Backend, Clip, ClipDecoder, Codecs, open_clip, open_decoder
-from leconvert.loading.files import Files
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.loading.rows import EpisodeRows, RowReader
 from leconvert.loading.tensors import WorkerCounters
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
+from leconvert.transfer.files import Files
 
 __all__ = ["EpisodePool", "FrameReader", "FrameRequest"]
 

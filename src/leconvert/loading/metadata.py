@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.dataset.formats import Slices, v3
-from leconvert.loading.files import Files
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.transfer.files import Files
 
 __all__ = ["PAD_SUFFIX", "DatasetMeta", "FeatureMeta", "Window", "load_meta", "make_windows"]
 

@@ -20,12 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.loading.files import Files, OpenFile
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.model.values import IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 from leconvert.tables.arrow import is_number, stored_numbers
+from leconvert.transfer.files import Files, OpenFile
 
 __all__ = ["EpisodeRows", "RowReader"]
 

@@ -19,9 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from leconvert.loading.batches import BatchMaker, SampleFormat
-from leconvert.loading.byte_cache import ByteCache
 from leconvert.loading.decoders import choose_backend
-from leconvert.loading.files import files_at
 from leconvert.loading.frames import EpisodePool, FrameReader
 from leconvert.loading.metadata import DatasetMeta, FeatureMeta, load_meta, make_windows
 from leconvert.loading.order import (
@@ -38,6 +36,8 @@ from leconvert.loading.rows import RowReader
 from leconvert.loading.tensors import Counters, Memory, PassLog, StreamFacts, private_memory
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
+from leconvert.transfer.byte_cache import ByteCache
+from leconvert.transfer.files import files_at
 
 __all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workplace", "split"]
 

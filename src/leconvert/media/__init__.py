@@ -4,42 +4,50 @@ from typing import TYPE_CHECKING
 
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
-from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
+from leconvert.media.header import (
+    FileHeader,
+    FileSamples,
+    build_header,
+    frame_ticks,
+    has_exact_times,
+)
 from leconvert.media.index import (
-    StoredIndex,
     may_be_damaged,
-    read_alike,
     read_clip_index,
     read_clip_indexes,
     read_clips,
-    read_stored_index,
 )
-from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
+from leconvert.media.join import (
+    CopiedFile,
+    JoinedFile,
+    LastIndex,
+    copy_file,
+    join_clips,
+)
 from leconvert.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.media.pyav import (
+        carried_tracks,
         check_decodes,
         count_tracks_and_frames,
         decode_image,
         decode_shown,
+        other_tracks_sha256,
         packet_times,
         remux_clip,
     )
-    from leconvert.media.retime import CopiedFile, Patch, copy_file, retiming
 
 __all__ = [
     "ClipIndex",
-    "ClipRange",
     "CopiedFile",
     "FileHeader",
     "FileSamples",
     "JoinedFile",
     "LastIndex",
-    "Patch",
-    "StoredIndex",
     "UnsupportedClipError",
     "build_header",
+    "carried_tracks",
     "check_decodes",
     "codec_of",
     "copy_file",
@@ -47,17 +55,16 @@ __all__ = [
     "decode_image",
     "decode_shown",
     "frame_ticks",
+    "has_exact_times",
     "join_clips",
     "may_be_damaged",
     "order_digest",
+    "other_tracks_sha256",
     "packet_times",
-    "read_alike",
     "read_clip_index",
     "read_clip_indexes",
     "read_clips",
-    "read_stored_index",
     "remux_clip",
-    "retiming",
     "samples_sha256",
 ]
 
@@ -66,13 +73,14 @@ __getattr__ = lazy_names(
     __name__,
     {
         "pyav": (
+            "carried_tracks",
             "check_decodes",
             "packet_times",
             "count_tracks_and_frames",
             "decode_image",
             "decode_shown",
+            "other_tracks_sha256",
             "remux_clip",
         ),
-        "retime": ("CopiedFile", "Patch", "copy_file", "retiming"),
     },
 )

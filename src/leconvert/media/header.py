@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from leconvert.media.clip import ClipIndex
 from leconvert.media.sample_entry import entry_for_output
 from leconvert.model.float32_tolerance import placed_rate
 from leconvert.support.errors import SourceError, UsageError
@@ -56,8 +57,8 @@ _CHUNKS = Struct(">III")
 class FileSamples:
     """The samples of a file, collected one episode after the other.
 
-    It keeps a few bytes a sample and nothing of what it was given. It does not check that the
-    numbers agree with each other.
+    It keeps five bytes a sample, some numbers an episode, and nothing of what it was given. It does
+    not check that the numbers agree with each other.
 
     Attributes:
         source_offsets: Where each episode's first sample lies in its source file; decides its
@@ -71,9 +72,10 @@ class FileSamples:
         self.num_bytes: list[int] = []
         self.num_samples = 0
         self._counts: list[int] = []
-        # Tables as they are written: bytes cost less than arrays where episodes are many.
-        self._sizes: list[bytes] = []
-        self._keyframes: list[bytes] = []
+        # Tables as they are written. A file can have tens of thousands of episodes: an object of
+        # its own for each would take more than the bytes in it.
+        self._sizes = bytearray()
+        self._keyframes = bytearray()
         self._leads: list[tuple[int, npt.NDArray[np.int32]]] = []
 
     def add(
@@ -88,8 +90,8 @@ class FileSamples:
         """Append an episode; arrays have shape (S,), S > 0."""
         if lead is not None:
             self._leads.append((self.num_samples, lead))
-        self._sizes.append(sizes.astype(">u4").tobytes())
-        self._keyframes.append(keyframes.tobytes())
+        self._sizes += sizes.astype(">u4").tobytes()
+        self._keyframes += keyframes.tobytes()
         self._counts.append(len(sizes))
         self.source_offsets.append(source_offset)
         self.num_bytes.append(num_bytes)
@@ -100,18 +102,18 @@ class FileSamples:
         """How many frames later than it is decoded the latest sample is shown, if all wait."""
         return max((-int(lead.min()) for _, lead in self._leads), default=0)
 
-    def tables(self, *, shift: int, frame_duration: int) -> list[bytes]:
+    def tables(self, *, shift: int, frame_duration: int) -> list[bytes | bytearray]:
         """Write ``ctts`` and ``stss`` where they are needed, ``stsc`` and ``stsz``."""
-        tables = []
+        tables: list[bytes | bytearray] = []
         if self._leads:
             tables.append(self._composition_table(shift, frame_duration))
-        keyframes = np.frombuffer(b"".join(self._keyframes), np.bool_)
+        keyframes = np.frombuffer(bytes(self._keyframes), np.bool_)
         numbers = np.flatnonzero(keyframes) + 1
         if len(numbers) < self.num_samples:
             tables.append(_counted(b"stss", numbers.astype(">u4")))
         tables.append(self._chunk_table())
         size = _TABLE_OF_SIZES.size + 4 * self.num_samples
-        tables += (_TABLE_OF_SIZES.pack(size, b"stsz", 0, 0, self.num_samples), *self._sizes)
+        tables += (_TABLE_OF_SIZES.pack(size, b"stsz", 0, 0, self.num_samples), self._sizes)
         return tables
 
     def _composition_table(self, shift: int, frame_duration: int) -> bytes:
@@ -176,6 +178,16 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
     return fps.numerator * factor, fps.denominator * factor
 
 
+def has_exact_times(index: ClipIndex, fps: Fraction) -> bool:
+    """Tell whether frame *i* is shown at i / fps, as in a joined file, and all equally long."""
+    scale, ticks = frame_ticks(fps)
+    # time / timescale == rank * ticks / scale, in whole numbers of any size
+    shown = index.presentation_times.astype(object) * scale
+    exact = index.ranks.astype(object) * ticks * index.timescale
+    end = index.num_samples * ticks * index.timescale
+    return np.array_equal(shown, exact) and index.duration * scale == end
+
+
 def build_header(
     samples: FileSamples,
     *,
@@ -191,7 +203,7 @@ def build_header(
         front = _front(samples, fps=fps, sample_entry=sample_entry, geometry=geometry, large=large)
         place_bytes = num_episodes * (8 if large else 4)
         media_header = _LARGE_BOX if large else _BOX
-        header_bytes = len(front) + place_bytes + media_header.size
+        header_bytes = sum(map(len, front)) + place_bytes + media_header.size
         positions = []
         end = header_bytes
         for source_offset, num_bytes in zip(samples.source_offsets, samples.num_bytes, strict=True):
@@ -206,7 +218,7 @@ def build_header(
         _LARGE_BOX.pack(1, b"mdat", media_bytes) if large else _BOX.pack(media_bytes, b"mdat")
     )
     places = pack(f">{num_episodes}{'Q' if large else 'I'}", *positions)
-    content = b"".join((front, places, media_box))
+    content = b"".join((*front, places, media_box))
     return FileHeader(content, tuple(positions), end)
 
 
@@ -217,8 +229,8 @@ def _front(
     sample_entry: bytes,
     geometry: bytes,
     large: bool,
-) -> bytes:
-    """Write ``ftyp`` and ``moov`` up to the places of the episodes, which end it."""
+) -> list[bytes | bytearray]:
+    """Write ``ftyp`` and ``moov`` up to the places of the episodes, which end it, in pieces."""
     timescale, frame_duration = frame_ticks(fps)
     num_samples = samples.num_samples
     duration = num_samples * frame_duration
@@ -232,51 +244,43 @@ def _front(
 
     num_places = len(samples.num_bytes)
     places_bytes = num_places * (8 if large else 4)
-    tables = b"".join(
-        (
-            _descriptions(sample_entry),
-            _TABLE_OF_TIMES.pack(_TABLE_OF_TIMES.size, b"stts", 0, 1, num_samples, frame_duration),
-            *samples.tables(shift=shift, frame_duration=frame_duration),
-            _COUNTED.pack(
-                _COUNTED.size + places_bytes, b"co64" if large else b"stco", 0, num_places
-            ),
-        )
-    )
-    table_box = 8 + len(tables) + places_bytes
+    tables = [
+        _descriptions(sample_entry),
+        _TABLE_OF_TIMES.pack(_TABLE_OF_TIMES.size, b"stts", 0, 1, num_samples, frame_duration),
+        *samples.tables(shift=shift, frame_duration=frame_duration),
+        _COUNTED.pack(_COUNTED.size + places_bytes, b"co64" if large else b"stco", 0, num_places),
+    ]
+    table_box = 8 + sum(map(len, tables)) + places_bytes
     information_box = 8 + len(_MEDIA_INFORMATION) + table_box
     media_box = 8 + media_header.size + len(_HANDLER) + information_box
     track_box = 8 + track_header.size + edits.size + media_box
     movie_box = 8 + movie_header.size + track_box
-    return b"".join(
-        (
-            _file_type(sample_entry[4:8]),
-            _BOX.pack(movie_box, b"moov"),
-            movie_header.pack(
-                movie_header.size, b"mvhd", kind, 0, 0, timescale, duration, _END_OF_MOVIE_HEADER
-            ),
-            _BOX.pack(track_box, b"trak"),
-            track_header.pack(track_header.size, b"tkhd", kind | 3, 0, 0, 1, duration, geometry),
-            edits.pack(
-                edits.size, b"edts", edits.size - 8, b"elst", kind, 1, duration, shift, 1, 0
-            ),
-            _BOX.pack(media_box, b"mdia"),
-            media_header.pack(
-                media_header.size,
-                b"mdhd",
-                kind,
-                0,
-                0,
-                timescale,
-                media_duration,
-                _UNDETERMINED_LANGUAGE,
-            ),
-            _HANDLER,
-            _BOX.pack(information_box, b"minf"),
-            _MEDIA_INFORMATION,
-            _BOX.pack(table_box, b"stbl"),
-            tables,
-        )
-    )
+    return [
+        _file_type(sample_entry[4:8]),
+        _BOX.pack(movie_box, b"moov"),
+        movie_header.pack(
+            movie_header.size, b"mvhd", kind, 0, 0, timescale, duration, _END_OF_MOVIE_HEADER
+        ),
+        _BOX.pack(track_box, b"trak"),
+        track_header.pack(track_header.size, b"tkhd", kind | 3, 0, 0, 1, duration, geometry),
+        edits.pack(edits.size, b"edts", edits.size - 8, b"elst", kind, 1, duration, shift, 1, 0),
+        _BOX.pack(media_box, b"mdia"),
+        media_header.pack(
+            media_header.size,
+            b"mdhd",
+            kind,
+            0,
+            0,
+            timescale,
+            media_duration,
+            _UNDETERMINED_LANGUAGE,
+        ),
+        _HANDLER,
+        _BOX.pack(information_box, b"minf"),
+        _MEDIA_INFORMATION,
+        _BOX.pack(table_box, b"stbl"),
+        *tables,
+    ]
 
 
 @lru_cache(maxsize=16)

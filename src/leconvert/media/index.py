@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from itertools import batched, chain
 from struct import Struct
@@ -92,7 +92,7 @@ _OUTSIDE_THE_MEDIA = (
 )
 
 
-class StoredIndex(NamedTuple):
+class _StoredIndex(NamedTuple):
     """The index of a file as it stands there.
 
     Attributes:
@@ -114,21 +114,6 @@ class StoredIndex(NamedTuple):
         """Return what the index says."""
         return parse_moov(self.moov, self.path, self.size_bytes)
 
-    def equals(self, other: StoredIndex) -> bool:
-        """Tell whether two files are equally long, with the same bytes as index in one place."""
-        ours, theirs = self.moov, other.moov
-        return (
-            self.size_bytes == other.size_bytes
-            and ours.media == theirs.media
-            and ours.begin + ours.span[0] == theirs.begin + theirs.span[0]
-            and ours.payload == theirs.payload
-        )
-
-    @property
-    def head(self) -> bytes:
-        """The first bytes of the file, as far as they were read."""
-        return b"" if self.moov.begin else self.moov.buffer
-
 
 def read_clip_index(
     path: str | os.PathLike[str], *, pread: Callable[[int, int, int], bytes] = os.pread
@@ -141,11 +126,6 @@ def read_clip_index(
     fetched = _fetch(os.fspath(path), MOOV_LIMIT_BYTES, pread=pread)
     assert fetched is not None
     return fetched.parse()
-
-
-def read_stored_index(path: str) -> StoredIndex | None:
-    """Read the index of a clip as it stands; None for one that is too large to be held beside."""
-    return _fetch(path, _HELD_INDEX_BYTES)
 
 
 def may_be_damaged(index: ClipIndex, *, pread: Callable[[int, int, int], bytes] = os.pread) -> bool:
@@ -186,23 +166,6 @@ def _are_zeros(read: Callable[[int, int], bytes], start: int, stop: int) -> bool
         if read(num_bytes, place).count(0) < num_bytes:
             return False
     return True
-
-
-def read_alike(paths: Sequence[str], others: Sequence[str]) -> list[ClipIndex | None]:
-    """Return the index of each file that has the index and the size of another file.
-
-    Returns:
-        None for a file of which this is not so, or not known without a closer look at it. All are
-        held at once: there are not to be many.
-    """
-    found: list[ClipIndex | None] = []
-    for file, twin in zip(_fetch_all(paths, 0), _fetch_all(others, 0), strict=True):
-        index = None
-        if isinstance(file, StoredIndex) and isinstance(twin, StoredIndex) and file.equals(twin):
-            with suppress(UnreadableSourceError):
-                index = file.parse()
-        found.append(index)
-    return found
 
 
 def read_clip_indexes(
@@ -268,11 +231,11 @@ def read_clips(
 
 def _fetch_all(
     paths: Iterable[str], advise_bytes: int
-) -> list[StoredIndex | UnreadableSourceError | None]:
+) -> list[_StoredIndex | UnreadableSourceError | None]:
     return [_fetch_or_error(path, advise_bytes) for path in paths]
 
 
-def _fetch_or_error(path: str, advise_bytes: int) -> StoredIndex | UnreadableSourceError | None:
+def _fetch_or_error(path: str, advise_bytes: int) -> _StoredIndex | UnreadableSourceError | None:
     try:
         return _fetch(path, _HELD_INDEX_BYTES, advise_bytes)
     except UnreadableSourceError as error:
@@ -284,7 +247,7 @@ def _fetch(
     most_bytes: int,
     advise_bytes: int = 0,
     pread: Callable[[int, int, int], bytes] = os.pread,
-) -> StoredIndex | None:
+) -> _StoredIndex | None:
     """Read the index of a file unless it is larger than that."""
     try:
         # A named pipe would otherwise wait for somebody who writes.
@@ -303,7 +266,7 @@ def _fetch(
             path=path,
             next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
         ) from error
-    return None if found is None else StoredIndex(path, found, status)
+    return None if found is None else _StoredIndex(path, found, status)
 
 
 def parse_moov(moov: Moov, path: str, size_bytes: int) -> ClipIndex:

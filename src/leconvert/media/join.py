@@ -3,250 +3,104 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
-from struct import Struct
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, Self
+from typing import Self
 
 from leconvert.media.boxes import UnsupportedClipError, broken, unreadable
 from leconvert.media.clip import ClipIndex, order_digest
 from leconvert.media.header import FileSamples, build_header
 from leconvert.media.index import read_clip_index, read_clip_indexes
+from leconvert.model.values import Slice
 from leconvert.support.errors import (
-    InterruptedRunError,
     SourceError,
     StorageError,
     TargetError,
     UnreadableSourceError,
     UsageError,
 )
+from leconvert.support.range_mover import RangeMover
 
-# ------------------------------------------------------------------------------------------------
-# Move byte ranges between files with as little work as the file systems allow.
-#
-# Whatever way is taken, the bytes that arrive are the same. From best to last: share the extents
-# (``FICLONERANGE``), copy in the kernel (``copy_file_range``), copy between page caches
-# (``sendfile``), read and write. A way that two file systems refuse once is not tried again.
-
-
-_FICLONERANGE = 0x4020940D
-_CLONE_RANGE = Struct("@qQQQ")
-_STEP_BYTES = 64 * 1024**2
-_BUFFER_BYTES = 1024**2
-
-_FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-
-
-class _Source:
-    """An open file, and the device that it is on: asked for only where something was refused."""
-
-    __slots__ = ("_device", "descriptor", "path")
-
-    def __init__(self, descriptor: int, path: str) -> None:
-        self.descriptor = descriptor
-        self.path = path
-        self._device: int | None = None
-
-    @property
-    def device(self) -> int:
-        if self._device is None:
-            self._device = os.fstat(self.descriptor).st_dev
-        return self._device
-
-
-class RangeMover:
-    """Moves byte ranges into one open destination, remembering what works.
-
-    It guarantees that after :meth:`move` the destination holds the bytes of the source range, and
-    that a source that ends early is an error. It does not sync, and after an error the range may
-    be there in part.
-
-    Args:
-        destination: Descriptor of a file open for reading and writing.
-        path: Its name, for errors.
-        block_align: Clone whole blocks of this size where both sides agree modulo it; 0: never.
-        on_bytes: Called with the number of bytes after each step.
-        should_stop: Asked before each step.
-
-    Attributes:
-        copied_bytes: Bytes that were copied.
-        cloned_bytes: Bytes that are shared with their source.
-    """
-
-    def __init__(
-        self,
-        destination: int,
-        path: str,
-        *,
-        block_align: int = 0,
-        on_bytes: Callable[[int], None] | None = None,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> None:
-        self.copied_bytes = 0
-        self.cloned_bytes = 0
-        self._destination = destination
-        self._path = path
-        self._block_align = block_align
-        self._on_bytes = on_bytes
-        self._should_stop = should_stop
-        self._refused: set[tuple[int, str]] = set()
-        self._buffer = memoryview(b"")
-
-    def move(
-        self, source: int, source_path: str, start: int, length: int, target_start: int
-    ) -> None:
-        """Bring one range over."""
-        origin = _Source(source, source_path)
-        align = self._block_align
-        if align and (start - target_start) % align == 0 and not self._refuses(origin, "clone"):
-            inner_start = -(-start // align) * align
-            inner_stop = (start + length) // align * align
-            if inner_start < inner_stop:
-                head = inner_start - start
-                self._copy(origin, start, head, target_start)
-                cloned = self._clone(origin, inner_start, inner_stop, target_start + head)
-                done = head + cloned
-                start, length, target_start = start + done, length - done, target_start + done
-        self._copy(origin, start, length, target_start)
-
-    def _refuses(self, source: _Source, way: str) -> bool:
-        return bool(self._refused) and (source.device, way) in self._refused
-
-    def _clone(self, source: _Source, start: int, stop: int, target_start: int) -> int:
-        """Share whole blocks; return how many bytes of them are shared now."""
-        done = 0
-        while start + done < stop:
-            self._check_stop()
-            count = min(stop - start - done, _STEP_BYTES)
-            request = _CLONE_RANGE.pack(source.descriptor, start + done, count, target_start + done)
-            try:
-                fcntl.ioctl(self._destination, _FICLONERANGE, request)
-            except OSError as error:
-                if error.errno in _FULL:
-                    raise self._write_error(error) from error
-                # Whatever else it is: copying will either do, or say more exactly what is wrong.
-                self._refused.add((source.device, "clone"))
-                break
-            done += count
-            self.cloned_bytes += count
-            self._report(count)
-        return done
-
-    def _copy(
-        self,
-        source: _Source,
-        start: int,
-        length: int,
-        target_start: int,
-    ) -> None:
-        done = 0
-        while done < length:
-            self._check_stop()
-            count = min(length - done, _STEP_BYTES)
-            moved = self._copy_in_kernel(source, start + done, count, target_start + done)
-            if not moved:
-                moved = self._copy_through_memory(source, start + done, count, target_start + done)
-            done += moved
-            self.copied_bytes += moved
-            self._report(moved)
-
-    def _copy_in_kernel(self, source: _Source, start: int, count: int, target_start: int) -> int:
-        """Copy some of a range; 0 where the kernel will not, for whatever reason."""
-
-        def copy_range() -> int:
-            return os.copy_file_range(
-                source.descriptor, self._destination, count, start, target_start
-            )
-
-        def send() -> int:
-            os.lseek(self._destination, target_start, os.SEEK_SET)
-            return os.sendfile(self._destination, source.descriptor, start, count)
-
-        for name, move in (("copy_file_range", copy_range), ("sendfile", send)):
-            if self._refuses(source, name):
-                continue
-            try:
-                moved = move()
-            except OSError as error:
-                if error.errno in _FULL:
-                    raise self._write_error(error) from error
-                moved = 0
-            if moved:
-                return moved
-            # Also where it moved nothing without an error: some file systems do.
-            self._refused.add((source.device, name))
-        return 0
-
-    def _copy_through_memory(
-        self, source: _Source, start: int, count: int, target_start: int
-    ) -> int:
-        if not self._buffer:
-            self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        try:
-            moved = os.preadv(source.descriptor, [self._buffer[: min(count, _BUFFER_BYTES)]], start)
-        except OSError as error:
-            raise unreadable(source.path, error) from error
-        if not moved:
-            raise broken(source.path, "it is shorter than its index says")
-        self.write(self._buffer[:moved], target_start)
-        return moved
-
-    def write(self, content: bytes | memoryview, target_start: int) -> None:
-        """Write bytes from memory."""
-        rest = memoryview(content)
-        try:
-            while rest:
-                count = os.pwrite(self._destination, rest, target_start)
-                rest, target_start = rest[count:], target_start + count
-        except OSError as error:
-            raise self._write_error(error) from error
-
-    def _write_error(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"{self._path} cannot be written: {error.strerror or error}.",
-            path=self._path,
-            next_step="Make room or check the disk, then run the same command again.",
-        )
-
-    def _report(self, count: int) -> None:
-        if self._on_bytes is not None:
-            self._on_bytes(count)
-
-    def _check_stop(self) -> None:
-        if self._should_stop is not None and self._should_stop():
-            raise InterruptedRunError(
-                f"Stopped while writing {self._path}.",
-                path=self._path,
-                next_step="Run the same command again to resume.",
-            )
-
-
-# ------------------------------------------------------------------------------------------------
-# Join clips into one MP4 in one pass, without touching a coded byte.
+# Whole blocks of this size are shared where a file system can; what is smaller is copied.
+_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class ClipRange:
-    """One episode's samples: all of a clip, or a part of a file that holds several episodes.
+class CopiedFile:
+    """How the bytes of a copy came.
 
     Attributes:
-        path: The file.
-        first_sample: Its first sample, in decode order.
-        num_samples: How many; None for all that follow.
+        size_bytes: Size of the file.
+        copied_bytes: Bytes that were copied.
+        cloned_bytes: Bytes whose blocks are shared with the source.
     """
 
-    path: str
-    first_sample: int = 0
-    num_samples: int | None = None
+    size_bytes: int
+    copied_bytes: int
+    cloned_bytes: int
+
+
+def copy_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    on_bytes: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    sync: bool = False,
+) -> CopiedFile:
+    """Copy a file, sharing its blocks where the file system can.
+
+    The source is read only, and shares no inode with the copy. On any error the target is removed.
+
+    Args:
+        source: The file; a link to a file is followed.
+        target: Must not exist.
+        on_bytes: Called with the number of bytes as they arrive.
+        should_stop: Asked now and then; when it answers True the copy ends.
+        sync: Force the copy to the disk.
+
+    Raises:
+        UnreadableSourceError: The source cannot be read to its end.
+        TargetError: The target exists already.
+        StorageError: The target cannot be written.
+        InterruptedRunError: ``should_stop`` said so.
+    """
+    name, new_name = os.fspath(source), os.fspath(target)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise unreadable(name, error) from error
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        destination = create_file(new_name)
+        try:
+            mover = RangeMover(
+                destination,
+                new_name,
+                block_align=_BLOCK_BYTES,
+                on_bytes=on_bytes,
+                should_stop=should_stop,
+            )
+            mover.move(descriptor, name, 0, size_bytes, 0)
+            if sync:
+                os.fsync(destination)
+        except BaseException:
+            Path(new_name).unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(destination)
+    finally:
+        os.close(descriptor)
+    return CopiedFile(size_bytes, mover.copied_bytes, mover.cloned_bytes)
 
 
 class LastIndex:
@@ -293,13 +147,8 @@ class JoinedFile:
     clip_digests: tuple[str, ...]
 
 
-class _Episode(NamedTuple):
-    path: str
-    runs: list[tuple[int, int]]
-
-
 def join_clips(
-    clips: Sequence[ClipRange],
+    clips: Sequence[Slice],
     destination: str | os.PathLike[str],
     *,
     fps: Fraction,
@@ -351,7 +200,7 @@ def join_clips(
     target = os.fspath(destination)
     with ExitStack() as cleanup:
         scratch = _Scratch(scratch_dir, target, fps, cleanup)
-        episodes, digests, samples, first = _read_episodes(
+        coded_bytes, digests, samples, first = _read_episodes(
             clips, scratch, LastIndex() if last_index is None else last_index
         )
         header = build_header(
@@ -370,17 +219,17 @@ def join_clips(
                 on_bytes=on_bytes,
                 should_stop=should_stop,
             )
-            mover.write(header.content, 0)
+            mover.write([header.content], 0)
             with _OpenedSource() as source:
-                for place, (episode, position) in enumerate(
-                    zip(episodes, header.positions, strict=True)
+                for place, (clip, runs, position) in enumerate(
+                    zip(clips, coded_bytes.runs(), header.positions, strict=True)
                 ):
                     # A clip that was remuxed was read whole, and lies in the scratch folder.
-                    is_own = episode.path == clips[place].path
-                    where = partial(coded, place) if coded is not None and is_own else None
-                    source.open(episode.path, where)
+                    remuxed = coded_bytes.remuxed.get(place)
+                    where = None if coded is None or remuxed else partial(coded, place)
+                    source.open(remuxed or clip.path, where)
                     arrived = position
-                    for start, length in episode.runs:
+                    for start, length in runs:
                         mover.move(source.descriptor, source.path, start, length, arrived)
                         arrived += length
             if sync:
@@ -445,11 +294,41 @@ class _Scratch:
 _path = attrgetter("path")
 
 
+class _CodedBytes:
+    """Where the coded bytes of each episode lie in its file.
+
+    A file can have tens of thousands of episodes, so that these are columns of numbers.
+
+    Attributes:
+        remuxed: The files of clips that were remuxed, by the place of their episode.
+    """
+
+    def __init__(self) -> None:
+        self.remuxed: dict[int, str] = {}
+        self._starts, self._lengths, self._stops = array("q"), array("q"), array("q")
+
+    def add(self, runs: list[tuple[int, int]], remuxed: str | None) -> None:
+        """Append an episode."""
+        if remuxed is not None:
+            self.remuxed[len(self._stops)] = remuxed
+        for start, length in runs:
+            self._starts.append(start)
+            self._lengths.append(length)
+        self._stops.append(len(self._starts))
+
+    def runs(self) -> Iterator[Iterator[tuple[int, int]]]:
+        """Yield start and length of each run of bytes of each episode."""
+        runs, first = zip(self._starts, self._lengths, strict=True), 0
+        for stop in self._stops:
+            yield islice(runs, stop - first)
+            first = stop
+
+
 def _read_episodes(
-    clips: Sequence[ClipRange], scratch: _Scratch, last: LastIndex
-) -> tuple[list[_Episode], list[str], FileSamples, ClipIndex]:
+    clips: Sequence[Slice], scratch: _Scratch, last: LastIndex
+) -> tuple[_CodedBytes, list[str], FileSamples, ClipIndex]:
     """Return where each episode's bytes lie, its digest, all samples, and the first index."""
-    episodes: list[_Episode] = []
+    coded_bytes = _CodedBytes()
     digests: list[str] = []
     samples = FileSamples()
     first: ClipIndex | None = None
@@ -476,10 +355,11 @@ def _read_episodes(
                 path=clip.path,
                 next_step="Give them separate output files, as a new plan (--restart) does.",
             )
-        start = clip.first_sample
-        count = index.num_samples - start if clip.num_samples is None else clip.num_samples
+        start = clip.first or 0
+        count = index.num_samples - start if clip.frames is None else clip.frames
         stop = start + count
-        if start < 0 or count < 1 or stop > index.num_samples:
+        holds_others = clip.first is None and count < index.num_samples
+        if start < 0 or count < 1 or stop > index.num_samples or holds_others:
             raise UnreadableSourceError(
                 f"{clip.path} has {index.num_samples} frames, not {count} from frame {start} on.",
                 path=clip.path,
@@ -500,12 +380,12 @@ def _read_episodes(
             source_offset=runs[0][0],
             num_bytes=sum([length for _, length in runs]),
         )
-        episodes.append(_Episode(index.path, runs))
+        coded_bytes.add(runs, None if index.path == clip.path else index.path)
         digests.append(order_digest(sizes, keyframes, lead))
     assert first is not None
     assert index is not None
     last.keep(index, stop)
-    return episodes, digests, samples, first
+    return coded_bytes, digests, samples, first
 
 
 def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:

@@ -7,6 +7,7 @@ torchcodec does; PyAV alone takes every stream for BT.601.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -123,14 +124,28 @@ def check_decodes(index: ClipIndex) -> None:
         )
 
 
+# What PyAV carries from one file to another; a track of time codes, for example, it does not.
+_CARRIED = ("audio", "subtitle")
+
+
 def remux_clip(
-    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, fps: Fraction
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    fps: Fraction,
+    other_tracks: bool = False,
 ) -> FloatArray:
     """Copy the coded packets of the first video stream into a plain MP4.
 
     Source times only give the order of presentation; the copy's frame *i* is at i / fps. A
     container that keeps coded bytes in another framing (MPEG-TS, AVI) has them reframed by FFmpeg,
     so that packets need not be the same bytes; what they decode to is.
+
+    Args:
+        source: The file.
+        destination: The copy.
+        fps: Frames a second.
+        other_tracks: Whether sound and subtitles come along, with their own times.
 
     Returns:
         When the source shows each frame, in seconds, ascending.
@@ -142,34 +157,60 @@ def remux_clip(
     ranks, seconds = _order(name)
     timescale, frame_duration = frame_ticks(fps)
     shift = max(0, int((np.arange(len(ranks)) - ranks).max())) * frame_duration
+    options = {"video_track_timescale": str(timescale)}
+    if other_tracks:  # a file of a dataset: its index goes to the front
+        options["movflags"] = "faststart"
     with (
         opened_video(name) as (container, stream),
-        av.open(
-            os.fspath(destination),
-            "w",
-            format="mp4",
-            options={"video_track_timescale": str(timescale)},
-        ) as output,
+        av.open(os.fspath(destination), "w", format="mp4", options=options) as output,
     ):
+        streams = [stream, *(_carried(container) if other_tracks else ())]
         try:
-            copy = output.add_stream_from_template(stream)
+            copies = {each.index: output.add_stream_from_template(each) for each in streams}
         except (ValueError, TypeError) as error:
             raise UnreadableSourceError(
-                f"{name} holds a video that cannot be put into an MP4: {error}.", path=name
+                f"{name} holds a track that cannot be put into an MP4: {error}.", path=name
             ) from error
-        copy.time_base = Fraction(1, timescale)
+        copies[stream.index].time_base = Fraction(1, timescale)
         number = 0
-        for packet in container.demux(stream):
+        for packet in container.demux(streams):
             if not packet.size:
                 continue
-            packet.stream = copy
-            packet.time_base = Fraction(1, timescale)
-            packet.pts = int(ranks[number]) * frame_duration
-            packet.dts = number * frame_duration - shift
-            packet.duration = frame_duration
+            if packet.stream.index == stream.index:
+                packet.time_base = Fraction(1, timescale)
+                packet.pts = int(ranks[number]) * frame_duration
+                packet.dts = number * frame_duration - shift
+                packet.duration = frame_duration
+                number += 1
+            packet.stream = copies[packet.stream.index]
             output.mux(packet)
-            number += 1
     return seconds
+
+
+def _carried(container: Any) -> list[Any]:
+    return [stream for stream in container.streams if stream.type in _CARRIED]
+
+
+def carried_tracks(path: str | os.PathLike[str]) -> int:
+    """Return how many tracks besides the video `remux_clip` brings along."""
+    with opened_video(path) as (container, _):
+        return len(_carried(container))
+
+
+def other_tracks_sha256(path: str | os.PathLike[str]) -> list[str]:
+    """Return a digest of the packets of each track that `remux_clip` brings along, and of no video.
+
+    Times count in milliseconds: the copy of a track may count in other ticks.
+    """
+    with opened_video(path) as (container, _):
+        streams = _carried(container)
+        digests = {stream.index: hashlib.sha256() for stream in streams}
+        for packet in container.demux(streams) if streams else ():
+            if packet.size and packet.pts is not None:
+                digest = digests[packet.stream.index]
+                digest.update(b"%d " % round(packet.pts * packet.time_base * 1000))
+                digest.update(packet)
+        return [digest.hexdigest() for digest in digests.values()]
 
 
 def _refuse_changing_configuration(path: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntFlag
 from fractions import Fraction
 from itertools import pairwise
@@ -33,11 +33,13 @@ __all__ = [
     "FILE_COLUMNS",
     "KEEPING_LAYOUTS",
     "MEBIBYTE",
+    "NO_FILE",
     "OVERLAY",
     "SLICE_COLUMNS",
     "TARGET_VERSIONS",
     "V3_FILES_PER_CHUNK_KEY",
     "Batch",
+    "BoolArray",
     "Extent",
     "FileTable",
     "Finding",
@@ -48,6 +50,7 @@ __all__ = [
     "OutputFile",
     "Remedy",
     "Shard",
+    "Slice",
     "Source",
     "SourceScan",
     "StreamLayout",
@@ -66,11 +69,14 @@ FILES_PER_CHUNK = 1000
 V3_FILES_PER_CHUNK_KEY = 1 << 31
 """More than any dataset has files in a chunk; see `v3_file_key`."""
 MEBIBYTE = 1024**2
+NO_FILE = -1
+"""Size of a file that is not there."""
 OVERLAY = "overlay"
 """The layout in which source files stay where they are, too."""
 KEEPING_LAYOUTS = ("episode-files", OVERLAY)
 """Layouts in which source files are taken as they are, where they fit."""
 
+type BoolArray = npt.NDArray[np.bool_]
 type IntArray = npt.NDArray[np.int64]
 type FloatArray = npt.NDArray[np.float64]
 
@@ -155,7 +161,7 @@ class FileTable:
     Attributes:
         key: Which file of its source it is. v2.x, where a file is an episode: the episode's index.
             v3.0: see `v3_file_key`.
-        size_bytes: Size on disk.
+        size_bytes: Size on disk; `NO_FILE` for a file that is missing.
         mtime_ns: Modification time, as the file system gives it.
         inode: Inode number; with the two above it tells a replaced file. 0 where the file system
             keeps none.
@@ -195,6 +201,20 @@ def v3_file_key(chunk_index: IntArray, file_index: IntArray) -> IntArray:
     return chunk_index * V3_FILES_PER_CHUNK_KEY + file_index
 
 
+class Slice(NamedTuple):
+    """One episode's rows of a table, or samples of a video in decode order.
+
+    Attributes:
+        path: The file.
+        first: The first row or sample; None where the file holds nothing else.
+        frames: How many there are; None for all that follow in the file.
+    """
+
+    path: str
+    first: int | None = None
+    frames: int | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamScan:
     """One stream's slices: what a scan learned of each, and of the files that they are parts of.
@@ -218,6 +238,11 @@ class StreamScan:
         group: Decoder configuration, numbered in order of appearance; 0 for data. A new output file
             starts where it changes.
         lead: Samples of the slice before the episode's first frame.
+        misfit: Why the file cannot be taken as it is, a sum of `Misfit`; 0 where it can. The scan
+            table of a plan does not store it.
+        kinds: What each ``group`` is: a decoder configuration. Until a scan is settled, tables have
+            groups too, of equal columns and types, and the kind of a file that cannot be read is
+            "". The scan table of a plan does not store kinds.
     """
 
     stream: str
@@ -229,6 +254,12 @@ class StreamScan:
     roll_bytes: IntArray
     group: IntArray
     lead: IntArray
+    misfit: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    kinds: Sequence[str] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if len(self.misfit) != len(self.file):
+            object.__setattr__(self, "misfit", np.zeros_like(self.file))
 
     @classmethod
     def of_whole_files(
@@ -259,26 +290,37 @@ class StreamScan:
         return self.files.key[self.file]
 
     @property
-    def is_whole(self) -> npt.NDArray[np.bool_]:
+    def is_whole(self) -> BoolArray:
         """Whether the slice is all of its file, shape (E,)."""
-        whole: npt.NDArray[np.bool_] = self.size_bytes == self.files.size_bytes[self.file]
+        whole: BoolArray = self.size_bytes == self.files.size_bytes[self.file]
         return whole
+
+    @property
+    def is_missing(self) -> BoolArray:
+        """Whether the slice's file is not there, shape (E,)."""
+        missing: BoolArray = self.files.size_bytes[self.file] == NO_FILE
+        return missing
+
+    @property
+    def is_readable(self) -> BoolArray:
+        """Whether the slice's file could be read, shape (E,)."""
+        readable = np.array([bool(kind) for kind in self.kinds], dtype=np.bool_)
+        found: BoolArray = readable[self.group]
+        return found
 
     def rows(self, rows: slice) -> StreamScan:
         """Return the scan of neighbouring episodes; it has all the files of this one."""
-        of_slices = ("file", "first", "frames", "size_bytes", "roll_bytes", "group", "lead")
-        own = {name: getattr(self, name)[rows] for name in of_slices}
-        return StreamScan(self.stream, self.files, **own)
+        return replace(self, **{name: getattr(self, name)[rows] for name in SLICE_COLUMNS})
 
     def select(self, positions: IntArray) -> StreamScan:
         """Return the scan of some episodes, in the order given, and of their files alone."""
         rows, file = np.unique(self.file[positions], return_inverse=True)
         of_slices = {name: getattr(self, name)[positions] for name in SLICE_COLUMNS}
         of_slices["file"] = file.astype(np.int64)
-        return StreamScan(self.stream, self.files.take(rows), **of_slices)
+        return replace(self, files=self.files.take(rows), **of_slices)
 
 
-SLICE_COLUMNS = tuple(field.name for field in fields(StreamScan))[2:]
+SLICE_COLUMNS = tuple(field.name for field in fields(StreamScan))[2:-1]
 
 
 class Misfit(IntFlag):
@@ -333,9 +375,6 @@ class SourceScan:
         findings: What the user should know; errors stop the plan.
         features: Features of the result.
         robot_type: What ``info.json`` says of the robot.
-        decoders: What tells the groups of a camera's slices from each other, by stream.
-        misfits: Why files cannot be taken as they are: for each stream the sum of its slices'
-            `Misfit`, shape (E,); 0 for those that can.
         source: Number of each episode's source, ascending, shape (E,); 0 by default.
     """
 
@@ -348,8 +387,6 @@ class SourceScan:
     findings: Sequence[Finding]
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     robot_type: object = None
-    decoders: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    misfits: Mapping[str, IntArray] = field(default_factory=dict)
     source: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:

@@ -1,73 +1,17 @@
-"""How files are fetched from the Hub, and how a result is pushed there: what a user can say."""
+"""How a result is pushed to the Hub: what a user can say."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from leconvert.support.errors import UsageError
-from leconvert.support.flags import absolute_path, as_arguments, flag, size_in_bytes
-
-__all__ = ["MAIN", "PushOptions", "ScratchOptions", "default_scratch_dir"]
+from leconvert.support.flags import flag
 
 MAIN = "main"
 # huggingface_hub says of create_commit: at most 25,000 large files, and 1 GB for all that is sent
 # within the commit itself. The second is kept at a tenth, as its own upload of folders does.
 _COMMIT_OPERATIONS = 25_000
 _COMMIT_PAYLOAD_BYTES = 100 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ScratchOptions:
-    """Where a host's workers keep files that they fetched.
-
-    Attributes:
-        folder: A local folder; None for one below the system's folder for temporary files.
-        limit_bytes: What may lie there at a time, of all workers of this host together; None for
-            no limit.
-    """
-
-    folder: Path | None = flag(
-        None,
-        "local folder for files that are fetched from the Hub (default: in the system's folder "
-        "for temporary files)",
-        "DIR",
-        absolute_path,
-        names=("--scratch-dir",),
-    )
-    limit_bytes: int | None = flag(
-        None,
-        "what all workers of a host may keep there at a time, such as 20G (default: what their "
-        "batches need)",
-        "BYTES",
-        size_in_bytes,
-        names=("--scratch-limit",),
-    )
-
-    def __post_init__(self) -> None:
-        if self.limit_bytes is not None and self.limit_bytes < 1:
-            raise UsageError(f"The scratch limit must be above 0 bytes, not {self.limit_bytes}.")
-
-    def as_arguments(self) -> list[str]:
-        """Return the options of ``leconvert work`` that say the same."""
-        return as_arguments(self)
-
-    def place(self, run_id: str) -> Path:
-        """Return the folder of one run."""
-        return (self.folder or default_scratch_dir()) / run_id
-
-
-def default_scratch_dir() -> Path:
-    """Return this user's folder for fetched files, ``leconvert-scratch-<user>`` in ``TMPDIR``."""
-    import getpass  # few need it
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        user = str(os.getuid())
-    return Path(tempfile.gettempdir()) / f"leconvert-scratch-{user}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 from leconvert.dataset.files import kept_dataset
 from leconvert.dataset.formats.v3 import INFO_PATH
 from leconvert.model.versions import V3_VERSION, unreadable
-from leconvert.remote.client import hub_errors
 from leconvert.remote.provenance import Provenance, facts_of
 from leconvert.remote.push_plan import (
     CARD_PATH,
     Owned,
     PushPlan,
-    RemoteFile,
     differs,
-    git_hash_of,
     hash_files,
     same_as_remote,
     version_of,
@@ -35,6 +32,9 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import Progress
 from leconvert.support.text import count
+from leconvert.transfer.client import hub_errors
+from leconvert.transfer.hub import HubRepo, list_files
+from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -88,7 +88,7 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
     head = heads.get(branch, heads.get("main"))
     if head is None:
         return NOTHING
-    files = list_files(api, repo_id, head)
+    files = files_at(api, repo_id, head)
     info = _json(_content(api, repo_id, head, INFO_PATH)) if INFO_PATH in files else None
     card = _content(api, repo_id, head, CARD_PATH) if CARD_PATH in files else None
     return RepoState(
@@ -131,19 +131,9 @@ def list_commits(api: HfApi, repo_id: str, head: str, since: str = "") -> list[s
     return [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
 
 
-def list_files(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
-    """Return every file of a repo at a revision."""
-    from huggingface_hub.hf_api import RepoFile
-
-    with hub_errors(repo_id, revision):
-        entries = api.list_repo_tree(repo_id, revision=revision, recursive=True, repo_type=KIND)
-        return {
-            entry.path: RemoteFile(
-                entry.size, None if entry.lfs is None else entry.lfs.sha256, entry.blob_id
-            )
-            for entry in entries
-            if isinstance(entry, RepoFile)
-        }
+def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
+    """Return every file of a repo at a revision, by its path."""
+    return {file.path: file for file in list_files(api, HubRepo(repo_id, revision))}
 
 
 def _content(api: HfApi, repo_id: str, revision: str, path: str) -> bytes:
@@ -325,7 +315,7 @@ class Replacement:
         self, known: Provenance, there: Mapping[str, RemoteFile], owned: Owned
     ) -> list[str]:
         try:
-            before = list_files(self._api, known.repo_id, known.commit)
+            before = files_at(self._api, known.repo_id, known.commit)
         except HubUnavailableError:
             raise
         except HubError as error:
@@ -392,7 +382,7 @@ def check_complete(
         there = files.get(path)
         if path == CARD_PATH or (
             there is not None
-            and there.size == size
+            and there.size_bytes == size
             and _is_same(there, digests.get(path), root / path)
         ):
             continue
@@ -407,6 +397,6 @@ def check_complete(
 
 def _is_same(there: RemoteFile, digest: str | None, path: Path) -> bool:
     """Tell whether a file has the content of one of its size, as far as its hash is known."""
-    if there.sha256 is None:
-        return git_hash_of(path) == there.blob
-    return digest is None or digest == there.sha256
+    if there.is_large:
+        return digest is None or digest == there.digest
+    return there.is_content_of(path)

@@ -40,7 +40,6 @@ from leconvert.dataset.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.dataset.scan.changes import FileFacts
 from leconvert.model.versions import SOURCE_VERSIONS
 from leconvert.remote.card import render_card
-from leconvert.remote.client import TOKEN_HELP, check_token, hub_errors, make_api, without_its_bars
 from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.preflight import (
     KIND,
@@ -50,9 +49,9 @@ from leconvert.remote.preflight import (
     RepoState,
     altered_files,
     check_complete,
+    files_at,
     find_tag,
     is_private,
-    list_files,
     not_as_proven,
     read_repo_state,
 )
@@ -62,9 +61,7 @@ from leconvert.remote.push_plan import (
     CommitShare,
     Owned,
     PushPlan,
-    RemoteFile,
     fingerprint,
-    git_hash,
     plan_push,
     same_as_remote,
     version_of,
@@ -81,6 +78,14 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, duration
+from leconvert.transfer.client import (
+    TOKEN_HELP,
+    check_token,
+    hub_errors,
+    make_api,
+    without_its_bars,
+)
+from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -632,7 +637,7 @@ class _Push:
 
     def _files_at(self, commit: str) -> Mapping[str, RemoteFile]:
         if commit not in self._listed:
-            self._listed[commit] = list_files(self._api, self._repo_id, commit)
+            self._listed[commit] = files_at(self._api, self._repo_id, commit)
         return self._listed[commit]
 
     def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
@@ -677,8 +682,7 @@ class _Push:
             sizes={path: size for path, size in self._sizes.items() if path != CARD_PATH},
             provenance=self._known or self._told_by_repairs(),
         )
-        there = state.files.get(CARD_PATH)
-        return None if there and there.blob == git_hash(text.encode()) else text
+        return None if state.card == text.encode() else text
 
     def _told_by_repairs(self) -> Provenance | None:
         """Return what the result itself says of its conversion; None where it says nothing."""
@@ -734,7 +738,7 @@ class _Push:
             number = self._uploader.open_pull(title, f"On {state.head}.")
         revision = f"refs/pr/{number}"
         head = state.pulls.get(number, state.head)
-        plan = self._plan(list_files(self._api, self._repo_id, head), state)
+        plan = self._plan(files_at(self._api, self._repo_id, head), state)
         self._check_sources(plan)
         shares = self._shares(plan)
         for place, share in enumerate(shares if plan.changes_dataset else []):
@@ -787,7 +791,7 @@ class _Push:
 
     def _check_complete(self, revision: str) -> None:
         self._check_unchanged(f"The tag {self._tag} was not set.")
-        files = list_files(self._api, self._repo_id, revision)
+        files = files_at(self._api, self._repo_id, revision)
         check_complete(
             self._repo_id, revision, files, self._sizes, self._digests, self._result, self._tag
         )

@@ -25,6 +25,7 @@ from leconvert.dataset.formats.v3 import (
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
+from leconvert.transfer.store import RemoteFile
 
 # ------------------------------------------------------------------------------------------------
 # Which files of a repo belong to the LeRobot dataset in it, and which are somebody's own.
@@ -122,15 +123,6 @@ _BASE64 = 4 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file in a repo, as a listing shows it."""
-
-    size: int  # bytes of the content
-    sha256: str | None  # of the content, if it is a large file
-    blob: str  # git's hash of the content, or of the pointer to it
-
-
-@dataclass(frozen=True, slots=True)
 class CommitShare:
     """One commit's share of a plan: files to add, then files and folders to delete."""
 
@@ -186,10 +178,10 @@ def plan_push(
     local = {path: size for path, size in local.items() if path != CARD_PATH}
     add = tuple(sorted(path for path in local if path not in same))
     there = {
-        file.sha256: (path, commit)
+        file.digest: (path, commit)
         for commit in reversed([*held])  # the first one counts most
         for path, file in held[commit].items()
-        if file.sha256 is not None
+        if file.is_large
     }
     unchanged = tuple(sorted(path for path in local if path in same))
     others = [path for path in remote if path not in local and path != CARD_PATH]
@@ -281,18 +273,6 @@ def _sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def git_hash(content: bytes) -> str:
-    """Return the hash that git gives to a file's content."""
-    header = b"blob %d\0" % len(content)
-    return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
-
-
-def git_hash_of(path: Path) -> str:
-    """Return the hash that git gives to a small file's content."""
-    with storage_errors(path):
-        return git_hash(path.read_bytes())
-
-
 def hash_files(
     root: Path, sizes: Mapping[str, int], digests: dict[str, str], progress: Progress
 ) -> None:
@@ -324,16 +304,12 @@ def same_as_remote(
     alike = {
         path: remote[path]
         for path, size in local.items()
-        if path != CARD_PATH and path in remote and remote[path].size == size
+        if path != CARD_PATH and path in remote and remote[path].size_bytes == size
     }
-    large = {path: local[path] for path, there in alike.items() if there.sha256 is not None}
+    large = {path: local[path] for path, there in alike.items() if there.is_large}
     hash_files(root, large, digests, progress)
     return {
         path
         for path, there in alike.items()
-        if (
-            digests[path] == there.sha256
-            if path in large
-            else git_hash_of(root / path) == there.blob
-        )
+        if (digests[path] == there.digest if path in large else there.is_content_of(root / path))
     }

@@ -6,7 +6,6 @@ requests, and one more for each thousand files.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,12 +14,12 @@ from typing import Any
 
 from leconvert.dataset.formats.v2 import INFO_PATH
 from leconvert.model.versions import unreadable
-from leconvert.remote.client import hub_errors, make_api
-from leconvert.remote.fetch import HubRepo, TransientError
-from leconvert.remote.source import find_converted, resolve_revision
+from leconvert.remote.source import find_converted, read_info, resolve_revision
 from leconvert.support.errors import HubError, HubUnavailableError, LeconvertError
+from leconvert.transfer.client import hub_errors, make_api
+from leconvert.transfer.hub import HubStore
 
-__all__ = ["HubGlance", "HubGroup", "datasets_of", "glance_at", "parse_group", "read_info"]
+__all__ = ["HubGlance", "HubGroup", "datasets_of", "glance_at", "parse_group"]
 
 _COLLECTION = re.compile(r"(?:hf:/|https?://[^/]+)/collections/([\w.-]+/[\w.-]+)/?\Z")
 _OWNER = re.compile(r"(?:hf:/|https?://[^/]+)/(?:datasets/)?([\w.-]+)/?\Z")
@@ -113,7 +112,7 @@ def glance_at(
         sizes = {file.path: file.size_bytes for file in found.repo.list_files()}
         info: Any = {}
         if INFO_PATH in sizes:
-            info = read_info(found.repo)
+            info = read_info(HubStore(found.repo, tries=1))
     except HubUnavailableError:
         raise
     except LeconvertError as error:
@@ -130,18 +129,3 @@ def glance_at(
         sum(sizes.values()),
         problem=wrong.message if wrong else None,
     )
-
-
-def read_info(repo: HubRepo) -> dict[str, Any]:
-    """Return ``meta/info.json`` by one request; an empty mapping where that is no JSON object."""
-    try:
-        with repo.open(INFO_PATH) as body:
-            content = b"".join(body.chunks)
-    except TransientError as error:
-        with hub_errors(repo.repo_id, repo.commit):
-            raise error.cause from error
-    with suppress(ValueError):
-        info = json.loads(content)
-        if isinstance(info, dict):
-            return info
-    return {}

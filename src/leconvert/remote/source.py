@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from leconvert.dataset.formats.v2 import INFO_PATH
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, unreadable
-from leconvert.remote.client import hub_errors, make_api
-from leconvert.remote.fetch import Fetcher, HubRepo, download_dataset
-from leconvert.remote.provenance import HubOrigin, Origin, known_origin
-from leconvert.remote.scratch import limit_too_small
+from leconvert.remote.provenance import NOTES, HubOrigin, Origin, known_origin, write_origin
 from leconvert.remote.sparse_snapshot import (
     SparseSnapshot,
     make_sparse_snapshot,
     open_sparse_snapshot,
 )
-from leconvert.support.errors import HubError, SourceError, TargetError, WorkDirError
+from leconvert.support.errors import (
+    HubError,
+    SourceError,
+    StorageError,
+    TargetError,
+    WorkDirError,
+)
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.transfer.client import hub_errors, make_api
+from leconvert.transfer.download import download_all
+from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.scratch import limit_too_small
+from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import is_there
-from leconvert.workdir.incoming import not_fetched_from
+from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
@@ -80,7 +92,7 @@ def find_converted(
     if to not in [ref.name for ref in refs.tags]:
         return None
     found = resolve_revision(repo_id, to, endpoint=endpoint)
-    info = _read_info(found.repo, Fetcher(found.repo))
+    info = read_info(HubStore(found.repo))
     if unreadable(info, repo_id) or info["codebase_version"] != to:
         return None
     return None if source is not None and _came_after(source, found, info) else found
@@ -91,7 +103,7 @@ def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) 
 
     An older LeRobot goes on recording, pushes to ``main`` and moves the tag of its own version.
     """
-    own = _read_info(source.repo, Fetcher(source.repo))
+    own = read_info(HubStore(source.repo))
     totals = ("total_episodes", "total_frames")
     if [own.get(name) for name in totals] == [info.get(name) for name in totals]:
         return False
@@ -109,20 +121,17 @@ def _default_revision(tags: list[str], to: str) -> str:
     return next(name for name in wanted if name in (*tags, _MAIN))
 
 
-def _read_info(repo: HubRepo, fetcher: Fetcher) -> dict[str, Any]:
-    """Return a dataset's ``info.json``; empty where there is no dataset."""
-    file = repo.find_file(INFO_PATH)
-    if file is None:
-        return {}
-    try:
-        info = json.loads(fetcher.read(file, 0, file.size_bytes))
-    except ValueError:
-        return {}
-    return info if isinstance(info, dict) else {}
+def read_info(store: HubStore) -> dict[str, Any]:
+    """Return ``meta/info.json`` by one request; empty where there is no dataset."""
+    with suppress(ValueError):
+        info = json.loads(store.read_whole(INFO_PATH) or b"")
+        if isinstance(info, dict):
+            return info
+    return {}
 
 
 def check_convertible(
-    found: Resolved, fetcher: Fetcher, *, also_v3: bool = False, is_whole: bool = True
+    found: Resolved, store: HubStore, *, also_v3: bool = False, is_whole: bool = True
 ) -> None:
     """Refuse what is no v2.x dataset, before anything else is fetched.
 
@@ -131,7 +140,7 @@ def check_convertible(
         is_whole: Whether all of it is fetched.
     """
     repo, revision = found.repo, found.revision
-    info = _read_info(repo, fetcher)
+    info = read_info(store)
     if not isinstance(info.get("codebase_version"), str):
         raise SourceError(
             f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
@@ -314,7 +323,7 @@ def download(
         folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
     found = resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
-    check_convertible(found, Fetcher(found.repo), also_v3=also_v3)
+    check_convertible(found, HubStore(found.repo), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
     if local.is_dir() and not anew:
         local.rmdir()  # empty, as a mount point or a careful user may leave it
@@ -392,15 +401,15 @@ def fetch_sparse(
         return FetchedSource(folder, HubOrigin(origin))
     else:
         found = found or resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
-        fetcher = Fetcher(found.repo, should_stop=stop.is_set)
-        check_convertible(found, fetcher, also_v3=also_v3, is_whole=False)
+        store = HubStore(found.repo, should_stop=stop.is_set)
+        check_convertible(found, store, also_v3=also_v3, is_whole=False)
         progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
         with planner_lock(WorkDir(work_dir)):
             made = make_sparse_snapshot(
                 work_dir,
                 found.repo,
                 found.revision,
-                fetcher,
+                store,
                 for_copies=for_copies,
                 progress=progress,
             )
@@ -425,3 +434,71 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
     if made.origin.repo_id != repo_id:
         return None
     return made if revision in (None, made.origin.revision, made.origin.commit) else None
+
+
+# ------------------------------------------------------------------------------------------------
+# A whole dataset from the Hub into a folder that appears when it is complete.
+
+
+def download_dataset(
+    repo: HubRepo,
+    revision: str,
+    target: Path,
+    *,
+    listed: pa.Table | None = None,
+    replaces: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Origin:
+    """Bring every file of a commit into a folder; ``listed`` has them, where that is known.
+
+    It arrives in a hidden folder beside the target and gets the target's name when all of it is
+    there, checked by hash. Interrupted, the same call goes on; files that another commit shares
+    with what had arrived are kept, the others go. Files in the client's cache are copied.
+    """
+    listed = read_all(repo.list_files()) if listed is None else listed
+    size_bytes = sum(listed.column("size_bytes").to_pylist())
+    origin = Origin(repo.repo_id, revision, repo.commit)
+    with incoming(target) as arriving:
+        if is_there(target):
+            if not replaces:
+                raise TargetError(
+                    f"{target} exists already and is not overwritten.", path=str(target)
+                )
+            if known_origin(target) == origin and all(
+                _is_right(file, target) for file in files_of(listed)
+            ):
+                return origin
+            arriving.take_back()
+        arriving.keep({file.path for file in files_of(listed)})
+        _check_space(arriving, repo, size_bytes)
+        download_all(
+            lambda should_stop: HubStore(repo, should_stop=should_stop),
+            files_of(listed),
+            arriving,
+            is_here=lambda file: _is_right(file, arriving.tree),
+            size_bytes=size_bytes,
+            stop=stop or threading.Event(),
+            progress=progress,
+        )
+        (arriving.tree / NOTES).mkdir(parents=True, exist_ok=True)
+        write_origin(arriving.tree / NOTES, origin, run_id="-")
+        arriving.finish()
+    return origin
+
+
+def _is_right(file: RemoteFile, tree: Path) -> bool:
+    path = tree / file.path
+    return path.is_file() and file.is_content_of(path)
+
+
+def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
+    free, there = shutil.disk_usage(arriving.folder).free, arriving.size_bytes()
+    if free + there < size_bytes:
+        place = arriving.folder.parent
+        raise StorageError(
+            f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
+            path=str(place),
+            next_step="Free some space, choose another place with --root, or use --orchestrate, "
+            "which holds no more than --scratch-limit of the source.",
+        )

@@ -30,10 +30,9 @@ hash, are fetched.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import threading
-from collections.abc import Buffer, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import batched, islice
 from pathlib import Path
@@ -47,15 +46,6 @@ from leconvert.dataset.formats.v2 import EPISODES_PATH, EpisodeLines, SourcePath
 from leconvert.media.boxes import read_moov
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM
-from leconvert.remote.fetch import (
-    Fetcher,
-    HubRepo,
-    Listing,
-    RemoteFile,
-    files_of,
-    read_all,
-    write_listing,
-)
 from leconvert.remote.provenance import Origin
 from leconvert.support.errors import (
     HubAccessError,
@@ -68,6 +58,9 @@ from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
+from leconvert.transfer.files import Spans
+from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.store import Listing, RemoteFile, Store, files_of, read_all, write_listing
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 
@@ -77,7 +70,7 @@ from leconvert.workdir.records import WorkDir, encode_record, read_record
 # The rest is a hole. What a scan reads of a clip is its index (``moov``), of a table its footer,
 # the columns that place a row, lists whose lengths their type does not say, and columns that are
 # not declared; all are found here by the code that the scan itself uses, only that it reads
-# ranges over the network, and every byte that was read is written to the same place in the local
+# ranges over the network, and every byte that was fetched is written to the same place in the local
 # file. So the scan finds in it what it would find in the whole file, or the file is fetched whole
 # (`leconvert.remote.sparse_snapshot` decides).
 
@@ -93,11 +86,11 @@ _TRAILER_BYTES = 8
 class SparseCopy:
     """The local file; not for several threads."""
 
-    def __init__(self, file: RemoteFile, fetcher: Fetcher, descriptor: int) -> None:
+    def __init__(self, file: RemoteFile, store: Store, descriptor: int) -> None:
         self._file = file
-        self._fetcher = fetcher
+        self._store = store
         self._descriptor = descriptor
-        self._fetched: list[tuple[int, bytes]] = []
+        self._fetched = Spans()
         self._least_bytes = _LEAST_BYTES
         os.truncate(descriptor, file.size_bytes)
 
@@ -118,7 +111,8 @@ class SparseCopy:
         if footer_bytes > end:
             raise ValueError("the footer is larger than the file")
         self.take(end - footer_bytes, footer_bytes + _TRAILER_BYTES)
-        metadata = pq.read_metadata(pa.PythonFile(_Window(self), mode="r"))
+        with open(self._descriptor, "rb", closefd=False) as file:
+            metadata = pq.read_metadata(file)
         wanted, where_empty = set(DEFAULT_COLUMNS), set()
         for field in metadata.schema.to_arrow_schema():
             sizes = list_sizes(field.type)
@@ -138,32 +132,21 @@ class SparseCopy:
                         offsets.append(chunk.dictionary_page_offset)
                     self.take(min(offsets), chunk.total_compressed_size)
 
-    @property
-    def size_bytes(self) -> int:
-        """The remote file's size."""
-        return self._file.size_bytes
-
     def pread(self, _: int, count: int, position: int) -> bytes:
         """Bring a range; called like `os.pread`."""
         return self.take(position, count)
 
     def take(self, position: int, count: int) -> bytes:
         """Bring a range; returns it, shorter only at the end of the file."""
-        count = max(0, min(count, self._file.size_bytes - position))
-        for start, found in self._fetched:
-            if start <= position and position + count <= start + len(found):
-                data = found[position - start : position - start + count]
-                break
-        else:
-            start = position
-            if position + count == self._file.size_bytes:  # an end is asked for backwards
-                start = max(0, min(position, self._file.size_bytes - self._least_bytes))
-            stop = max(position + count, position + self._least_bytes)
-            found = self._fetcher.read(self._file, start, stop)
-            self._fetched.append((start, found))
-            data = found[position - start : position - start + count]
-        os.pwrite(self._descriptor, data, position)
-        return data
+        size = self._file.size_bytes
+        for first, stop in self._fetched.missing(position, min(position + count, size)):
+            start = first
+            if stop == size:  # an end is asked for backwards
+                start = max(0, min(first, size - self._least_bytes))
+            data = self._store.read(self._file, start, max(stop, start + self._least_bytes))
+            os.pwrite(self._descriptor, data, start)
+            self._fetched.add(start, start + len(data))
+        return os.pread(self._descriptor, count, position)
 
 
 def _is_of(chunk: pq.ColumnChunkMetaData, wanted: Collection[str]) -> bool:
@@ -175,35 +158,6 @@ def _is_of(chunk: pq.ColumnChunkMetaData, wanted: Collection[str]) -> bool:
 def _null_count(chunk: pq.ColumnChunkMetaData) -> int | None:
     found = chunk.statistics
     return found.null_count if found is not None and found.has_null_count else None
-
-
-class _Window(io.RawIOBase):
-    """What Arrow reads of the remote file."""
-
-    def __init__(self, copy: SparseCopy) -> None:
-        self._copy = copy
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_CUR: self._position, os.SEEK_END: self._copy.size_bytes}.get(whence, 0)
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._copy.take(self._position, len(view))
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -271,7 +225,7 @@ def make_sparse_snapshot(
     work_dir: Path,
     repo: HubRepo,
     revision: str,
-    fetcher: Fetcher,
+    store: HubStore,
     *,
     for_copies: bool = False,
     progress: Progress = NO_PROGRESS,
@@ -289,7 +243,7 @@ def make_sparse_snapshot(
         for part in (tree, folder / "begun"):
             part.mkdir(parents=True, exist_ok=True)
         listed = read_all(repo.list_files())
-        writer = _Writer(folder, fetcher, for_copies=for_copies)
+        writer = _Writer(folder, store, for_copies=for_copies)
         files = [file for file in files_of(listed) if file.path.startswith("meta/")]
         with progress.stage("outline", listed.num_rows, "files") as stage:
             writer.take_all(files, lambda _: False, stage.advance)
@@ -341,11 +295,11 @@ def _name(begun: Path, target: Path) -> None:
 class _Writer:
     """Makes files of the tree."""
 
-    def __init__(self, folder: Path, fetcher: Fetcher, *, for_copies: bool) -> None:
+    def __init__(self, folder: Path, store: HubStore, *, for_copies: bool) -> None:
         self._folder = folder
         self.for_copies = for_copies
         self.whole_tables = False
-        self._fetcher = fetcher
+        self._store = store
         self._lock = threading.Lock()
         self._noted = folder / "begun" / "whole.txt"
         self.whole = set(self._noted.read_text().splitlines()) if self._noted.exists() else set()
@@ -396,7 +350,7 @@ class _Writer:
 
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
-        self._fetcher.download(file, begun, begun.with_suffix(".part"))
+        self._store.download(file, begun, begun.with_suffix(".part"))
         with self._lock:
             # Noted before it has its name: a name that is noted in vain is noted again, or, where
             # another version of this program goes on and makes holes, struck out.
@@ -416,7 +370,7 @@ class _Writer:
         begun = self._temporary(file)
         descriptor = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            copy = SparseCopy(file, self._fetcher, descriptor)
+            copy = SparseCopy(file, self._store, descriptor)
             if is_clip:
                 copy.take_clip_index()
                 if media.may_be_damaged(media.read_clip_index(begun), pread=copy.pread):

@@ -5,146 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from leconvert.dataset.check.dataset import checked_result
 from leconvert.dataset.files import UPLOAD_CLAIM, UPLOAD_MARKER, published_files
-from leconvert.loading import content_mark
 from leconvert.support.errors import (
-    InstallationError,
     InterruptedRunError,
-    LeconvertError,
-    SourceChangedError,
-    SourceError,
     StorageError,
     TargetError,
     UnreadableSourceError,
     UsageError,
     WorkDirError,
 )
-from leconvert.support.extras import command_for_extra
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.support.text import count, first_few
-from leconvert.workdir.fs import is_there, sync_file, write_durably
-from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
+from leconvert.support.text import count
+from leconvert.transfer.download import download_all
+from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.urls import UrlStore, changed_meanwhile, open_store, store_errors
+from leconvert.workdir.fs import is_there, write_durably
+from leconvert.workdir.incoming import incoming, not_fetched_from
 from leconvert.workdir.records import encode_record, read_record
-from leconvert.workdir.secrets import without_credentials
 
-__all__ = ["StoredFile", "UploadReport", "download_tree", "open_store", "read_notes", "upload_tree"]
-
-
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """One file of a store.
-
-    Attributes:
-        size_bytes: Its size.
-        mark: What else the store says that changes when the content does; may be empty.
-    """
-
-    size_bytes: int
-    mark: str
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A folder of a store.
-
-    Attributes:
-        url: As the user wrote it, without a slash at the end and without credentials; for people.
-        fs: The file system.
-        root: The folder in it.
-    """
-
-    url: str
-    fs: Any
-    root: str
-
-    def path(self, relative: str) -> str:
-        """Return the store's path of a file."""
-        return f"{self.root}/{relative}"
-
-    def list_files(self) -> dict[str, StoredFile]:
-        """Return every file below the folder by its relative path; empty where there is none."""
-        with store_errors(self.url):
-            self.fs.invalidate_cache()  # what was listed before may have changed
-            try:
-                found: Mapping[str, Mapping[str, Any]] = self.fs.find(self.root, detail=True)
-            except FileNotFoundError:
-                return {}
-        files = {}
-        prefix = f"{self.root}/"
-        for path, seen in sorted(found.items()):
-            if path.endswith("/"):
-                continue  # an empty object by which a web console keeps a folder that it made
-            relative = path.removeprefix(prefix)
-            if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
-                raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
-            files[relative] = StoredFile(int(seen["size"]), content_mark(seen))
-        return files
-
-
-def open_store(url: str) -> Store:
-    """Return the folder that a URL names; asks nothing yet.
-
-    Raises:
-        UsageError: Nobody knows such URLs.
-        InstallationError: What is needed for them is not installed.
-        StorageError: A server that is asked at once does not answer.
-    """
-    from fsspec.core import url_to_fs
-
-    protocol = url.partition("://")[0]
-    shown = without_credentials(url)
-    try:
-        fs, root = url_to_fs(url)
-    except ImportError as error:
-        extra = _EXTRAS.get(protocol)
-        helps = f"Run `{command_for_extra(extra)}`" if extra else str(error)
-        raise InstallationError(
-            f"{shown} cannot be reached: {protocol}:// needs a library that is not installed.",
-            path=shown,
-            next_step=f"{helps.rstrip('.')}.",
-        ) from error
-    except OSError as error:  # some ask their server at once
-        raise _failure(shown, error) from error
-    except ValueError as error:
-        raise UsageError(
-            f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
-        ) from error
-    return Store(shown.rstrip("/"), fs, str(root).rstrip("/"))
-
-
-@contextmanager
-def store_errors(url: str) -> Iterator[None]:
-    """Turn whatever a store's library raises within the block into a `StorageError`.
-
-    ``FileNotFoundError`` passes through.
-    """
-    try:
-        yield
-    except (LeconvertError, FileNotFoundError):
-        raise
-    except Exception as error:  # each library has errors of its own, without a common base
-        raise _failure(url, error) from error
-
-
-def _failure(url: str, error: Exception) -> StorageError:
-    said = str(error).strip().splitlines()[:1] or [type(error).__name__]
-    return StorageError(
-        f"{url} fails: {without_credentials(said[0]).rstrip('.')}.",
-        path=url,
-        next_step="Check the address and the credentials, then run the same command again; it "
-        "goes on where it stopped.",
-    )
+__all__ = ["UploadReport", "download_tree", "read_notes", "upload_tree"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -152,7 +39,6 @@ def _failure(url: str, error: Exception) -> StorageError:
 
 
 _THREADS = 8
-_CHANGES_SHOWN = 20
 _RECORDS = ".cache/leconvert/"
 _NOTES = f"{_RECORDS}mirror.json"
 _KIND, _VERSION = "mirror", 2
@@ -192,7 +78,6 @@ def download_tree(
         StorageError: The store or the disk fails.
         InterruptedRunError: ``stop`` was set.
     """
-    stop = stop or threading.Event()
     store = open_store(url)
     _check_fetched_from(store.url, target)
     listed = _listed(store)
@@ -213,31 +98,24 @@ def download_tree(
         same = _same_as_then(arriving.tree, store.url, listed)
         arriving.keep(same)
         _note(arriving.tree, store.url, listed)
-        with progress.stage("fetch", sum(f.size_bytes for f in listed.values()), "B") as stage:
-
-            def bring(relative: str) -> None:
-                if not stop.is_set():
-                    if relative not in same:
-                        _bring(store, relative, listed[relative], arriving)
-                    stage.advance(listed[relative].size_bytes)
-
-            for _ in parallel_map(bring, [(name,) for name in listed], Spread(threads=_THREADS)):
-                pass
-        if stop.is_set():
-            raise InterruptedRunError(
-                f"{store.url} is not here completely yet.",
-                path=str(arriving.folder),
-                next_step="Run the same command again to go on.",
-            )
+        download_all(
+            lambda _: store,
+            listed.values(),
+            arriving,
+            is_here=lambda file: file.path in same,
+            size_bytes=sum(file.size_bytes for file in listed.values()),
+            stop=stop or threading.Event(),
+            progress=progress,
+        )
         _check_same(store.url, listed, _listed(store))
         arriving.finish()
     return target
 
 
-def _listed(store: Store) -> dict[str, StoredFile]:
+def _listed(store: UrlStore) -> dict[str, RemoteFile]:
     """Return a store's files without the records of whoever fetched the dataset before."""
     files = store.list_files()
-    return {name: file for name, file in files.items() if not name.startswith(_RECORDS)}
+    return {file.path: file for file in files if not file.path.startswith(_RECORDS)}
 
 
 def _check_fetched_from(url: str, target: Path) -> None:
@@ -249,17 +127,17 @@ def _check_fetched_from(url: str, target: Path) -> None:
         raise not_fetched_from(target, url, found)
 
 
-def read_notes(folder: Path) -> tuple[str | None, dict[str, StoredFile]]:
+def read_notes(folder: Path) -> tuple[str | None, dict[str, RemoteFile]]:
     """Return from which URL a folder was fetched, and what was listed then; None for unknown."""
     try:
         record = read_record(folder / _NOTES, _KIND, version=_VERSION)
-        files = {name: StoredFile(**fields) for name, fields in record["files"].items()}
+        files = {name: RemoteFile(name, **fields) for name, fields in record["files"].items()}
     except (OSError, StorageError, WorkDirError, KeyError, TypeError, AttributeError):
         return None, {}
     return record.get("url"), files  # version 1 has none
 
 
-def _same_as_then(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> set[str]:
+def _same_as_then(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> set[str]:
     """Return files that were fetched from a URL and that the store still lists as then."""
     found, before = read_notes(folder)
     if found != url:
@@ -276,51 +154,25 @@ def _same_as_then(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> s
     return {name for name in listed if is_same(name)}
 
 
-def _note(folder: Path, url: str, listed: Mapping[str, StoredFile]) -> None:
+def _note(folder: Path, url: str, listed: Mapping[str, RemoteFile]) -> None:
     """Note what is fetched, before the first file."""
     notes = folder / _NOTES
     notes.parent.mkdir(parents=True, exist_ok=True)
-    fields = {"url": url, "files": {name: asdict(file) for name, file in listed.items()}}
+    files = {
+        name: {"size_bytes": file.size_bytes, "mark": file.mark} for name, file in listed.items()
+    }
+    fields = {"url": url, "files": files}
     write_durably(notes, encode_record(_KIND, _VERSION, "-", fields))
 
 
-def _bring(store: Store, relative: str, file: StoredFile, arriving: Incoming) -> None:
-    target, begun = arriving.tree / relative, arriving.part(relative)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with store_errors(store.url):
-        try:
-            store.fs.get_file(store.path(relative), str(begun))
-        except FileNotFoundError as error:
-            raise _changed(store.url, [f"{relative}: it is gone"]) from error
-    size_bytes = begun.stat().st_size
-    if size_bytes != file.size_bytes:
-        raise UnreadableSourceError(
-            f"{relative} of {store.url} arrives with {size_bytes:,} bytes, {file.size_bytes:,} "
-            "are listed.",
-            path=store.path(relative),
-            next_step="Run the same command again.",
-        )
-    sync_file(begun)  # the next call believes a file that has its name and its size
-    begun.replace(target)
-
-
-def _check_same(url: str, before: Mapping[str, StoredFile], now: Mapping[str, StoredFile]) -> None:
+def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, RemoteFile]) -> None:
     changes = [
         f"{name}: {'it is gone' if name not in now else 'it is new or changed'}"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
     if changes:
-        raise _changed(url, changes)
-
-
-def _changed(url: str, changes: list[str]) -> SourceChangedError:
-    return SourceChangedError(
-        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
-        path=url,
-        details=first_few(changes, _CHANGES_SHOWN),
-        next_step="Run the same command again when nobody writes there; it fetches what changed.",
-    )
+        raise changed_meanwhile(url, changes)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -443,11 +295,11 @@ def _claim_of(digest: str) -> str:
     return f"{UPLOAD_CLAIM}{digest[:32]}.json"
 
 
-def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
+def _claim(store: UrlStore, digest: str) -> dict[str, RemoteFile]:
     """Claim a place; return what an interrupted upload of the same tree left there."""
     mine = _claim_of(digest)
     content = json.dumps({"format": "leconvert/upload", "version": 1, "tree": digest}).encode()
-    there = store.list_files()
+    there = _everything(store)
     if there.keys() & {mine, UPLOAD_MARKER}:
         found = {name for name in there if name.startswith(UPLOAD_CLAIM) and name != mine}
         if UPLOAD_MARKER in there:  # as earlier versions called the claim of any tree
@@ -462,7 +314,7 @@ def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
     with store_errors(store.url):
         store.fs.makedirs(store.root, exist_ok=True)
         store.fs.pipe_file(store.path(mine), content)
-    others = store.list_files()
+    others = _everything(store)
     others.pop(mine, None)
     if others:
         _remove(store, mine)
@@ -470,7 +322,11 @@ def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
     return {}
 
 
-def _taken(store: Store, there: Mapping[str, StoredFile]) -> TargetError:
+def _everything(store: UrlStore) -> dict[str, RemoteFile]:
+    return {file.path: file for file in store.list_files()}
+
+
+def _taken(store: UrlStore, there: Mapping[str, RemoteFile]) -> TargetError:
     claims = any(name.startswith((UPLOAD_CLAIM, UPLOAD_MARKER)) for name in there)
     return TargetError(
         f"{store.url} holds {'another, unfinished upload' if claims else 'something'} already: "
@@ -480,9 +336,9 @@ def _taken(store: Store, there: Mapping[str, StoredFile]) -> TargetError:
     )
 
 
-def _check_arrived(store: Store, sizes: Mapping[str, int]) -> None:
+def _check_arrived(store: UrlStore, sizes: Mapping[str, int]) -> None:
     """Look once more at what the store holds: all of it, and nothing else."""
-    there = store.list_files()
+    there = _everything(store)
     for name, size_bytes in sizes.items():
         if name not in there or there[name].size_bytes != size_bytes:
             raise _kept_wrong(store, name, there.get(name), size_bytes)
@@ -501,7 +357,9 @@ def _check_arrived(store: Store, sizes: Mapping[str, int]) -> None:
         )
 
 
-def _kept_wrong(store: Store, name: str, found: StoredFile | None, size_bytes: int) -> StorageError:
+def _kept_wrong(
+    store: UrlStore, name: str, found: RemoteFile | None, size_bytes: int
+) -> StorageError:
     kept = "nothing" if found is None else f"{found.size_bytes:,} bytes"
     return StorageError(
         f"{store.url} keeps {kept} of {name} instead of {size_bytes:,} bytes.",
@@ -510,12 +368,12 @@ def _kept_wrong(store: Store, name: str, found: StoredFile | None, size_bytes: i
     )
 
 
-def _remove(store: Store, name: str) -> None:
+def _remove(store: UrlStore, name: str) -> None:
     with store_errors(store.url), suppress(FileNotFoundError):
         store.fs.rm_file(store.path(name))
 
 
-def _send(store: Store, root: Path, name: str) -> None:
+def _send(store: UrlStore, root: Path, name: str) -> None:
     path = store.path(name)
     with store_errors(store.url):
         store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)

@@ -1,19 +1,23 @@
 """Reports of a run, and of a resampling benchmark: pages that need nothing else.
 
-`gather` reads the records of a run, or a result alone, into a `RunReport`; `page` makes
-HTML of it. Nothing of the run is written.
+`gather` reads the records of a run, or a result alone, into a `RunReport`, which `write_report`
+makes HTML of. Nothing of the run is written.
 """
 
-from leconvert.report.page import (
-    check_report_place,
-    default_report_place,
-    page,
-    report_on_exit,
-    write_report,
-    write_resampling_report,
-    write_tables,
-)
-from leconvert.report.values import RunReport, gather, gather_run
+from typing import TYPE_CHECKING
+
+from leconvert.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from leconvert.report.page import (
+        check_report_place,
+        default_report_place,
+        report_on_exit,
+        write_report,
+        write_resampling_report,
+        write_tables,
+    )
+    from leconvert.report.values import RunReport, gather, gather_run
 
 __all__ = [
     "RunReport",
@@ -21,9 +25,24 @@ __all__ = [
     "default_report_place",
     "gather",
     "gather_run",
-    "page",
     "report_on_exit",
     "write_report",
     "write_resampling_report",
     "write_tables",
 ]
+
+# `leconvert status`, whose module lies here too, needs neither datasets nor pages.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "page": (
+            "check_report_place",
+            "default_report_place",
+            "report_on_exit",
+            "write_report",
+            "write_resampling_report",
+            "write_tables",
+        ),
+        "values": ("RunReport", "gather", "gather_run"),
+    },
+)

@@ -8,6 +8,7 @@ only, never as a tag, a style or a link.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import statistics
 from base64 import b64encode
@@ -23,26 +24,20 @@ from markupsafe import Markup
 
 from leconvert._version import __version__
 from leconvert.model.values import Finding
-from leconvert.report.charts import (
-    LEGEND,
-    TimeAxis,
-    brief,
-    clean,
-    duration_chart,
-    durations,
-    gantt,
-    lanes_by_host,
-    legend,
-    rate_chart,
-    rates,
-    signs,
-    size_chart,
-    working_axis,
+from leconvert.report import charts
+from leconvert.report.charts import LEGEND, TROUBLE, TimeAxis, working_axis
+from leconvert.report.records import moment
+from leconvert.report.values import (
+    Attempt,
+    AttemptEnd,
+    BatchCounts,
+    RunReport,
+    StoryState,
+    gather_run,
 )
-from leconvert.report.values import Attempt, AttemptEnd, RunReport, StoryState, gather_run, moment
 from leconvert.support.errors import LeconvertError, StorageError, UsageError
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
-from leconvert.support.text import amount, count, duration
+from leconvert.support.text import amount, count, duration, shorten
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.run import OpenedRun
@@ -53,28 +48,30 @@ if TYPE_CHECKING:
 
 # Rows of a table that is about single batches, episodes or findings; more are counted.
 _MOST_ROWS = 200
-_Rows = list[list[object]]
+_RATE_PIECES = 120
+_SLOWEST = 10
+_WORKERS_SHOWN = 16
+_Rows = list[Sequence[object]]
 
 
 def page(story: RunReport) -> str:
     """Return the page; it takes time and room linear in attempts, findings and streams at most."""
     axis = working_axis(story)
-    return (
-        _templates()
-        .get_template("report.html")
-        .render(
-            story=story,
-            signs=signs(),
-            version=__version__,
-            most_rows=_MOST_ROWS,
-            **_header(story, axis),
-            **_conversion(story, axis),
-            **_findings(story),
-            **_verification(story),
-            work=_work(story, axis),
-            loading=_loading(story.probe),
-            **_environment(story),
-        )
+    template = _templates().get_template("report.html")
+    return template.render(
+        story=story,
+        axis=axis,
+        version=__version__,
+        most_rows=_MOST_ROWS,
+        sentence=_sentence(story),
+        tiles=_tiles(story, axis),
+        conversion=_conversion(story, axis),
+        sizes=_sizes(story) if story.streams else None,
+        work=None if story.batches is None else _work(story, story.batches, axis),
+        loading=_loading(story.probe),
+        **_findings(story),
+        **_verification(story),
+        **_environment(story),
     )
 
 
@@ -90,37 +87,50 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else clean(value),
     )
-    made.filters["commas"] = "{:,}".format
+    made.filters |= {
+        "amount": amount,
+        "brief": charts.brief,
+        "commas": "{:,}".format,
+        "percent": lambda place: f"{100 * place:.2f}%",
+        "when": when,
+    }
+    made.globals |= {
+        "count": count,
+        "quote": shlex.quote,
+        "rate_area": charts.rate_area,
+        "shorten": shorten,
+        "size_rows": charts.size_rows,
+        "width_units": charts.WIDTH_UNITS,
+    }
     return made
 
 
-# ------------------------------------------------------------------------------------------------
-# The top of the page: what was converted, how far it is, sizes before and after.
+# Characters that HTML forbids, and those that turn the direction of all text after them.
+_UNFIT = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff]"
+)
 
 
-_SIGNS = {
-    StoryState.FINISHED: "✓",
-    StoryState.DIFFERS: "✕",
-    StoryState.FAILED: "✕",
-    StoryState.TO_PACK: "…",
-    StoryState.UNFINISHED: "…",
-    StoryState.RESULT_ONLY: "i",
-}
-_CLASSES = {StoryState.FINISHED: "good", StoryState.DIFFERS: "bad", StoryState.FAILED: "bad"}
+def clean(value: object) -> str:
+    """Return text without characters that no page may hold; None is no text."""
+    if value is None:
+        return ""
+    # Paths that are no UTF-8 come as lone surrogates, which cannot be written.
+    whole = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", whole)
 
 
-def _header(story: RunReport, axis: TimeAxis | None) -> dict[str, object]:
-    return {
-        "state_sign": _SIGNS[story.state],
-        "state_class": _CLASSES.get(story.state, "plain"),
-        "sentence": _sentence(story),
-        "tiles": _tiles(story, axis),
-    }
+def when(seconds: float | None) -> str:
+    """Return a point in time as ``2026-11-21 07:00:00 UTC``."""
+    with suppress(OverflowError, ValueError, OSError):
+        if seconds is not None:
+            return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "not known"
 
 
 def _tiles(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str, str | None]]:
     tiles: list[tuple[str, str, str | None]] = [
-        ("Episodes", f"{story.episodes:,}", f"{count(story.frames, 'frame')}")
+        ("Episodes", f"{story.episodes:,}", count(story.frames, "frame"))
     ]
     before, after = story.source_bytes, story.result_bytes
     if before is None:
@@ -141,8 +151,7 @@ def _tiles(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str, str 
         done_of = f"{story.batches.done:,} of {story.batches.total:,}"
         tiles.append(("Batches done", done_of, who))
     if story.attempts:
-        again = sum(a.end is not AttemptEnd.DONE and a.end is not AttemptEnd.HELD
-                    for a in story.attempts)  # fmt: skip
+        again = sum(a.end in charts.TROUBLE for a in story.attempts)
         tiles.append(
             ("Extra tries", f"{again:,}", "errors, losses, hand-backs" if again else "none needed")
         )
@@ -185,94 +194,55 @@ _NO_RECORDING = (
 )
 
 
-def _conversion(story: RunReport, axis: TimeAxis | None) -> dict[str, object]:
+def _conversion(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str | None]]:
+    peaks = (
+        ("a worker's process at most", story.worker_peak_bytes),
+        ("the packer's", story.packer_peak_bytes),
+    )
     video = (
         f"{amount(story.cloned_bytes)} shared with the source, {amount(story.copied_bytes)} copied"
     )
-    memory = [
-        f"{amount(peak)} {who}"
-        for who, peak in (
-            ("a worker's process at most", story.worker_peak_bytes),
-            ("the packer's", story.packer_peak_bytes),
-        )
-        if peak is not None
-    ]
     other = f"{count(story.other_files, 'file')}, {amount(story.other_bytes)} (meta/ and the like)"
-    options = ", ".join(f"{key} {value}" for key, value in story.options.items())
-    return {
-        "conversion": [
-            ("Source", ", ".join(story.sources) or None),
-            ("Result", story.target),
-            ("Kept source", story.kept_source),
-            ("Work dir", story.work_dir),
-            ("Run", story.run_id),
-            ("Worked from", None if axis is None else f"{when(axis.began)} to {when(axis.ended)}"),
-            ("Dataset", f"{count(story.episodes, 'episode')}, {count(story.frames, 'frame')} at "
-                        f"{story.fps or '?'} frames/s"),
-            ("Video bytes", video if story.cloned_bytes or story.copied_bytes else None),
-            ("Peak memory", ", ".join(memory) or None),
-            ("Other files", other if story.other_files else None),
-            ("Options", options or None),
-            ("Recording", _NO_RECORDING if story.quantiles is False else None),
-        ],
-        "sizes": _sizes(story) if story.streams else None,
-    }  # fmt: skip
+    return [
+        ("Source", ", ".join(story.sources) or None),
+        ("Result", story.target),
+        ("Kept source", story.kept_source),
+        ("Work dir", story.work_dir),
+        ("Run", story.run_id),
+        ("Worked from", None if axis is None else f"{when(axis.began)} to {when(axis.ended)}"),
+        ("Dataset", f"{count(story.episodes, 'episode')}, {count(story.frames, 'frame')} at "
+                    f"{story.fps or '?'} frames/s"),
+        ("Video bytes", video if story.cloned_bytes or story.copied_bytes else None),
+        ("Peak memory",
+         ", ".join(f"{amount(peak)} {who}" for who, peak in peaks if peak is not None) or None),
+        ("Other files", other if story.other_files else None),
+        ("Options", ", ".join(f"{key} {value}" for key, value in story.options.items()) or None),
+        ("Recording", _NO_RECORDING if story.quantiles is False else None),
+    ]  # fmt: skip
 
 
 def _sizes(story: RunReport) -> dict[str, object]:
     known = story.source_bytes is not None
     rows: _Rows = []
     for stream in story.streams:
-        before = [f"{stream.source_files:,}", f"{stream.source_bytes:,}"] if known else []
         planned, there = stream.planned_files, stream.result_files
-        files = f"{planned:,}" if there == planned else f"{there:,} of {planned:,}"
-        rows.append([stream.stream, *before, files, f"{stream.result_bytes:,}"])
-    words = f"{count(len(story.streams), 'stream')}: "
-    after = f"{amount(story.result_bytes)} in {count(story.result_files, 'file')}"
-    if story.source_bytes is None:
-        words += f"{after}."
-    else:
-        so_far = "after" if story.state is StoryState.FINISHED else "so far"
+        before = [stream.source_files, stream.source_bytes] if known else []
+        files = planned if there == planned else f"{there:,} of {planned:,}"
+        rows.append([stream.stream, *before, files, stream.result_bytes])
+    words = f"{amount(story.result_bytes)} in {count(story.result_files, 'file')}"
+    if known:
         files = count(story.source_files or 0, "file")
-        words += f"{amount(story.source_bytes)} in {files} before, {after} {so_far}."
+        so_far = "after" if story.state is StoryState.FINISHED else "so far"
+        words = f"{amount(story.source_bytes or 0)} in {files} before, {words} {so_far}"
     return {
-        **_figure("sizes", words, size_chart("sizes", story.streams, words)),
+        "words": f"{count(len(story.streams), 'stream')}: {words}.",
         "head": ["Stream", *(["Files before", "Bytes before"] if known else []),
                  "Files after", "Bytes after"],
         "rows": rows,
     }  # fmt: skip
 
 
-def when(seconds: float | None) -> str:
-    """Return a point in time as ``2026-11-21 07:00:00 UTC``."""
-    if seconds is None:
-        return "not known"
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return "not known"
-
-
-def _figure(name: str, words: str, drawing: Markup) -> dict[str, object]:
-    return {"name": name, "words": words, "drawing": drawing}
-
-
-# ------------------------------------------------------------------------------------------------
-# Findings, repairs, what was proven, and how fast the result loads.
-
-
-_NO_PROOF = {
-    StoryState.UNFINISHED: "It has not come to that: the result is compared when it is whole.",
-    StoryState.TO_PACK: "It has not come to that: the packer compares the result.",
-    StoryState.FAILED: "It has not come to that: the result is compared when it is whole.",
-}
 _SEVERITIES = ("error", "repaired", "warning", "info")
-_COUNTED = {
-    "files": "Files",
-    "episodes": "Episodes",
-    "rows": "Rows",
-    "video_frames": "Camera frames",
-}
 
 
 def _findings(story: RunReport) -> dict[str, object]:
@@ -280,26 +250,15 @@ def _findings(story: RunReport) -> dict[str, object]:
     kinds: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
         kinds.setdefault((finding.code, finding.severity), []).append(finding)
-    repairs = story.repairs
-    why = Counter(entry.code for entry in repairs.dropped_episodes)
+    dropped = story.repairs.dropped_episodes
+    why = Counter(entry.code for entry in dropped)
     return {
         "finding_kinds": [
-            [code, severity, f"{len(own):,}", own[0].message, own[0].remedy]
-            for (code, severity), own in kinds.items()
+            (*kind, len(own), own[0].message, own[0].remedy) for kind, own in kinds.items()
         ],
-        "finding_rows": [
-            [f.code, f.severity, "" if f.episode is None else f"{f.episode:,}", f.stream, f.message]
-            for f in found
-        ],
-        "repairs": {
-            "changes": repairs.summary(),
-            "dropped": [[f"{entry.episode:,}", entry.code] for entry in repairs.dropped_episodes],
-            "dropped_why": ", ".join(
-                f"{number:,} for {code}" for code, number in sorted(why.items())
-            ),
-            "tasks": sorted((repairs.task_map or {}).items()),
-            "statistics": list(repairs.computed_stats or ()),
-        },
+        "finding_rows": [(f.code, f.severity, f.episode, f.stream, f.message) for f in found],
+        "dropped": [(f"{entry.episode:,}", entry.code) for entry in dropped],
+        "dropped_why": ", ".join(f"{number:,} for {code}" for code, number in sorted(why.items())),
     }
 
 
@@ -309,14 +268,23 @@ def _weight(finding: Finding) -> tuple[int, str, int]:
     return rank, finding.code, -1 if finding.episode is None else finding.episode
 
 
+_NO_PROOF = {
+    StoryState.UNFINISHED: "It has not come to that: the result is compared when it is whole.",
+    StoryState.TO_PACK: "It has not come to that: the packer compares the result.",
+    StoryState.FAILED: "It has not come to that: the result is compared when it is whole.",
+}
+_COUNTED = {
+    "files": "Files",
+    "episodes": "Episodes",
+    "rows": "Rows",
+    "video_frames": "Camera frames",
+}
+
+
 def _verification(story: RunReport) -> dict[str, object]:
     proof = story.verification
     if proof is None:
-        command = f"leconvert verify {shlex.quote(story.target)} --source SOURCE --bytes"
-        return {
-            "no_proof": _NO_PROOF.get(story.state, "No verification is on record."),
-            "proving_command": command if story.state is StoryState.RESULT_ONLY else None,
-        }
+        return {"no_proof": _NO_PROOF.get(story.state, "No verification is on record.")}
     if proof.depth == "none":
         outcome = "The result was not compared with its source: it was asked not to be."
     elif proof.ok:
@@ -325,18 +293,15 @@ def _verification(story: RunReport) -> dict[str, object]:
         outcome = f"✕ {count(proof.differences, 'difference')} from the source."
     else:
         outcome = "It is not known how it ended."
-    seconds = proof.seconds
-    took = None
-    if seconds is not None:
-        took = f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
     return {
         "verification": [
             ("Depth", proof.depth),
             ("Outcome", outcome),
             *((f"{_COUNTED[key]} compared", f"{value:,}") for key, value in proof.counts.items()),
-            ("Took", took),
+            ("Took", None if proof.seconds is None else f"{proof.seconds:.2f} s"
+             if proof.seconds < 10 else duration(proof.seconds)),
         ]
-    }
+    }  # fmt: skip
 
 
 def _loading(probe: Mapping[str, Any] | None) -> dict[str, object] | None:
@@ -369,38 +334,38 @@ def _number(probe: Mapping[str, Any], key: str, unit: str = "") -> str | None:
     return f"{value:,.0f}{unit}" if abs(value) >= 100 else f"{value:,.2f}{unit}"
 
 
-# ------------------------------------------------------------------------------------------------
-# Where and how the run was made: hosts, versions, and the exact commands, without secrets.
-
-
 def _environment(story: RunReport) -> dict[str, object]:
+    """Return hosts, versions, and each command once, with how often and where it ran."""
     planned = story.planned_versions
     seen = {library: {version} for library, version in planned.items()}
+    commands: dict[tuple[str, str], list[Invocation]] = {}
+    by_host: dict[str, list[Invocation]] = {}
     for entry in story.invocations:
         for library, version in entry.versions.items():
             seen.setdefault(library, set()).add(version)
+        commands.setdefault((_command_line(entry), entry.folder), []).append(entry)
+        by_host.setdefault(entry.host, []).append(entry)
     return {
-        "commands": _commands(story.invocations),
-        "hosts": _hosts(story),
+        "commands": [
+            (line, folder, len(own), _where({entry.host for entry in own}), when(moment(own[0].at)))
+            for (line, folder), own in commands.items()
+        ],
+        "hosts": [
+            (
+                host,
+                Counter(entry.system for entry in own).most_common(1)[0][0],
+                max(entry.cpus for entry in own),
+                len(own),
+                _clock(story.clocks.get(host)),
+            )
+            for host, own in sorted(by_host.items())
+        ],
         "versions": [
-            [library, planned.get(library, "–"), ", ".join(sorted(versions))]
+            (library, planned.get(library, "–"), ", ".join(sorted(versions)))
             for library, versions in sorted(seen.items())
         ],
         "mixed_versions": [library for library in sorted(seen) if len(seen[library]) > 1],
     }
-
-
-def _commands(invocations: Sequence[Invocation]) -> _Rows:
-    """Return each command once, with how often and where it ran: workers are started alike."""
-    groups: dict[tuple[str, str], list[Invocation]] = {}
-    for entry in invocations:
-        groups.setdefault((_command_line(entry), entry.folder), []).append(entry)
-    rows: _Rows = []
-    for (line, folder), own in groups.items():
-        hosts = sorted({entry.host for entry in own})
-        where = hosts[0] if len(hosts) == 1 else count(len(hosts), "host")
-        rows.append([line, folder, f"{len(own):,}", where, when(moment(own[0].at))])
-    return rows
 
 
 def _command_line(entry: Invocation) -> str:
@@ -410,186 +375,141 @@ def _command_line(entry: Invocation) -> str:
     return shlex.join(without_secrets(entry.command)).replace("'***'", "***")
 
 
-def _hosts(story: RunReport) -> _Rows:
-    rows: _Rows = []
-    by_host: dict[str, list[Invocation]] = {}
-    for entry in story.invocations:
-        by_host.setdefault(entry.host, []).append(entry)
-    for host, own in sorted(by_host.items()):
-        system = Counter(entry.system for entry in own).most_common(1)[0][0]
-        cpus = max(entry.cpus for entry in own)
-        ahead = story.clocks.get(host)
-        clock = "–" if ahead is None else ("agrees" if not ahead else f"{-ahead:+.1f} s")
-        rows.append([host, system, f"{cpus:,}", f"{len(own):,}", clock])
-    return rows
+def _where(hosts: Collection[str]) -> str:
+    return next(iter(hosts)) if len(hosts) == 1 else count(len(hosts), "host")
 
 
-# ------------------------------------------------------------------------------------------------
-# The part of the page about work: who did which batch when, how fast, and what went wrong.
+def _clock(ahead: float | None) -> str:
+    if ahead is None:
+        return "–"
+    return f"{-ahead:+.1f} s" if ahead else "agrees"
 
 
-_RATE_PIECES = 120
-_SILENT = frozenset({AttemptEnd.LOST, AttemptEnd.LATE})
-_SLOWEST = 10
-_WORKERS_SHOWN = 16
-_TROUBLE = frozenset(LEGEND) - {AttemptEnd.DONE, AttemptEnd.HELD}
-
-
-def _work(story: RunReport, axis: TimeAxis | None) -> dict[str, object] | None:
-    """Return the timeline, throughput and durations, or None where no run is known."""
-    state = story.batches
-    if state is None:
-        return None
+def _work(story: RunReport, state: BatchCounts, axis: TimeAxis | None) -> dict[str, object]:
+    """Return who did which batch when, how fast, and what went wrong."""
     timed = [a for a in story.attempts if a.began is not None]
     done = [a for a in timed if a.end is AttemptEnd.DONE]
-    workers: dict[tuple[str, int, str], list[Attempt]] = {}
+    workers = charts.by_worker(story.attempts)
     hosts: dict[str, list[Attempt]] = {}
     for attempt in story.attempts:
-        workers.setdefault((attempt.host, attempt.pid, attempt.token), []).append(attempt)
         hosts.setdefault(attempt.host, []).append(attempt)
-    unknown = len(story.attempts) - len(timed)
-    without_times = (
-        f"Of {count(unknown, 'try', 'tries')} no time is on record; the tables count them."
-    )
+    unknown = count(len(story.attempts) - len(timed), "try", "tries")
+    without_times = f"Of {unknown} no time is on record; the tables count them."
+    known = len(timed) == len(story.attempts)
     return {
         "words": f"{count(state.total, 'batch', 'batches')}: {state.done:,} done, {state.failed:,} "
         f"failed, {state.held:,} held by a worker, {state.pending:,} waiting.",
         "timeline": _timeline(story, timed, axis) if axis is not None and timed else None,
-        "notes": [
-            words for words in (without_times if unknown else None, _clock_note(story)) if words
-        ],
-        **(_pace(done) if done else {"throughput": None}),
-        "workers": [
-            [host, pid, *_done_cells(own)] for (host, pid, _), own in sorted(workers.items())
-        ],
+        "notes": [*([] if known else [without_times]), *_clock_notes(story)],
+        "pace": _pace(done) if done else None,
+        "workers": [(host, str(pid), *_done_cells(own)) for (host, pid, _), own in workers.items()],
         "hosts": [
-            [host, len({a.token for a in own}), *_done_cells(own)]
+            (host, len({a.token for a in own}), *_done_cells(own))
             for host, own in sorted(hosts.items())
         ]
         if len(workers) > _WORKERS_SHOWN
         else None,
         "held": [
-            [f"{a.batch_id:,}", a.generation, a.host, a.pid or "", when(a.began), when(a.ended)]
+            (a.batch_id, a.generation, a.host, str(a.pid or ""), when(a.began), when(a.ended))
             for a in story.attempts
             if a.end is AttemptEnd.HELD
         ],
-        **_trouble(story),
+        **_trouble(story, state),
     }
 
 
 def _timeline(story: RunReport, timed: Sequence[Attempt], axis: TimeAxis) -> dict[str, object]:
-    hosts = lanes_by_host(timed)
     ends = Counter(attempt.end for attempt in story.attempts)
-    trouble = ", ".join(
-        f"{ends[end]:,} {end.value}" for end in LEGEND if end in _TROUBLE and ends[end]
-    )
-    cut = sum(seconds for _, _, seconds in axis.breaks)
-    pauses = (
-        f" Nobody worked for {duration(cut)} in all; the hatched strips stand for it."
-        if axis.breaks
-        else ""
-    )
+    trouble = [f", {ends[end]:,} {end.value}" for end in LEGEND if end in TROUBLE and ends[end]]
+    cut = duration(sum(seconds for _, _, seconds in axis.breaks))
+    pauses = f" Nobody worked for {cut} in all; the hatched strips stand for it."
+    workers, hosts = len(charts.by_worker(timed)), len({attempt.host for attempt in timed})
     words = (
-        f"{count(sum(map(len, hosts.values())), 'worker')} on {count(len(hosts), 'host')}, from "
-        f"{when(axis.began)}, for {brief(axis.ended - axis.began)}. "
+        f"{count(workers, 'worker')} on {count(hosts, 'host')}, from "
+        f"{when(axis.began)}, for {charts.brief(axis.ended - axis.began)}. "
         f"{count(len(story.attempts), 'try', 'tries')}: "
-        f"{ends[AttemptEnd.DONE]:,} done{', ' + trouble if trouble else ''}.{pauses}"
+        f"{ends[AttemptEnd.DONE]:,} done{''.join(trouble)}.{pauses if axis.breaks else ''}"
     )
-    drawing = legend(timed) + gantt("timeline", hosts, story.packers, axis, words)
-    return _figure("timeline", words, drawing)
+    return {"words": words, "chart": charts.gantt(timed, story.packers, axis)}
 
 
-def _clock_note(story: RunReport) -> str | None:
+def _clock_notes(story: RunReport) -> list[str]:
     shifted = {host: s for host, s in story.clocks.items() if s}
     hosts = {attempt.host for attempt in story.attempts} | {p.host for p in story.packers}
-    if not shifted:
-        if len(hosts) < 2:
-            return None
-        unknown = hosts - story.clocks.keys()
-        said = "agreed with the work dir's file system" if not unknown else "could not be compared"
-        return f"Each host's times are its own clock's; their clocks {said}."
-    rows = ", ".join(
-        f"{host} {abs(seconds):,.1f} s {'behind' if seconds > 0 else 'ahead'}"
-        for host, seconds in sorted(shifted.items())
-    )
-    return (
-        "Each host's times are its own clock's, moved to the clock of the work dir's file system "
-        f"where they disagreed by seconds: {rows}. Durations do not depend on clocks."
-    )
+    if shifted:
+        rows = ", ".join(
+            f"{host} {abs(seconds):,.1f} s {'behind' if seconds > 0 else 'ahead'}"
+            for host, seconds in sorted(shifted.items())
+        )
+        return [
+            "Each host's times are its own clock's, moved to the clock of the work dir's file "
+            f"system where they disagreed by seconds: {rows}. Durations do not depend on clocks."
+        ]
+    if len(hosts) < 2:
+        return []
+    known = hosts <= story.clocks.keys()
+    said = "agreed with the work dir's file system" if known else "could not be compared"
+    return [f"Each host's times are its own clock's; their clocks {said}."]
 
 
 def _pace(done: Sequence[Attempt]) -> dict[str, object]:
     """Return throughput over time, and how long batches took."""
     axis = TimeAxis([(a.began, a.ended or a.began) for a in done if a.began is not None])
-    values = rates(done, axis, _RATE_PIECES)
-    mean = sum(attempt.source_bytes for attempt in done) / axis.busy_seconds
-    words = (
-        f"{amount(mean)} of source a second on average over {brief(axis.busy_seconds)} of work, "
-        f"{amount(max(values))}/s at most. A batch's bytes are spread evenly over the time it took."
-    )
+    values = charts.rates(done, axis, _RATE_PIECES)
     # Behind a cut, elapsed time is too coarse to tell two rows apart.
-    shown = when if axis.breaks else lambda time: brief((time or 0.0) - axis.began)
-    tenth = len(values) // 10
-    tenths: _Rows = []
-    for number in range(10):
-        part = values[number * tenth : (number + 1) * tenth]
-        start, stop = axis.time(number / 10), axis.time((number + 1) / 10)
-        tenths.append([shown(start), shown(stop), f"{amount(sum(part) / len(part))}/s"])
+    shown = when if axis.breaks else lambda time: charts.brief((time or 0.0) - axis.began)
+    tenth = _RATE_PIECES // 10
     taken = [a.seconds if a.seconds is not None else (a.ended or 0.0) - (a.began or 0.0)
              for a in done]  # fmt: skip
-    bins = durations(taken)
+    bins = charts.durations(taken)
     ordered = sorted(taken)
     high = ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
-    lengths = (
-        f"{count(len(taken), 'batch', 'batches')}: half took at most "
-        f"{brief(statistics.median(taken))}, 95 of 100 at most {brief(high)}, the longest "
-        f"{brief(ordered[-1])}."
-    )
-    slowest = sorted(
-        zip(taken, done, strict=True), key=lambda entry: (-entry[0], entry[1].batch_id)
-    )
+    slowest = sorted(zip(taken, done, strict=True), key=lambda one: (-one[0], one[1].batch_id))
     return {
-        "throughput": {
-            **_figure("throughput", words, rate_chart("throughput", values, axis, mean)),
-            "rows": tenths,
-        },
-        "durations": {
-            **_figure("durations", lengths, duration_chart("durations", bins, lengths)),
-            "rows": [[brief(b.low), brief(b.high), f"{b.count:,}"] for b in bins],
-        },
+        "axis": axis,
+        "rates": values,
+        # A batch alone makes a plateau, whose rates differ by the rounding of times: its beginning.
+        "peak": next(n for n, rate in enumerate(values) if rate >= 0.99 * max(values)),
+        "mean": sum(attempt.source_bytes for attempt in done) / axis.busy_seconds,
+        "tenths": [
+            (
+                shown(axis.time(number / 10)),
+                shown(axis.time((number + 1) / 10)),
+                f"{amount(sum(values[number * tenth :][:tenth]) / tenth)}/s",
+            )
+            for number in range(10)
+        ],
+        "bins": bins,
+        "durations": [(charts.brief(b.low), charts.brief(b.high), b.count) for b in bins],
+        "words": f"{count(len(taken), 'batch', 'batches')}: half took at most "
+        f"{charts.brief(statistics.median(taken))}, 95 of 100 at most {charts.brief(high)}, the "
+        f"longest {charts.brief(ordered[-1])}.",
         "slowest": [
-            [
-                f"{a.batch_id:,}",
-                brief(seconds),
-                amount(a.source_bytes),
-                f"{a.frames:,}",
-                a.host,
-                a.pid,
-            ]
-            for seconds, a in slowest[:_SLOWEST]
+            (a.batch_id, charts.brief(took), amount(a.source_bytes), a.frames, a.host, str(a.pid))
+            for took, a in slowest[:_SLOWEST]
         ],
     }
 
 
-def _done_cells(own: Sequence[Attempt]) -> list[object]:
+def _done_cells(own: Sequence[Attempt]) -> Sequence[object]:
     done = [a for a in own if a.end is AttemptEnd.DONE]
     seconds = sum(a.seconds or 0.0 for a in done)
     size = sum(a.source_bytes for a in done)
-    return [
-        f"{len(done):,}",
+    return (
+        len(done),
         amount(size),
-        brief(seconds),
+        charts.brief(seconds),
         f"{amount(size / seconds)}/s" if seconds else "–",
-        f"{sum(a.end in _TROUBLE for a in own):,}",
-    ]
+        sum(a.end in TROUBLE for a in own),
+    )
 
 
-def _trouble(story: RunReport) -> dict[str, object]:
+def _trouble(story: RunReport, state: BatchCounts) -> dict[str, object]:
     winners = {a.batch_id: a for a in story.attempts if a.end is AttemptEnd.DONE}
     rows: _Rows = []
     ends: Counter[AttemptEnd] = Counter()
     for attempt in story.attempts:
-        if attempt.end not in _TROUBLE:
+        if attempt.end not in TROUBLE:
             continue
         ends[attempt.end] += 1
         winner = winners.get(attempt.batch_id)
@@ -597,25 +517,19 @@ def _trouble(story: RunReport) -> dict[str, object]:
             then = "failed" if attempt.batch_id in story.set_aside else "no result yet"
         else:
             then = f"done by {winner.host} {winner.pid}, try {winner.generation}"
-        silent = "No word of its end; the time is its last sign of life."
-        said = attempt.message or (silent if attempt.end in _SILENT else "")
+        silent = attempt.end in {AttemptEnd.LOST, AttemptEnd.LATE}
+        no_word = "No word of its end; the time is its last sign of life." if silent else ""
         rows.append(
-            [f"{attempt.batch_id:,}", attempt.generation, attempt.end.value, attempt.host,
-             attempt.pid or "", when(attempt.ended), said, then]
+            (attempt.batch_id, attempt.generation, attempt.end.value, attempt.host,
+             str(attempt.pid or ""), when(attempt.ended), attempt.message or no_word, then)
         )  # fmt: skip
+    words = "None so far."
     if rows:
-        words = (
-            "; ".join(f"{ends[end]:,} {words}" for end, words in LEGEND.items() if ends[end]) + "."
-        )
-    elif story.batches is not None and story.batches.done == story.batches.total:
+        words = "; ".join(f"{ends[end]:,} {said}" for end, said in LEGEND.items() if ends[end])
+        words += "."
+    elif state.done == state.total:
         words = "None: every batch was done at the first try."
-    else:
-        words = "None so far."
     return {"trouble": rows, "trouble_words": words}
-
-
-# ------------------------------------------------------------------------------------------------
-# Where the page goes, and where it may not.
 
 
 def default_report_place(target: Path) -> Path:
@@ -626,29 +540,21 @@ def default_report_place(target: Path) -> Path:
 def check_report_place(path: Path, datasets: list[Path]) -> None:
     """Refuse a place that the page cannot be written to; call it before any work is done, too."""
     place = path.resolve()
-    for dataset in datasets:
-        if place.is_relative_to(dataset.resolve()):
-            raise UsageError(
-                f"{path} lies in the dataset {dataset}, which holds only what the conversion made.",
-                path=str(path),
-                next_step="Choose a place beside it.",
-            )
-    if place.is_dir():
-        raise UsageError(
-            f"{path} is a folder.", path=str(path), next_step="Give the name of a file in it."
-        )
-    if not place.parent.is_dir():
-        raise UsageError(
-            f"The folder {place.parent} does not exist.",
-            path=str(path),
-            next_step="Make it first, or choose another place.",
-        )
-    if not os.access(place.parent, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"The folder {place.parent} cannot be written.",
-            path=str(path),
-            next_step="Make it writable, or choose another place.",
-        )
+    within = next((one for one in datasets if place.is_relative_to(one.resolve())), None)
+    if within is not None:
+        said = f"{path} lies in the dataset {within}, which holds only what the conversion made."
+        helps = "Choose a place beside it."
+    elif place.is_dir():
+        said, helps = f"{path} is a folder.", "Give the name of a file in it."
+    elif not place.parent.is_dir():
+        said = f"The folder {place.parent} does not exist."
+        helps = "Make it first, or choose another place."
+    elif not os.access(place.parent, os.W_OK | os.X_OK):
+        said = f"The folder {place.parent} cannot be written."
+        helps = "Make it writable, or choose another place."
+    else:
+        return
+    raise UsageError(said, path=str(path), next_step=helps)
 
 
 def write_report(story: RunReport, path: Path) -> int:
@@ -658,7 +564,11 @@ def write_report(story: RunReport, path: Path) -> int:
         Its size in bytes.
     """
     _check_for(story.target, story.sources, path)
-    data = page(story).encode("utf-8")
+    return _write(page(story), path)
+
+
+def _write(text: str, path: Path) -> int:
+    data = text.encode("utf-8")
     with storage_errors(path):
         replace_record(path, data)
     return len(data)
@@ -697,10 +607,6 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
             ) from error
 
 
-# ------------------------------------------------------------------------------------------------
-# Pages of facts and tables alone.
-
-
 PageTable = tuple[str, str, Sequence[Sequence[object]], Collection[int]]
 """A table's title, what it shows, its rows with the head, and its columns that hold numbers."""
 
@@ -717,34 +623,24 @@ def write_tables(
     pictures: Sequence[tuple[str, str]] = (),
 ) -> int:
     """Write a page of facts and tables, replacing what is there; return its size in bytes."""
-    text = (
-        _templates()
-        .get_template("tables.html")
-        .render(
-            kicker=kicker,
-            heading=heading,
-            title=title,
-            facts_title=facts_title,
-            facts_shown=facts,
-            tables=tables,
-            pictures=pictures,
-        )
+    template = _templates().get_template("tables.html")
+    text = template.render(
+        kicker=kicker,
+        heading=heading,
+        title=title,
+        facts_title=facts_title,
+        facts_shown=facts,
+        tables=tables,
+        pictures=pictures,
     )
-    data = text.encode("utf-8")
-    with storage_errors(path):
-        replace_record(path, data)
-    return len(data)
-
-
-# ------------------------------------------------------------------------------------------------
-# The page of a resampling benchmark.
+    return _write(text, path)
 
 
 def write_resampling_report(
     document: Mapping[str, Any], path: Path, *, command: str, pictures: Sequence[Path]
 ) -> None:
     """Write what ``leconvert probe resample`` measured, with the PNG files of its plots."""
-    from leconvert.bench.resampling import result_tables  # nobody else pays for its imports
+    from leconvert.bench import result_tables  # nobody else pays for its imports
 
     write_tables(
         path,

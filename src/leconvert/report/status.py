@@ -14,9 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from leconvert.report.records import SettledBatches, read_done_batch
 from leconvert.run.engines.slurm import ElementState, job_states
-from leconvert.run.leasing import BatchState, BatchStatus, Board, LeaseStore, read_done, read_failed
-from leconvert.support.errors import StorageError, WorkDirError
+from leconvert.run.leasing import BatchState, BatchStatus, Board, LeaseStore, read_failed
+from leconvert.support.errors import WorkDirError
 from leconvert.workdir.activity import JobRecord, WorkerRecord, read_jobs, read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import LOCAL, FileSystem
@@ -27,26 +28,8 @@ from leconvert.workdir.records import RunPaths, WorkDir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import is_converted
 
-__all__ = [
-    "Failure",
-    "JobObserver",
-    "JobStatus",
-    "Liveness",
-    "PackerStatus",
-    "Progressed",
-    "RateWindow",
-    "RunObserver",
-    "RunStatus",
-    "VideoBytes",
-    "WorkerStatus",
-    "run_status",
-    "seconds_left",
-    "watch_run",
-]
-
-
-# ------------------------------------------------------------------------------------------------
-# What one look at a run shows, as plain values.
+# A holder beats every 15 s at the default lease, a waiting worker reports every 10 s.
+_SILENT_AFTER_SECONDS = 45.0
 
 
 class Liveness(StrEnum):
@@ -60,6 +43,17 @@ class Liveness(StrEnum):
     """It ran on this host and has ended."""
     UNKNOWN = "unknown"
     """It runs elsewhere, and the observer has not watched for long enough."""
+
+    @classmethod
+    def of(
+        cls, process: Mapping[str, Any], *, silent_seconds: float = 0.0, gave_sign: bool = False
+    ) -> Liveness:
+        """Return what is known about the process that wrote a record."""
+        if process_is_gone(process):
+            return cls.ENDED
+        if silent_seconds >= _SILENT_AFTER_SECONDS:
+            return cls.SILENT
+        return cls.RUNNING if gave_sign or process_is_running(process) else cls.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +173,6 @@ class RunStatus:
         return asdict(self)
 
 
-# ------------------------------------------------------------------------------------------------
-# What a scheduler says of the jobs that were submitted for a run.
-
-
 _SECONDS_BETWEEN_LOOKS = 10.0
 
 
@@ -202,77 +192,41 @@ class JobObserver:
         self._clock = clock
         self._fs = fs
         self._asked_at: float | None = None
-        self._states: dict[str, list[ElementState]] | None = {}
+        self._states: list[ElementState] | None = []
 
     def look(self) -> list[JobStatus]:
         """Return all submissions, oldest first; empty where nothing was submitted."""
         records = read_jobs(self._paths, self._run_id, fs=self._fs)
         now = self._clock()
-        due = self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_LOOKS
         asked = [record.job_id for record in records if record.engine == "slurm"]
-        if asked and due:
+        if asked and (self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_LOOKS):
             self._asked_at = now
-            states = job_states(asked)
-            self._states = None if states is None else _by_job(states)
-        return [
-            JobStatus(
-                engine=record.engine,
-                job_id=record.job_id,
-                role=record.role,
-                tasks=record.tasks,
-                states=self._states_of(record),
-                reason=_reason(self._states, record.job_id),
-            )
-            for record in records
-        ]
+            self._states = job_states(asked)
+        return [self._status(record) for record in records]
 
-    def _states_of(self, record: JobRecord) -> dict[str, int] | None:
-        """Return how many are in which state; None where nobody can be asked without a wait."""
+    def _status(self, record: JobRecord) -> JobStatus:
+        job = (record.engine, record.job_id, record.role, record.tasks)
         if self._states is None or record.engine != "slurm":
-            return None
-        return _count(self._states, record.job_id)
-
-
-def _by_job(states: list[ElementState]) -> dict[str, list[ElementState]]:
-    found: dict[str, list[ElementState]] = {}
-    for state in states:
-        found.setdefault(state.job_id.partition("_")[0], []).append(state)
-    return found
-
-
-def _count(states: dict[str, list[ElementState]], job_id: str) -> dict[str, int]:
-    return dict(sorted(Counter(state.state for state in states.get(job_id, ())).items()))
-
-
-def _reason(states: dict[str, list[ElementState]] | None, job_id: str) -> str | None:
-    waiting = [s for s in (states or {}).get(job_id, ()) if s.state == "PENDING"]
-    return waiting[0].reason if waiting else None
-
-
-# ------------------------------------------------------------------------------------------------
-# How fast workers are, from what an observer saw on its own clock; pure.
+            return JobStatus(*job, states=None, reason=None)
+        own = [s for s in self._states if s.job_id.partition("_")[0] == record.job_id]
+        return JobStatus(
+            *job,
+            states=dict(sorted(Counter(element.state for element in own).items())),
+            reason=next((element.reason for element in own if element.state == "PENDING"), None),
+        )
 
 
 _WINDOW_SECONDS = 60.0
 _SHORTEST_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(NamedTuple):
     """How far a worker has come, by its own account."""
 
     size_bytes: int  # source bytes that it went through
     cost: float  # the same, bytes that are decoded counted many times; see `batch_costs`
     frames: int  # frames and rows of batches that it finished
     seconds: float  # how long it has been running
-
-    def rates(self, before: Progressed, seconds: float) -> Rates:
-        """Return what it did a second since it was so far."""
-        return Rates(
-            max(0, self.size_bytes - before.size_bytes) / seconds,
-            max(0.0, self.cost - before.cost) / seconds,
-            max(0, self.frames - before.frames) / seconds,
-        )
 
 
 class Rates(NamedTuple):
@@ -284,7 +238,7 @@ class Rates(NamedTuple):
 
 
 class RateWindow:
-    """Rates over the last minute that was watched.
+    """Rates over the last minute that was watched, on the observer's own clock.
 
     A worker that the observer has seen for less than a second is given its own mean since it
     began: better than nothing at the first look.
@@ -302,14 +256,15 @@ class RateWindow:
     def rates(self, token: str) -> Rates:
         """Return a worker's rates as of the last look."""
         now, latest = self._looks[-1]
-        last = latest.get(token)
-        if last is None:
+        if token not in latest:
             return Rates()
+        last, first, seconds = latest[token], Progressed(0, 0.0, 0, 0.0), latest[token].seconds
         for then, seen in self._looks:
-            first = seen.get(token)
-            if first is not None and now - then >= _SHORTEST_SECONDS:
-                return last.rates(first, now - then)
-        return last.rates(Progressed(0, 0.0, 0, 0.0), last.seconds) if last.seconds > 0 else Rates()
+            if token in seen and now - then >= _SHORTEST_SECONDS:
+                first, seconds = seen[token], now - then
+                break
+        moved = [max(0.0, after - before) for after, before in zip(last, first, strict=True)]
+        return Rates(*(amount / seconds for amount in moved[:3])) if seconds > 0 else Rates()
 
 
 def seconds_left(left: float, per_second: float) -> float | None:
@@ -319,16 +274,16 @@ def seconds_left(left: float, per_second: float) -> float | None:
     return left / per_second if per_second > 0 else None
 
 
-# ------------------------------------------------------------------------------------------------
-# Looks at the workers of a run again and again: who is alive, and how fast each is.
+class _Seen(NamedTuple):
+    """A worker's record, since when the observer sees it unchanged, and what its bytes cost."""
 
-
-# A holder beats every 15 s at the default lease, a waiting worker reports every 10 s.
-_SILENT_AFTER_SECONDS = 45.0
+    record: WorkerRecord
+    since: float
+    cost: float
 
 
 class WorkerObserver:
-    """One observer of one run's workers.
+    """One observer of one run's workers, which looks again and again.
 
     A worker is known by its record and by the batch that it holds. Whether it lives is told by what
     changed between two looks, except on its own host, where the process itself is asked for.
@@ -338,119 +293,88 @@ class WorkerObserver:
         cost_of_a_byte: What a source byte of each batch costs.
 
     Attributes:
+        ended: Workers that ended, as far as was seen.
         cost_per_second: What all workers together went through, as of the last look.
     """
 
-    def __init__(
-        self,
-        run: OpenedRun,
-        store: LeaseStore,
-        cost_of_a_byte: Sequence[float],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        fs: FileSystem = LOCAL,
-    ) -> None:
-        self._run = run
+    def __init__(self, store: LeaseStore, cost_of_a_byte: Sequence[float]) -> None:
         self._store = store
         self._cost_of_a_byte = cost_of_a_byte
-        self._cost: dict[str, float] = {}
-        self._clock = clock
-        self._fs = fs
         self._claims_seen: set[tuple[int, int]] = set()
         self._gave_sign: set[str] = set()
-        self._ended: set[str] = set()
-        self._reports: dict[str, tuple[WorkerRecord, float]] = {}
+        self._seen: dict[str, _Seen] = {}
         self._window = RateWindow()
+        self.ended: set[str] = set()
         self.cost_per_second = 0.0
-
-    @property
-    def num_ended(self) -> int:
-        """Workers that ended, as far as was seen."""
-        return len(self._ended)
 
     @property
     def peak_memory_bytes(self) -> int:
         """The most that one worker's process has had resident, as far as was seen."""
-        return max((record.peak_memory_bytes for record, _ in self._reports.values()), default=0)
+        return max((seen.record.peak_memory_bytes for seen in self._seen.values()), default=0)
 
     def look(self, leased: Sequence[BatchStatus]) -> list[WorkerStatus]:
         """Return the workers that have not ended, by host, process and token."""
-        now = self._clock()
-        self.cost_per_second = 0.0
+        store, now = self._store, self._store.clock()
         holders = {row.token: row for row in leased if row.token is not None}
-        for record in read_workers(
-            self._run.paths,
-            self._run.manifest.run_id,
-            skip=self._ended - holders.keys(),
-            fs=self._fs,
-        ):
-            if record.state == "ended":
-                self._ended.add(record.token)
-            before = self._reports.get(record.token)
-            self._add_cost(record, None if before is None else before[0])
-            if before is None or before[0] != record:
-                self._reports[record.token] = (record, now)
-            if before is not None and before[0] != record:
-                self._gave_sign.add(record.token)
-        self._window.add(
-            now,
-            {
-                token: Progressed(
-                    record.processed_bytes, self._cost[token], record.frames, record.seconds
-                )
-                for token, (record, _) in self._reports.items()
-                if token not in self._ended
-            },
-        )
-        rows = [self._holder(row, token, now) for token, row in holders.items()]
-        for token, (record, _) in self._reports.items():
-            if token in holders or token in self._ended:
-                continue
-            if process_is_gone(asdict(record)):
-                self._ended.add(token)
-                continue
-            rows.append(self._idle(record, now))
+        skip = self.ended - holders.keys()
+        for record in read_workers(store.run, store.run_id, skip=skip, fs=store.fs):
+            self._add(record, now)
+        progress = {
+            token: Progressed(record.processed_bytes, cost, record.frames, record.seconds)
+            for token, (record, _, cost) in self._seen.items()
+            if token not in self.ended
+        }
+        self._window.add(now, progress)
+        self.cost_per_second = 0.0
+        rows = [self._holder(row, token) for token, row in holders.items()]
+        for token in progress.keys() - holders.keys():
+            record, since, _ = self._seen[token]
+            if record.has_ended:
+                self.ended.add(token)
+            else:
+                who = token, record.host, record.pid, None
+                rows.append(self._status(*who, asdict(record), silent=now - since))
         return sorted(rows, key=lambda row: (row.host, row.pid, row.token))
 
-    def _add_cost(self, record: WorkerRecord, before: WorkerRecord | None) -> None:
-        """Count the bytes that a worker went through since as bytes of the batch in its hands."""
-        batch_id = record.batch_id
-        if batch_id is None and before is not None:
-            batch_id = before.batch_id
+    def _add(self, record: WorkerRecord, now: float) -> None:
+        if record.state == "ended":
+            self.ended.add(record.token)
+        seen = self._seen.get(record.token)
+        if seen is not None and seen.record == record:
+            return
+        if seen is not None:
+            self._gave_sign.add(record.token)
+        # Bytes that a worker went through since count as bytes of the batch in its hands.
+        before = WorkerRecord("", "", 0) if seen is None else seen.record
+        batch_id = before.batch_id if record.batch_id is None else record.batch_id
         known = batch_id is not None and batch_id < len(self._cost_of_a_byte)
         weight = self._cost_of_a_byte[batch_id] if known and batch_id is not None else 1.0
-        moved = record.processed_bytes - (0 if before is None else before.processed_bytes)
-        self._cost[record.token] = self._cost.get(record.token, 0.0) + moved * weight
+        cost = (record.processed_bytes - before.processed_bytes) * weight
+        self._seen[record.token] = _Seen(record, now, cost + (0.0 if seen is None else seen.cost))
 
-    def _holder(self, row: BatchStatus, token: str, now: float) -> WorkerStatus:
-        record, _ = self._reports.get(token, (None, now))
-        claim = self._store.log.holder(row.batch_id, row.generation)
+    def _holder(self, row: BatchStatus, token: str) -> WorkerStatus:
         silent = row.heartbeat_age_seconds or 0.0
-        key = (row.batch_id, row.generation)
-        if silent == 0.0 and key in self._claims_seen:  # new since the last look
+        claim = (row.batch_id, row.generation)
+        if silent == 0.0 and claim in self._claims_seen:  # it beat since the last look
             self._gave_sign.add(token)
-        self._claims_seen.add(key)
-        known = asdict(record) if record is not None else claim
-        return self._status(
-            token, row.host or "?", row.pid or 0, record, known, silent, row.batch_id
-        )
-
-    def _idle(self, record: WorkerRecord, now: float) -> WorkerStatus:
-        silent = now - self._reports[record.token][1]
-        known = asdict(record)
-        return self._status(record.token, record.host, record.pid, record, known, silent, None)
+        self._claims_seen.add(claim)
+        seen = self._seen.get(token)
+        process = self._store.log.holder(*claim) if seen is None else asdict(seen.record)
+        return self._status(token, row.host or "?", row.pid or 0, row.batch_id, process, silent)
 
     def _status(
         self,
         token: str,
         host: str,
         pid: int,
-        record: WorkerRecord | None,
-        known: Mapping[str, Any],
-        silent: float,
         batch_id: int | None,
+        process: Mapping[str, Any],
+        silent: float,
     ) -> WorkerStatus:
-        liveness = self._liveness(token, known, silent)
+        seen = self._seen.get(token)
+        said = WorkerRecord(token, host, pid) if seen is None else seen.record
+        gave_sign = token in self._gave_sign
+        liveness = Liveness.of(process, silent_seconds=silent, gave_sign=gave_sign)
         alive = liveness in {Liveness.RUNNING, Liveness.UNKNOWN}
         rates = self._window.rates(token) if alive else Rates()
         self.cost_per_second += rates.cost
@@ -461,25 +385,12 @@ class WorkerObserver:
             liveness=liveness,
             batch_id=batch_id,
             silent_seconds=round(silent, 1),
-            batches=record.batches if record else 0,
-            written_bytes=record.written_bytes if record else 0,
+            batches=said.batches,
+            written_bytes=said.written_bytes,
             bytes_per_second=round(rates.size_bytes, 1),
             frames_per_second=round(rates.frames, 1),
-            peak_memory_bytes=record.peak_memory_bytes if record else 0,
+            peak_memory_bytes=said.peak_memory_bytes,
         )
-
-    def _liveness(self, token: str, known: Mapping[str, Any], silent: float) -> Liveness:
-        if process_is_gone(known):
-            return Liveness.ENDED
-        if silent >= _SILENT_AFTER_SECONDS:
-            return Liveness.SILENT
-        if process_is_running(known) or token in self._gave_sign:
-            return Liveness.RUNNING
-        return Liveness.UNKNOWN
-
-
-# ------------------------------------------------------------------------------------------------
-# A run, looked at again and again; only what is new is read.
 
 
 _RECORDS_A_LOOK = 2_000
@@ -514,10 +425,6 @@ def watch_run(
             return
 
 
-# What a record raises that was edited by hand, or by a program that we do not know.
-_EDITED = (AttributeError, TypeError, ValueError)
-
-
 class RunObserver:
     """One observer of one run.
 
@@ -547,6 +454,8 @@ class RunObserver:
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(run.paths, self.run_id, identity, clock=clock, fs=fs)
         self._board = Board(store, run.manifest.num_batches)
+        self._done = SettledBatches(self._read_video)
+        self._failed = SettledBatches(self._read_failure)
         sizes = [(batch.source_bytes, batch.frames) for batch in run.batches]
         self._source_bytes = [size for size, _ in sizes]
         self._frames = [frames for _, frames in sizes]
@@ -556,10 +465,8 @@ class RunObserver:
 
             self._costs = batch_costs(run)
         rates = [cost / max(1, size) for cost, (size, _) in zip(self._costs, sizes, strict=True)]
-        self._workers = WorkerObserver(run, store, rates, clock=clock, fs=fs)
+        self._workers = WorkerObserver(store, rates)
         self._began: float | None = None
-        self._video: dict[int, tuple[int, int]] = {}
-        self._failures: dict[int, Failure] = {}
         self._jobs = JobObserver(run.paths, self.run_id, clock=clock, fs=fs)
         self._last: RunStatus | None = None
 
@@ -605,7 +512,7 @@ class RunObserver:
             ),
             observed_seconds=round(observed, 3),
             workers=workers,
-            ended_workers=self._workers.num_ended,
+            ended_workers=len(self._workers.ended),
             unsettled=unsettled,
             failures=self._look_at_failures(failed),
             jobs=self._jobs.look(),
@@ -638,68 +545,36 @@ class RunObserver:
             failures=(),
         )
 
+    def _read_video(self, batch_id: int) -> tuple[int, int]:
+        done = read_done_batch(self._run.paths, self.run_id, batch_id, fs=self._fs)
+        return done.cloned_bytes, done.copied_bytes
+
     def _look_at_done(self, done: Sequence[int]) -> VideoBytes:
-        wanted = set(done)
-        for batch_id in self._video.keys() - wanted:  # voided since
-            del self._video[batch_id]
-        left = len(done) if self._records_a_look is None else self._records_a_look
-        for batch_id in done:
-            if batch_id in self._video:
-                continue
-            if left == 0:
-                break
-            left -= 1
-            try:
-                record = read_done(self._run.paths, self.run_id, batch_id, fs=self._fs)
-            except (FileNotFoundError, StorageError, WorkDirError):
-                continue  # voided a moment ago, or damaged: the packer will say so
-            try:
-                self._video[batch_id] = _video_bytes(record)
-            except _EDITED:
-                continue  # as above
-        return VideoBytes(
-            cloned=sum(cloned for cloned, _ in self._video.values()),
-            copied=sum(copied for _, copied in self._video.values()),
-            batches_read=len(self._video),
-        )
+        read = self._done.look(done, self._records_a_look).values()
+        cloned, copied = (sum(sizes) for sizes in zip(*read, strict=True)) if read else (0, 0)
+        return VideoBytes(cloned, copied, batches_read=len(read))
+
+    def _read_failure(self, batch_id: int) -> Failure:
+        return _failure(batch_id, read_failed(self._run.paths, self.run_id, batch_id, fs=self._fs))
 
     def _look_at_failures(self, failed: Sequence[BatchStatus]) -> list[Failure]:
-        now_failed = {row.batch_id for row in failed}
-        for batch_id in self._failures.keys() - now_failed:  # released, or done after all
-            del self._failures[batch_id]
-        for batch_id in sorted(now_failed - self._failures.keys()):
-            try:
-                record = read_failed(self._run.paths, self.run_id, batch_id, fs=self._fs)
-                self._failures[batch_id] = _failure(batch_id, record)
-            except (FileNotFoundError, StorageError, WorkDirError, *_EDITED):
-                self._failures[batch_id] = _failure(batch_id, {})
-        return [self._failures[batch_id] for batch_id in sorted(self._failures)]
+        read = self._failed.look([row.batch_id for row in failed])
+        return [read.get(row.batch_id) or _failure(row.batch_id, {}) for row in failed]
 
     def _look_at_packer(self) -> tuple[PackerStatus, bool]:
         state = Journal(self._run.paths, self.run_id, fs=self._fs).read()
-        holder = read_packer(self._run.paths, fs=self._fs)
         if not state.generation:
             return PackerStatus(), False
-        if process_is_gone(holder):
-            liveness = Liveness.ENDED
-        else:
-            liveness = Liveness.RUNNING if process_is_running(holder) else Liveness.UNKNOWN
+        holder = read_packer(self._run.paths, fs=self._fs)
         packer = PackerStatus(
             state.generation,
             state.step.value,
             holder.get("host"),
             holder.get("pid"),
-            liveness,
+            Liveness.of(holder),
             state.notes.get("peak_memory_bytes", 0),
         )
         return packer, state.step in {PackStep.SWAPPED, PackStep.FINISHED}
-
-
-def _video_bytes(record: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many bytes of video a batch shared with the source, and how many it copied."""
-    shards = record.get("shards") or ()
-    cloned = sum(int(shard.get("cloned_bytes", 0)) for shard in shards)
-    return cloned, sum(int(shard.get("copied_bytes", 0)) for shard in shards)
 
 
 def _failure(batch_id: int, record: Mapping[str, Any]) -> Failure:

@@ -297,7 +297,7 @@ def other_files(root: Path) -> list[str]:
 
 def _same_file(one: Path, other: Path) -> bool:
     try:
-        return one.samefile(other) or same_bytes(one, other)
+        return same_bytes(one, other)
     except OSError as error:
         raise_storage_trouble(error, one)
         return False

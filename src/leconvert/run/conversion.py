@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.remote.options import ScratchOptions
 from leconvert.run.engines import Engine, check_engine
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.support.flags import as_arguments, flag, seconds, some_seconds, whole, worker_count
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir

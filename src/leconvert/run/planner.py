@@ -113,26 +113,9 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# How much room a conversion takes, on which file systems, and whether it is there.
-#
-# Workers write shards into the work dir; the packer brings them into the new tree beside the
-# target, and they stay until the tree has taken its place. So the result's bytes stand twice
-# wherever the packer cannot give a shard a second name:
-#
-# =============================  ==============================  ===========================
-# a result's file                work dir on the target's        work dir on another one
-#                                file system
-# =============================  ==============================  ===========================
-# one shard, hard links          once                            once on each
-# one shard, no hard links       twice                           once on each
-# joined from several shards     twice                           once on each
-# =============================  ==============================  ===========================
-#
-# Where extents are shared with what is copied from, a clip takes two ragged blocks and half a
-# block of padding before it instead of its bytes. Tables under ``meta/`` are not counted.
-
-
+_NO_RUN = "-"  # stands in a manifest until its plan is written
+# Where extents are shared with what is copied from, a clip takes two ragged blocks and half a block
+# of padding before it instead of its bytes.
 _BLOCKS_A_CLIP = 3
 
 
@@ -186,7 +169,20 @@ def space_needed(
     has_links: bool | None = None,
     is_migration: bool = False,
 ) -> SpaceNeeded:
-    """Reckon the space that a plan takes.
+    """Reckon the space that a plan takes. Tables under ``meta/`` are not counted.
+
+    Workers write shards into the work dir; the packer brings them into the new tree beside the
+    target, and they stay until the tree has taken its place. So the result's bytes stand twice
+    wherever the packer cannot give a shard a second name:
+
+    =============================  ==============================  ===========================
+    a result's file                work dir on the target's        work dir on another one
+                                   file system
+    =============================  ==============================  ===========================
+    one shard, hard links          once                            once on each
+    one shard, no hard links       twice                           once on each
+    joined from several shards     twice                           once on each
+    =============================  ==============================  ===========================
 
     Args:
         sources: Those that are on this machine.
@@ -316,10 +312,6 @@ def _is_one_file_system(one: Path, other: Path) -> bool:
     return os.stat(one).st_dev == os.stat(other).st_dev  # noqa: PTH116 - st_dev alone
 
 
-# ------------------------------------------------------------------------------------------------
-# What a plan comes to, for people to look at before any work is done.
-
-
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
     """What a plan comes to, before any work is done.
@@ -382,20 +374,87 @@ class MovedBytes:
     to_send: int
 
 
-def _moved_bytes(
-    tree: Path,
+def summarize(run: OpenedRun) -> PlanSummary:
+    """Return what a written plan comes to."""
+    has_links = run.one_host is None or run.one_host.has_links
+    scans = [run.scan.stream(layout.stream)[0] for layout in run.manifest.streams]
+    source, root = run.scan.sources(), run.paths.root
+    return _summary(run.manifest, scans, source, run.batches, root, has_links=has_links)
+
+
+def _summary(
+    manifest: Manifest,
     streams: Sequence[StreamScan],
+    source: IntArray,
     batches: Iterable[Batch],
-    computed: frozenset[str],
-) -> MovedBytes:
-    """Reckon what a migration moves.
+    work_dir: Path,
+    *,
+    has_links: bool | None = None,
+) -> PlanSummary:
+    """Return what a plan comes to, whether it is written by now or not.
 
     Args:
-        tree: The sparse snapshot.
-        computed: Features whose statistics are computed.
+        manifest: Its head.
+        streams: The scan of each stream.
+        source: Number of each episode's source, shape (E,).
+        batches: The work.
+        work_dir: Where shards will be written.
+        has_links: Whether a shard can get a second name in the result; None to try.
     """
+    target = Path(manifest.target)
+    space = (
+        _space_of_meta(target)
+        if manifest.is_overlay_in_place
+        else space_needed(
+            [] if manifest.outline else [Path(source.root) for source in manifest.sources],
+            target,
+            work_dir,
+            manifest.block_align,
+            streams,
+            batches,
+            has_links=has_links,
+            is_migration=manifest.is_migration,
+        )
+    )
+    former_states, former_bytes = count_former([target])
+    return PlanSummary(
+        episodes=manifest.num_episodes,
+        frames=manifest.num_frames,
+        source_bytes=manifest.source_bytes,
+        files={layout.stream: layout.num_files for layout in manifest.streams},
+        kept=kept_files(manifest, batches),
+        batches=manifest.num_batches,
+        block_align=manifest.block_align,
+        space=replace(space, former_states=former_states, former_bytes=former_bytes),
+        findings=manifest.findings,
+        decoded_cameras=decoded_cameras(manifest.streams, manifest.sources),
+        decoded_episodes=_decoded_episodes(manifest, source),
+        version=manifest.to,
+        # Without quantiles in the table of statistics LeRobot cannot resume recording.
+        quantiles=any(source.has_quantiles for source in open_sources(manifest.sources)),
+        meta_alone=manifest.is_overlay_in_place,
+        layout=manifest.layout,
+        kept_episodes=manifest.kept_episodes,
+        moves=_moved_bytes(manifest, streams, batches) if manifest.is_migration else None,
+    )
+
+
+def moved_bytes(run: OpenedRun) -> MovedBytes | None:
+    """Return what a migration moves; None of any other run."""
+    manifest = run.manifest
+    if not manifest.is_migration:
+        return None
+    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
+    return _moved_bytes(manifest, scans, run.batches)
+
+
+def _moved_bytes(
+    manifest: Manifest, streams: Sequence[StreamScan], batches: Iterable[Batch]
+) -> MovedBytes:
+    """Reckon what a migration moves; its source is a sparse snapshot."""
     from leconvert.remote.sparse_snapshot import open_sparse_snapshot  # local sources have none
 
+    tree, computed = Path(manifest.source), manifest.computed_stats
     found = open_sparse_snapshot(tree)
     scans = {scan.stream: scan for scan in streams}
     cameras = {camera_of(scan.stream) for scan in streams}
@@ -411,85 +470,26 @@ def _moved_bytes(
     return MovedBytes(found.size_bytes, found.fetched_bytes, to_fetch, to_send)
 
 
-def summarize(run: OpenedRun) -> PlanSummary:
-    """Return what a written plan comes to."""
-    manifest = run.manifest
-    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
-    return PlanSummary(
-        episodes=manifest.num_episodes,
-        frames=manifest.num_frames,
-        source_bytes=manifest.source_bytes,
-        files={layout.stream: layout.num_files for layout in manifest.streams},
-        kept=kept_files(run),
-        batches=manifest.num_batches,
-        block_align=manifest.block_align,
-        space=_space_of_meta(Path(manifest.target))
-        if manifest.is_overlay_in_place
-        else space_needed(
-            [] if manifest.outline else [Path(source.root) for source in manifest.sources],
-            Path(manifest.target),
-            run.paths.root,
-            manifest.block_align,
-            scans,
-            run.batches,
-            has_links=run.one_host is None or run.one_host.has_links,
-            is_migration=manifest.is_migration,
-        ),
-        findings=manifest.findings,
-        decoded_cameras=decoded_cameras(manifest.streams, manifest.sources),
-        decoded_episodes=_decoded_episodes(
-            manifest.streams, manifest.sources, run.scan.sources(), manifest.kept_episodes
-        ),
-        version=manifest.to,
-        quantiles=_has_quantiles(manifest.sources),
-        meta_alone=manifest.is_overlay_in_place,
-        layout=manifest.layout,
-        kept_episodes=manifest.kept_episodes,
-        moves=moved_bytes(run),
-    )
-
-
-def moved_bytes(run: OpenedRun) -> MovedBytes | None:
-    """Return what a migration moves; None of any other run."""
-    manifest = run.manifest
-    if not manifest.is_migration:
-        return None
-    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
-    return _moved_bytes(Path(manifest.source), scans, run.batches, manifest.computed_stats)
-
-
-def _has_quantiles(sources: Sequence[Source]) -> bool:
-    """Tell whether the table of statistics of a result of these sources has quantiles."""
-    return any(source.has_quantiles for source in open_sources(sources))
-
-
-def kept_files(run: OpenedRun) -> dict[str, int]:
+def kept_files(manifest: Manifest, batches: Iterable[Batch]) -> dict[str, int]:
     """Return how many files of each stream are the source's own; nothing where no layout keeps."""
-    if run.manifest.layout not in KEEPING_LAYOUTS:
+    if manifest.layout not in KEEPING_LAYOUTS:
         return {}
-    if run.manifest.is_overlay_in_place:
-        return {layout.stream: layout.num_files for layout in run.manifest.streams}
-    found = {layout.stream: 0 for layout in run.manifest.streams}
-    for batch in run.batches:
+    if manifest.is_overlay_in_place:
+        return {layout.stream: layout.num_files for layout in manifest.streams}
+    found = {layout.stream: 0 for layout in manifest.streams}
+    for batch in batches:
         for shard in batch.shards:
             found[shard.stream] += shard.keep
     return found
 
 
-def _decoded_episodes(
-    streams: Sequence[StreamLayout], sources: Sequence[Source], source: IntArray, kept: int
-) -> int:
-    """Return in how many episodes pictures of some camera are decoded.
-
-    Args:
-        source: Number of each episode's source, shape (E,).
-        kept: Episodes at the beginning that are in the result already.
-    """
-    source = source[kept:]
+def _decoded_episodes(manifest: Manifest, source: IntArray) -> int:
+    """Return in how many episodes pictures of some camera are decoded."""
+    source = source[manifest.kept_episodes :]
     total = 0
-    for number, own in enumerate(sources):
+    for number, own in enumerate(manifest.sources):
         found: set[int] = set()
-        for camera in decoded_cameras(streams, [own]):
+        for camera in decoded_cameras(manifest.streams, [own]):
             if camera not in own.repairs.stats_episodes:
                 total += int(np.count_nonzero(source == number))
                 break
@@ -506,28 +506,20 @@ def decoded_cameras(streams: Sequence[StreamLayout], sources: Sequence[Source]) 
     return tuple(key for key in cameras if key is not None and key in computed)
 
 
-# ------------------------------------------------------------------------------------------------
-# The planner: scan a source, lay it out, write the manifest; or join the run that is under way.
-
-
 class Draft(NamedTuple):
     """A plan before it is written.
 
     Attributes:
         scan: The source as scanned.
-        streams: Output files of each stream.
-        batches: The work.
-        block_align: Block alignment of episodes in video files, in bytes.
+        manifest: The head of the plan, still without a run.
+        batches: The work. None of it is about the first ``manifest.kept_episodes``, which have
+            their files already.
         summary: What it comes to.
-
-    The first ``summary.kept_episodes`` of the scan have their files already; no batch is about
-    them.
     """
 
     scan: SourceScan
-    streams: Sequence[StreamLayout]
+    manifest: Manifest
     batches: Sequence[Batch]
-    block_align: int
     summary: PlanSummary
 
 
@@ -582,51 +574,31 @@ def draft_plan(
     fit = fit_files(scan) if keeps else {}
     if is_overlay:
         _check_overlay(scan, planned_name(sources, arrival))
-    is_in_place = is_overlay and target == sources[0]
     batches = []  # an overlay in place leaves every file where it is
-    if not is_in_place:
+    if not (is_overlay and target == sources[0]):
         batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit, first=kept)
-    block_align = choose_block_align(scan.streams, layout.block_align)
-    space = (
-        _space_of_meta(target)
-        if is_in_place
-        else space_needed(
-            [] if is_outline(arrival) else sources,
-            target,
-            work_dir,
-            block_align,
-            scan.streams,
-            batches,
-            is_migration=is_migration,
-        )
-    )
-    former_states, former_bytes = count_former([target])
-    summary = PlanSummary(
-        episodes=scan.num_episodes,
-        frames=int(scan.length.sum()),
+    manifest = Manifest(
+        run_id=_NO_RUN,
+        sources=scan.sources,
+        target=str(target),
+        options=conversion.result_record(),
+        versions=tool_versions(),
+        fps=scan.fps,
+        block_align=choose_block_align(scan.streams, layout.block_align),
+        streams=streams,
+        num_episodes=scan.num_episodes,
+        num_frames=int(scan.length.sum()),
         source_bytes=sum(batch.source_bytes for batch in batches) if kept else scan.source_bytes,
-        files={layout.stream: layout.num_files for layout in streams},
-        kept={stream: int(files[kept:].sum()) for stream, files in fit.items()},
-        batches=len(batches),
-        block_align=block_align,
-        space=replace(space, former_states=former_states, former_bytes=former_bytes),
+        num_batches=len(batches),
+        data_schema=scan.data_schema,
         findings=findings,
-        decoded_cameras=decoded_cameras(streams, scan.sources),
-        decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source, kept),
-        version=layout.to,
-        quantiles=_has_quantiles(scan.sources),
-        meta_alone=is_in_place,
-        layout=layout.layout,
+        outline=arrival.outline if arrival else None,
         kept_episodes=kept,
-        moves=_moved_bytes(
-            sources[0], scan.streams, batches, frozenset(scan.repairs.computed_stats)
-        )
-        if is_migration
-        else None,
     )
+    summary = _summary(manifest, scan.streams, scan.source, batches, work_dir)
     if summary.moves is not None and summary.moves.to_fetch and not repairs.fetch_unfit:
         raise _has_to_be_fetched(planned_name(sources, arrival), scan, summary.moves)
-    return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
+    return Draft(scan, manifest, batches, summary)
 
 
 def preview_plan(
@@ -645,8 +617,7 @@ def preview_plan(
     plan = conversion.plan
     if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
         run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions, only_look=True)
-        check_same_plan(run, planned_name(sources, arrival), target, conversion)
-        _check_alone(run, plan.one_host)
+        _check_joined(run, planned_name(sources, arrival), target, conversion)
         check_source_unchanged(run)
         return summarize(run)
     draft = draft_plan(sources, target, work_dir, conversion, arrival=arrival, progress=progress)
@@ -1054,7 +1025,7 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
     sources = open_sources(scan.sources)
     found = []
     for stream in scan.streams:
-        for reason, number, first in misfit_counts(scan.misfits[stream.stream][kept:]):
+        for reason, number, first in misfit_counts(stream.misfit[kept:]):
             position = first + kept
             dataset = sources[int(scan.source[position])].dataset
             path = dataset.relative(stream.stream, int(stream.key[position]))
@@ -1101,8 +1072,7 @@ def open_or_plan(
     with planner_lock(folder), _no_trace_of_a_refusal(folder):
         if not plan.restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
-            check_same_plan(run, planned_name(sources, arrival), target, conversion)
-            _check_alone(run, plan.one_host)
+            _check_joined(run, planned_name(sources, arrival), target, conversion)
             check_source_unchanged(run)
             if draft is None:
                 progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
@@ -1112,11 +1082,10 @@ def open_or_plan(
             draft = drafted()
         check_target()
         try_renames(exchanged_place(sources[0], target, conversion.layout.layout))
-        _write(folder, draft, target, conversion, arrival)
+        _write(folder, draft, plan.one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    check_same_plan(run, planned_name(sources, arrival), target, conversion)
-    _check_alone(run, plan.one_host)
+    _check_joined(run, planned_name(sources, arrival), target, conversion)
     _say_who_may_work(run, progress)
     return run
 
@@ -1138,8 +1107,10 @@ def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:
         progress.say(run.one_host.remark)
 
 
-def _check_alone(run: OpenedRun, one_host: bool) -> None:
-    if one_host and run.one_host is None:
+def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Conversion) -> None:
+    """Refuse a run under way that is not the one asked for."""
+    check_same_plan(run, source, target, conversion)
+    if conversion.plan.one_host and run.one_host is None:
         raise PlanMismatchError(
             f"{run.work_dir.root} holds run {run.manifest.run_id}, which any number of hosts may "
             "work on.",
@@ -1202,36 +1173,11 @@ def _identities(source: Path) -> Iterator[object]:
             yield found.st_ino, frozenset((path.name, FileFacts.of(path)) for path in tables)
 
 
-def _write(
-    folder: WorkDir,
-    draft: Draft,
-    target: Path,
-    conversion: Conversion,
-    arrival: HubOrigin | None,
-) -> None:
-    scan = draft.scan
+def _write(folder: WorkDir, draft: Draft, one_host: bool, arrival: HubOrigin | None) -> None:
     run_id = new_run_id(datetime.now(UTC), os.urandom)
-    manifest = Manifest(
-        run_id=run_id,
-        sources=scan.sources,
-        target=str(target),
-        options=conversion.result_record(),
-        versions=tool_versions(),
-        fps=scan.fps,
-        block_align=draft.block_align,
-        streams=draft.streams,
-        num_episodes=scan.num_episodes,
-        num_frames=int(scan.length.sum()),
-        source_bytes=draft.summary.source_bytes,
-        num_batches=len(draft.batches),
-        data_schema=scan.data_schema,
-        findings=scan.findings,
-        outline=arrival.outline if arrival else None,
-        kept_episodes=draft.summary.kept_episodes,
-    )
+    manifest = replace(draft.manifest, run_id=run_id)
     with storage_errors(folder.root):
-        one_host = conversion.plan.one_host
-        write_plan(folder.run(run_id), manifest, scan, draft.batches, one_host=one_host)
+        write_plan(folder.run(run_id), manifest, draft.scan, draft.batches, one_host=one_host)
         if arrival is not None:
             from leconvert.remote.provenance import write_origin
 

@@ -76,7 +76,9 @@ from leconvert.workdir.removal import (
 from leconvert.workdir.run import Manifest, OpenedRun, read_manifest
 from leconvert.workdir.swap import (
     META,
+    SwapPlan,
     codebase_version,
+    exchange_trees,
     has_source_tables,
     is_converted,
     is_listed,
@@ -92,7 +94,6 @@ from leconvert.workdir.swap import (
     result_aside,
     run_of,
     staging_trees,
-    swap_back,
     take_back_undo,
     work_dir_beside,
 )
@@ -731,11 +732,11 @@ def undo_conversion(
 
     Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
     """
-    if _places_of_repair(target) is not None:
-        return _undo_repair(target, dry_run, stop, progress, fs)
-    root, target = target, _exchanged(target)
+    root = target
+    if _places_of_repair(target) is None:
+        target = _exchanged(target)
     places = _places_of_undo(target)
-    if places.result != places.aside:
+    if places.result != places.aside and not places.is_repair:
         _check_no_run_under_way(root)
     with nullcontext() if dry_run else target_lock(root, "-"):
         places = _places_of_undo(target)
@@ -751,7 +752,8 @@ def undo_conversion(
                     opened.enter_context(_as_dataset(root, target, place))
                     for place in (source, result)
                 ]
-                before, compared = _compared(source, result, datasets, stop, progress)
+                compare = _compared_repair if places.is_repair else _compared
+                before, compared = compare(source, result, datasets, stop, progress)
         except InterruptedRunError:
             raise
         except (LeconvertError, OSError):
@@ -767,12 +769,10 @@ def undo_conversion(
 
             mark_tree(result, _UNDO_RUN, fs=fs)
             try:
-                swap_back(
-                    target,
-                    kept=places.kept,
-                    aside=aside,
-                    is_source=_is_unmarked,
-                    check=check,
+                exchange_trees(
+                    SwapPlan(target, places.kept, aside),
+                    is_new=_is_unmarked,
+                    came_out=check,
                     run_id=_UNDO_RUN,
                     fs=fs,
                 )
@@ -799,67 +799,21 @@ def _repaired_aside(target: Path) -> Path:
     return old.with_name(f"{old.name.removesuffix('_old')}_repaired")
 
 
-def _places_of_repair(target: Path) -> tuple[Path, Path] | None:
+def _places_of_repair(target: Path) -> _UndoPlaces | None:
     """Return where a repaired dataset's source and it are; None where there are no such two.
 
     The repaired one was repaired once more often than the other. Where it is aside already, the
     source stands at the target and nothing is left to do.
     """
-    old, aside = old_dir(target), _repaired_aside(target)
-    times = [repairs_of(place) for place in (target, old, aside)]
+    places = (target, old_dir(target), _repaired_aside(target))
+    times = [repairs_of(place) for place in places]
     for source, result, third in ((1, 0, 2), (0, 1, 2), (1, 2, 0), (0, 2, 1)):
         first, second = times[source], times[result]
         if first is None or second is None or times[third] is not None:
             continue
         if second == first + 1:
-            places = (target, old, aside)
-            return places[source], places[result]
+            return _UndoPlaces(places[source], places[result], *places[1:], is_repair=True)
     return None
-
-
-def _undo_repair(
-    target: Path,
-    dry_run: bool,
-    stop: threading.Event | None,
-    progress: Progress,
-    fs: FileSystem,
-) -> UndoReport:
-    aside = _repaired_aside(target)
-    report = UndoReport(target, aside, dry_run)
-    with nullcontext() if dry_run else target_lock(target, "-"):
-        places = _places_of_repair(target)
-        if places == (target, aside):
-            return replace(report, was_undone=True)
-        changes = None if places is None else read_changes(places[1])
-        if places is None or changes is None:
-            raise _changed_meanwhile(target)
-        source, result = places
-
-        def is_source(tree: Path) -> bool:
-            return repairs_of(tree) == changes.number - 1
-
-        before = TreePair.now(result, source)
-        differences = compare_trees(source, result, changes, stop=stop, progress=progress)
-        if differences or before.changed(result, source):
-            if not dry_run:
-                take_back_undo(target, aside=aside, is_source=is_source, fs=fs)
-            raise _not_its_source(source, result, differences)
-        if not dry_run:
-
-            def check(tree: Path) -> None:
-                if facts_of_tree(tree) != before.result:
-                    raise _changed_meanwhile(result)
-
-            swap_back(target, aside=aside, is_source=is_source, check=check, fs=fs)
-            source = target
-    dataset = Dataset(source)
-    frames = int(dataset.episodes.length.sum())
-    return replace(
-        report,
-        episodes=len(dataset.episodes),
-        rows=frames,
-        camera_frames=frames * (len(dataset.streams) - 1),
-    )
 
 
 def _exchanged(target: Path) -> Path:
@@ -895,16 +849,22 @@ def _is_unmarked(tree: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _UndoPlaces:
-    """Where source and result are now, where the source was kept, and where the result goes."""
+    """Where source and result are now, where the source was kept, and where the result goes.
+
+    Where a repair made the result, it is compared by the record of what the repair changed.
+    """
 
     source: Path
     result: Path
     kept: Path
     aside: Path
+    is_repair: bool = False
 
 
 def _places_of_undo(target: Path) -> _UndoPlaces:
     """Return where source and result are; both at their last places where all is done."""
+    if (repaired := _places_of_repair(target)) is not None:
+        return repaired
     old, found = newest_kept(target), {}
     asides = {kind: result_aside(target, version) for kind, version in _ASIDE_OF.items()}
     for place in (target, old, *asides.values()):
@@ -1003,6 +963,29 @@ def _compared(
     return before.result, report
 
 
+def _compared_repair(
+    source: Path,
+    result: Path,
+    _: Sequence[Path],
+    stop: threading.Event | None,
+    progress: Progress,
+) -> tuple[Mapping[str, FileFacts], VerificationReport]:
+    before, changes = TreePair.now(result, source), read_changes(result)
+    if changes is None:
+        raise _changed_meanwhile(result)
+    if differences := compare_trees(source, result, changes, stop=stop, progress=progress):
+        raise _not_its_source(source, result, differences)
+    if before.changed(result, source):
+        raise _changed_meanwhile(result)
+    return before.result, _all_of(Dataset(source))
+
+
+def _all_of(dataset: Dataset) -> VerificationReport:
+    rows, cameras = int(dataset.episodes.length.sum()), len(dataset.streams) - 1
+    files = sum(len(dataset.slices(stream).paths) for stream in dataset.streams)
+    return VerificationReport("bytes", (), files, len(dataset.episodes), rows * cameras, rows)
+
+
 def _of_former(
     source: Path, result: Path, *, progress: Progress = NO_PROGRESS
 ) -> VerificationReport | None:
@@ -1019,9 +1002,7 @@ def _of_former(
         result, source, progress
     ):
         return None
-    rows, cameras = int(dataset.episodes.length.sum()), len(dataset.streams) - 1
-    files = sum(len(dataset.slices(stream).paths) for stream in dataset.streams)
-    return VerificationReport("bytes", (), files, len(dataset.episodes), rows * cameras, rows)
+    return _all_of(dataset)
 
 
 def _not_its_source(source: Path, result: Path, differences: list[str]) -> VerificationError:

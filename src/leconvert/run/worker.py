@@ -28,9 +28,9 @@ from leconvert.dataset.scan import changed_files, check_tables_unchanged, source
 from leconvert.model.values import (
     DATA_STREAM,
     Batch,
-    FileTable,
     IntArray,
     Shard,
+    Slice,
     StreamScan,
     camera_of,
 )
@@ -52,11 +52,7 @@ from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import info_path, is_converted
 
-__all__ = ["Notifier", "ShardWriter", "Worker", "WorkerSummary"]
-
-
-# ------------------------------------------------------------------------------------------------
-# Writing one shard: the episodes of one stream in one file, and what was learned of them.
+__all__ = ["ShardWriter", "Worker", "WorkerSummary"]
 
 
 _STATS_SUFFIX = ".stats.jsonl"
@@ -68,7 +64,7 @@ Files = Callable[[int], str]
 
 
 class Inputs(Protocol):
-    """Provides source files that are not on this machine; see `leconvert.remote.scratch`."""
+    """Provides source files that are not on this machine; see `leconvert.remote.inputs`."""
 
     def files(
         self, sources: Sequence[str], should_stop: Callable[[], bool]
@@ -99,9 +95,7 @@ class ShardWriter:
         # Several shards may be cut from one file, which is then opened and parsed once.
         self._last_table = tables.LastTable()
         self._last_index = media.LastIndex()
-        self._slices: dict[str, _Slices] = {}
-        # Of each source, by its number, the files that these are parts of.
-        self._source_files: dict[str, list[tuple[int, FileTable]]] = {}
+        self._read: dict[str, _ReadSlices] = {}
 
     def close(self) -> None:
         """Close the files that shards were cut from last."""
@@ -126,9 +120,9 @@ class ShardWriter:
                 first, stop = spans.get(shard.stream, (shard.first, shard.stop))
                 spans[shard.stream] = min(first, shard.first), max(stop, shard.stop)
             for stream, (first, stop) in spans.items():
-                scan, episodes = self._run.scan.stream(stream, first, stop)
-                self._slices[stream] = _Slices.of(scan, self._sources, first, episodes)
-                self._source_files[stream] = list(scan.files.by_source())
+                slices, index = self._run.scan.stream(stream, first, stop)
+                paths = list(self._sources.absolute(stream, slices.files))
+                self._read[stream] = _ReadSlices(slices, index, paths, first)
             self._check_unchanged()
             yield
         except BaseException as error:
@@ -138,14 +132,13 @@ class ShardWriter:
                 check_tables_unchanged(self._run)
             raise
         finally:
-            self._slices.clear()
-            self._source_files.clear()
+            self._read.clear()
         if self._inputs is not None:
             self.close()
 
     def _check_unchanged(self) -> None:
-        for stream, of_sources in self._source_files.items():
-            for number, files in of_sources:
+        for stream, read in self._read.items():
+            for number, files in read.slices.files.by_source():
                 changes = changed_files(self._sources[number].dataset, stream, files)
                 if changes:
                     raise source_changed(self._sources[number].root, changes)
@@ -159,91 +152,45 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Write one shard of the batch that is under way; return its record for ``done``."""
-        slices = self._slices[shard.stream].between(shard.first, shard.stop)
-        told = 0
-
-        def tell(size_bytes: int) -> None:
-            nonlocal told
-            told += size_bytes
-            on_bytes(size_bytes)
-
-        name = shard.name
-        path = f"{folder}/{name}"
-        if shard.keep:
-            write = self._keep_table if shard.stream == DATA_STREAM else self._keep_video
-        else:
-            write = self._write_table if shard.stream == DATA_STREAM else self._write_video
-        # Of what a migration keeps no byte is needed here, unless its statistics are.
-        stays = shard.keep and self._is_migration and not self._computes(shard.stream)
+        path, computes = f"{folder}/{shard.name}", self._computes(shard.stream)
+        job = _ShardJob(shard, path, self._read[shard.stream], self._sources, on_bytes, should_stop)
+        # A migration keeps files unread, unless their statistics are computed.
+        stays = shard.keep and self._is_migration and not computes
         try:
             if self._inputs is None or stays:
-                written = write(shard, path, slices, slices.sources.__getitem__, tell, should_stop)
+                written = self._write(job, job.paths.__getitem__, computes)
             else:
-                with self._inputs.files(slices.sources, should_stop) as files:
-                    written = write(shard, path, slices, files, tell, should_stop)
+                with self._inputs.files(job.paths, should_stop) as files:
+                    written = self._write(job, files, computes)
         except UnreadableSourceError:
             self._check_unchanged()  # a file replaced under us is not a broken file
             raise
-        rest = sum(slices.size_bytes) - told
-        if rest:
-            tell(rest)  # source bytes that are not samples: indices, tables
-        return {"path": name, **written}
+        job.finish()
+        return {"path": shard.name, **written}
 
-    def _write_table(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        ranges = [
-            tables.RowRange(
-                source,
-                rows,
-                None if is_whole else first,
-                self._repair(episode, position) if episode.source.repairs.change_rows else None,
-            )
-            for position, (source, rows, is_whole, first, episode) in enumerate(
-                zip(
-                    slices.sources,
-                    slices.frames,
-                    slices.is_whole,
-                    slices.begins,
-                    slices.episodes,
-                    strict=True,
-                ),
-                shard.first,
-            )
-        ]
-        with _StatsFile(path, bool(self._column_stats)) as stats:
-            table = tables.join_tables(
-                ranges,
-                path,
-                schema=self._schema,
-                stored=files,
-                # What was fetched goes when its shard is written.
-                last_table=self._last_table if self._inputs is None else None,
-                # To join tables is quick: one word at the end. To decode their pictures is not.
-                on_table=self._table_observer(shard, slices, stats, tell)
-                if self._column_stats
-                else None,
-                should_stop=should_stop,
-                sync=True,
-            )
-        return {"size_bytes": table.size_bytes, **stats.record()}
+    def _write(self, job: _ShardJob, files: Files, computes: bool) -> dict[str, Any]:
+        """Write a shard, and the statistics of its episodes where they are computed.
 
-    def _repair(self, episode: _Episode, position: int) -> tables.RowRepair:
-        repairs = episode.source.repairs
-        return tables.RowRepair(
-            repairs,
-            self._run.manifest.fps,
-            position,
-            int(self._first_indices[position]),
-            self._task(episode),
-            is_trimmed=episode.number in repairs.trimmed_episodes,
-        )
+        Copying is quick and decoding takes a hundred times as long: where a shard is decoded, an
+        episode's bytes are reported when its statistics are there.
+        """
+        is_table = job.shard.stream == DATA_STREAM
+        on_bytes = None if computes else job.tell
+        with _StatsFile(job.path, computes) as stats:
+            observe = self._table_observer(job, stats) if is_table and computes else None
+            if job.shard.keep:
+                written = self._keep(job, files, on_bytes)
+                if observe is not None:
+                    observe(tables.read_rows(files(0), self._schema))
+            elif is_table:
+                written = self._join_tables(job, files, observe)
+            else:
+                written = self._join_clips(job, files, on_bytes)
+            if computes and not is_table:
+                for place, (found, levels) in enumerate(self._clip_stats(job, files)):
+                    stats.add(job.shard.first + place, found, levels)
+                    job.tell_episode(place)
+        return {**written, **stats.record()}
 
     def _computes(self, stream: str) -> bool:
         """Tell whether statistics are computed of what is in the files of a stream."""
@@ -252,197 +199,144 @@ class ShardWriter:
         return camera_of(stream) in self._computed_stats
 
     def _keep(
-        self,
-        source: str,
-        files: Files,
-        path: str,
-        on_bytes: Callable[[int], None] | None,
-        should_stop: Callable[[], bool],
-    ) -> media.CopiedFile:
+        self, job: _ShardJob, files: Files, on_bytes: Callable[[int], None] | None
+    ) -> dict[str, Any]:
         """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
-        if not self._is_migration:
-            return media.copy_file(
-                files(0), path, on_bytes=on_bytes, should_stop=should_stop, sync=True
+        if self._is_migration:
+            link_into_tree(job.paths[0], job.path)
+            sync_file(job.path)
+            size_bytes = Path(job.path).stat().st_size
+            copied = media.CopiedFile(size_bytes, copied_bytes=0, cloned_bytes=0)
+        else:
+            copied = media.copy_file(
+                files(0), job.path, on_bytes=on_bytes, should_stop=job.should_stop, sync=True
             )
-        link_into_tree(source, path)
-        sync_file(path)
-        return media.CopiedFile(Path(path).stat().st_size, copied_bytes=0, cloned_bytes=0)
-
-    def _keep_table(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        """Take a file as it is, and compute what statistics are wanted of its rows."""
-        copied = self._keep(
-            slices.sources[0], files, path, None if self._column_stats else tell, should_stop
-        )
-        with _StatsFile(path, bool(self._column_stats)) as stats:
-            if self._column_stats:
-                observe = self._table_observer(shard, slices, stats, tell)
-                observe(tables.read_rows(files(0), self._schema))
-        return {"size_bytes": copied.size_bytes, **stats.record()}
-
-    def _table_observer(
-        self,
-        shard: Shard,
-        slices: _Slices,
-        stats: _StatsFile,
-        tell: Callable[[int], None],
-    ) -> Callable[[pa.Table], None]:
-        # Only runs that compute statistics pay for these imports.
-        from leconvert.dataset.statistics import table_stats
-
-        positions = iter(range(shard.first, shard.stop))
-
-        def observe(table: pa.Table) -> None:
-            position = next(positions)
-            place = position - shard.first
-            episode = slices.episodes[place]
-            levels: dict[str, Any] | None = {} if episode.source.repairs.quantiles else None
-            found = table_stats(
-                table,
-                self._sources.features,
-                names=[name for name in self._column_stats if episode.computes_stats(name)],
-                quantiles=episode.source.repairs.quantiles,
-                path=slices.sources[place],
-                levels=levels,
-            )
-            stats.add(position, found, levels)
-            tell(slices.size_bytes[place])
-
-        return observe
-
-    def _write_video(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        camera = str(camera_of(shard.stream))
-        decodes = camera in self._computed_stats
-        joined = media.join_clips(
-            [
-                media.ClipRange(source, first, None if is_whole else frames)
-                for source, first, frames, is_whole in zip(
-                    slices.sources,
-                    slices.begins,
-                    slices.frames,
-                    slices.is_whole,
-                    strict=True,
-                )
-            ],
-            path,
-            fps=self._run.manifest.fps,
-            block_align=self._run.manifest.block_align,
-            coded=files,
-            last_index=self._last_index,
-            # To decode takes a hundred times as long as to copy: a clip's bytes count when it is.
-            on_bytes=_nothing if decodes else tell,
-            should_stop=should_stop,
-            sync=True,
-        )
-        expected = sum(slices.frames)
-        if joined.samples != expected:
-            raise UnreadableSourceError(
-                f"{shard.name} got {joined.samples} frames, the scan counted {expected}.",
-                path=path,
-            )
-        with _StatsFile(path, decodes) as stats:
-            if decodes:
-                for place, (found, levels) in enumerate(
-                    self._clip_stats(camera, files, shard, slices, should_stop)
-                ):
-                    stats.add(shard.first + place, found, levels)
-                    tell(slices.size_bytes[place])
-        return {
-            "size_bytes": joined.size_bytes,
-            "copied_bytes": joined.copied_bytes,
-            "cloned_bytes": joined.cloned_bytes,
-            "clip_digests": list(joined.clip_digests),
-            **stats.record(),
-        }
-
-    def _keep_video(
-        self,
-        shard: Shard,
-        path: str,
-        slices: _Slices,
-        files: Files,
-        tell: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
-        """Take a clip as it is, and compute what statistics are wanted of its frames."""
-        camera = str(camera_of(shard.stream))
-        decodes = camera in self._computed_stats
-        copied = self._keep(slices.sources[0], files, path, None if decodes else tell, should_stop)
-        with _StatsFile(path, decodes) as stats:
-            if decodes:
-                every = self._clip_stats(camera, files, shard, slices, should_stop)
-                ((found, levels),) = every
-                stats.add(shard.first, found, levels)
+        if job.shard.stream == DATA_STREAM:
+            return {"size_bytes": copied.size_bytes}
         return {
             "size_bytes": copied.size_bytes,
             "copied_bytes": copied.copied_bytes,
             "cloned_bytes": copied.cloned_bytes,
             "clip_digests": [_NOT_READ],
-            **stats.record(),
         }
 
+    def _join_tables(
+        self, job: _ShardJob, files: Files, observe: Callable[[pa.Table], None] | None
+    ) -> dict[str, Any]:
+        changes_rows = any(view.repairs.change_rows for view in self._sources)
+        table = tables.join_tables(
+            job.parts(),
+            job.path,
+            schema=self._schema,
+            stored=files,
+            repair=partial(self._repair, job) if changes_rows else None,
+            # What was fetched goes when its shard is written.
+            last_table=self._last_table if self._inputs is None else None,
+            on_table=observe,
+            should_stop=job.should_stop,
+            sync=True,
+        )
+        return {"size_bytes": table.size_bytes}
+
+    def _join_clips(
+        self, job: _ShardJob, files: Files, on_bytes: Callable[[int], None] | None
+    ) -> dict[str, Any]:
+        joined = media.join_clips(
+            list(job.parts()),
+            job.path,
+            fps=self._run.manifest.fps,
+            block_align=self._run.manifest.block_align,
+            coded=files,
+            last_index=self._last_index,
+            on_bytes=on_bytes,
+            should_stop=job.should_stop,
+            sync=True,
+        )
+        return {
+            "size_bytes": joined.size_bytes,
+            "copied_bytes": joined.copied_bytes,
+            "cloned_bytes": joined.cloned_bytes,
+            "clip_digests": list(joined.clip_digests),
+        }
+
+    def _repair(self, job: _ShardJob, place: int) -> tables.RowRepair | None:
+        """Return what becomes of an episode's rows, by its place in the shard."""
+        view, number, position = *job.episode(place), job.shard.first + place
+        if not view.repairs.change_rows:
+            return None
+        return tables.RowRepair(
+            view.repairs,
+            self._run.manifest.fps,
+            position,
+            int(self._first_indices[position]),
+            # The result's task of all rows; None where they have their own.
+            None if view.repairs.tasks_from is None else view.listed_tasks.get(number),
+            is_trimmed=number in view.repairs.trimmed_episodes,
+        )
+
+    def _table_observer(self, job: _ShardJob, stats: _StatsFile) -> Callable[[pa.Table], None]:
+        # Only runs that compute statistics pay for these imports.
+        from leconvert.dataset.statistics import table_stats
+
+        places = iter(range(len(job.paths)))
+
+        def observe(table: pa.Table) -> None:
+            place = next(places)
+            view, number = job.episode(place)
+            repairs = view.repairs
+            levels: dict[str, Any] | None = {} if repairs.quantiles else None
+            found = table_stats(
+                table,
+                self._sources.features,
+                names=[n for n in self._column_stats if repairs.computes_stats(n, number)],
+                quantiles=repairs.quantiles,
+                path=job.paths[place],
+                levels=levels,
+            )
+            stats.add(job.shard.first + place, found, levels)
+            job.tell_episode(place)
+
+        return observe
+
     def _clip_stats(
-        self,
-        camera: str,
-        files: Files,
-        shard: Shard,
-        slices: _Slices,
-        should_stop: Callable[[], bool],
+        self, job: _ShardJob, files: Files
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
         """Yield a camera's statistics and levels of each episode of a shard, if they are wanted."""
         from leconvert.dataset.statistics import clip_stats, is_depth_map
 
+        camera, shard = str(camera_of(job.shard.stream)), job.shard
         is_depth = is_depth_map(self._sources.features[camera])
-        file, episodes = slices.file, slices.episodes
-        first = [begin + lead for begin, lead in zip(slices.begins, slices.lead, strict=True)]
+        file, slices = job.paths, job.slices
+        episodes = [job.episode(place) for place in range(len(file))]
+        computed = [view.repairs.computes_stats(camera, number) for view, number in episodes]
+        first = (slices.first + slices.lead).tolist()
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
-        while place < len(episodes):
-            if not episodes[place].computes_stats(camera):
+        while place < len(file):
+            if not computed[place]:
                 yield {}, None
                 place += 1
                 continue
             # Slices that follow each other in a file are decoded in one pass over it.
             stop = place + 1
             while (
-                stop < len(episodes)
+                stop < len(file)
                 and file[stop] == file[place]
                 and first[stop] >= first[stop - 1] + frames[stop - 1]
-                and episodes[stop].computes_stats(camera)
+                and computed[stop]
             ):
                 stop += 1
             source = files(place)
             spans = list(zip(first[place:stop], frames[place:stop], strict=True))
-            quantiles = episodes[place].source.repairs.quantiles
+            quantiles = episodes[place][0].repairs.quantiles
             levels: list[Any] | None = [] if quantiles else None
             found = clip_stats(source, spans, is_depth=is_depth, quantiles=quantiles, levels=levels)
             for _ in spans:
-                if should_stop():
+                if job.should_stop():
                     raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
                 stats = {camera: next(found)}
                 yield stats, {camera: levels.pop()} if levels else None
             place = stop
-
-    def _task(self, episode: _Episode) -> int | None:
-        """Return the result's task of all rows of an episode; None where they have their own."""
-        if episode.source.repairs.tasks_from is None:
-            return None
-        return episode.source.listed_tasks.get(episode.number)
 
     @cached_property
     def _first_indices(self) -> IntArray:
@@ -451,71 +345,81 @@ class ShardWriter:
         return np.concatenate(([0], np.cumsum(length)[:-1]))
 
 
-class _Slices(NamedTuple):
-    """The slices of neighbouring episodes of one stream, from ``position`` on.
-
-    Lists: to take one value of an array, or a piece of one, costs ten times as much.
+class _ReadSlices(NamedTuple):
+    """What a batch reads of one stream.
 
     Attributes:
-        episodes: Which episodes they are.
-        sources: The path of each slice's file.
-        file: The number of that file.
-        begins: First row or sample of each in its file.
-        frames: Rows or samples of each.
-        is_whole: Whether it is all of its file.
-        size_bytes: Bytes of each.
-        lead: Samples of each before the episode's first frame.
+        slices: The slices of neighbouring episodes.
+        episode_index: Index of each of the episodes in its source.
+        paths: The slices' files, in the order of ``slices.files``.
+        position: Position of the first of the episodes.
     """
 
+    slices: StreamScan
+    episode_index: IntArray
+    paths: Sequence[str]
     position: int
-    episodes: list[_Episode]
-    sources: list[str]
-    file: list[int]
-    begins: list[int]
-    frames: list[int]
-    is_whole: list[bool]
-    size_bytes: list[int]
-    lead: list[int]
-
-    @classmethod
-    def of(
-        cls, scan: StreamScan, sources: Sources, position: int, episode_index: IntArray
-    ) -> _Slices:
-        paths, views = list(sources.absolute(scan.stream, scan.files)), scan.files.source[scan.file]
-        file = scan.file.tolist()
-        return cls(
-            position,
-            [
-                _Episode(sources[source], number)
-                for source, number in zip(views.tolist(), episode_index.tolist(), strict=True)
-            ],
-            [paths[number] for number in file],
-            file,
-            scan.first.tolist(),
-            scan.frames.tolist(),
-            scan.is_whole.tolist(),
-            scan.size_bytes.tolist(),
-            scan.lead.tolist(),
-        )
-
-    def between(self, first: int, stop: int) -> _Slices:
-        """Return those of the episodes at some positions."""
-        rows = slice(first - self.position, stop - self.position)
-        return _Slices._make((first, *[column[rows] for column in self[1:]]))
 
 
-class _Episode(NamedTuple):
-    """An episode of a shard: its source, and its number there."""
+class _ShardJob:
+    """One shard to write.
 
-    source: SourceView
-    number: int
+    Attributes:
+        shard: Which episodes of which stream.
+        path: Where it is written.
+        slices: The slices of its episodes.
+        paths: The path of each slice's file; slices of one file have the same object.
+        should_stop: Asked now and then; True ends the work.
+    """
 
-    def computes_stats(self, feature: str) -> bool:
-        return self.source.repairs.computes_stats(feature, self.number)
+    def __init__(
+        self,
+        shard: Shard,
+        path: str,
+        read: _ReadSlices,
+        sources: Sources,
+        on_bytes: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        rows = slice(shard.first - read.position, shard.stop - read.position)
+        self.shard = shard
+        self.path = path
+        self.slices = read.slices.rows(rows)
+        self.paths = [read.paths[number] for number in self.slices.file.tolist()]
+        self.should_stop = should_stop
+        self._episode_index = read.episode_index[rows]
+        self._sources = sources
+        self._on_bytes = on_bytes
+        self._told_bytes = 0
 
+    def parts(self) -> Iterator[Slice]:
+        """Yield the slices one at a time: a file of short episodes has tens of thousands."""
+        slices = self.slices
+        # Lists: to take one value of an array costs ten times as much.
+        first, frames = slices.first.tolist(), slices.frames.tolist()
+        is_whole = slices.is_whole.tolist()
+        for path, begin, number, whole in zip(self.paths, first, frames, is_whole, strict=True):
+            yield Slice(path, None if whole else begin, number)
 
-def _nothing(_: int) -> None:
-    """Report no bytes."""
+    def episode(self, place: int) -> tuple[SourceView, int]:
+        """Return the source of an episode of the shard, and the episode's index there."""
+        source = self.slices.files.source[self.slices.file[place]]
+        return self._sources[int(source)], int(self._episode_index[place])
+
+    def tell(self, size_bytes: int) -> None:
+        """Report source bytes that were just dealt with."""
+        self._told_bytes += size_bytes
+        self._on_bytes(size_bytes)
+
+    def tell_episode(self, place: int) -> None:
+        """Report all source bytes of an episode, by its place in the shard."""
+        self.tell(int(self.slices.size_bytes[place]))
+
+    def finish(self) -> None:
+        """Report source bytes that are not samples, such as indices and tables."""
+        rest = int(self.slices.size_bytes.sum()) - self._told_bytes
+        if rest:
+            self.tell(rest)
 
 
 class _StatsFile:
@@ -569,34 +473,6 @@ class _StatsFile:
         }
 
 
-# ------------------------------------------------------------------------------------------------
-# Wakes idle threads of one process.
-
-
-class Notifier:
-    """Wakes the idle workers of one process when another of them ends a batch.
-
-    It only saves waiting: a worker that misses a ring looks again by itself.
-    """
-
-    def __init__(self) -> None:
-        self._rung = threading.Condition()
-
-    def ring(self) -> None:
-        """Wake all who wait."""
-        with self._rung:
-            self._rung.notify_all()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for a ring, at most so long; say whether it came."""
-        with self._rung:
-            return self._rung.wait(seconds)
-
-
-# ------------------------------------------------------------------------------------------------
-# The worker: lease a batch, write its shards, publish, again until nothing is left.
-
-
 # An idle worker notices a request to stop within this time.
 _LONGEST_NAP_SECONDS = 0.5
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -639,8 +515,8 @@ class Worker:
             of their stream.
         weights: How many times a byte of a stream counts; 1 for those that are not named.
         reporter: Writes what it is doing for ``status``, or None.
-        bell: Shared by the workers of a process; None for one that is alone there, whose naps
-            end when ``stop`` is set.
+        batch_ended: Shared by the workers of a process: whoever ends a batch wakes the idle ones.
+            None for one that is alone there, whose naps end when ``stop`` is set.
         patience: How long a disk or a Hub that fails is borne; by default not at all.
         inputs: Provides the files of a source that is not on this machine.
         waiter: Waits for the event or so many seconds, and says whether the event is set.
@@ -657,7 +533,7 @@ class Worker:
         on_bytes: Callable[[int], None] | None = None,
         weights: Mapping[str, int] | None = None,
         reporter: WorkerReporter | None = None,
-        bell: Notifier | None = None,
+        batch_ended: threading.Condition | None = None,
         patience: Backoff | None = None,
         inputs: Inputs | None = None,
         waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
@@ -670,7 +546,7 @@ class Worker:
         self._next_check = clock()
         self._late: list[tuple[Lease, str]] = []
         self._result_before = _result_at(run)
-        self._bell = bell
+        self._batch_ended = batch_ended
         self._store = store
         self._board = board
         self._stop = stop
@@ -737,8 +613,9 @@ class Worker:
                 lost += outcome == "lost"
                 failed += outcome == "failed"
                 self._report(None)
-            if self._bell is not None:
-                self._bell.ring()
+            if self._batch_ended is not None:
+                with self._batch_ended:
+                    self._batch_ended.notify_all()
         return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
 
     def _idle(self) -> None:
@@ -747,9 +624,12 @@ class Worker:
             self._reporter.wait()
         # Nothing tells of a file that another host will make: look again and again.
         nap = min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)
-        if self._bell is None:
+        if self._batch_ended is None:
             self._waiter(self._stop, nap)
-        elif self._bell.wait(nap):
+            return
+        with self._batch_ended:
+            is_told = self._batch_ended.wait(nap)
+        if is_told:
             self._board.refresh()
 
     def _is_over(self) -> bool:

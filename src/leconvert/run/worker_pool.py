@@ -10,30 +10,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
-from leconvert.model.values import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, camera_of
-from leconvert.remote.options import ScratchOptions
-from leconvert.remote.scratch import hold_slot
+from leconvert.model.values import DATA_STREAM, MEBIBYTE, camera_of
 from leconvert.run.conversion import Control, Conversion, LeaseOptions, WorkerOptions
 from leconvert.run.engines import Engine
 from leconvert.run.engines.local import LocalEngine
 from leconvert.run.leasing import Board, LeaseStore
 from leconvert.run.packer import PackReport, WorkerMonitor, check_all_done, pack_run
-from leconvert.run.worker import Notifier, Worker
+from leconvert.run.worker import Worker
 from leconvert.support.errors import StorageError
 from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
+from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.scratch import hold_slot
 from leconvert.workdir.activity import WorkerRecord, WorkerReporter, read_workers
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import Backoff
-from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import Manifest, OpenedRun
 
 if TYPE_CHECKING:
-    from leconvert.remote.scratch import HubInputs
+    from leconvert.remote.inputs import HubInputs
 
 __all__ = [
     "WorkerPool",
@@ -54,7 +51,11 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class WorkerPool:
-    """Makes workers of one process, each with an identity of its own."""
+    """Makes workers of one process, each with an identity of its own.
+
+    Attributes:
+        run: The run that they work on.
+    """
 
     def __init__(
         self,
@@ -63,33 +64,23 @@ class WorkerPool:
         stop: threading.Event,
         scratch: ScratchOptions = ScratchOptions(),
     ) -> None:
-        self._run = run
+        self.run = run
         self._scratch = scratch
         self._leases = leases
         self._stop = stop
-
-    @property
-    def work_dir(self) -> Path:
-        """The folder that all hosts share."""
-        return self._run.work_dir.root
-
-    @property
-    def paths(self) -> RunPaths:
-        """The run's own folders."""
-        return self._run.paths
 
     def board(self) -> tuple[LeaseStore, Board, WorkerIdentity]:
         """Return a new worker's view of the batches."""
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(
-            self._run.paths,
-            self._run.manifest.run_id,
+            self.run.paths,
+            self.run.manifest.run_id,
             identity,
             lease_seconds=self._leases.lease_seconds,
             max_attempts=self._leases.max_attempts,
-            fs=self._run.fs,
+            fs=self.run.fs,
         )
-        return store, Board(store, self._run.manifest.num_batches), identity
+        return store, Board(store, self.run.manifest.num_batches), identity
 
     def look(self) -> Board:
         """Return a view of the batches as they are now."""
@@ -99,7 +90,7 @@ class WorkerPool:
 
     def check_all_done(self) -> None:
         """Raise unless every batch is done."""
-        check_all_done(self._run, self.look())
+        check_all_done(self.run, self.look())
 
     def cost_left(self) -> int:
         """Return the cost of batches without a result; see `batch_costs`."""
@@ -108,19 +99,15 @@ class WorkerPool:
             del left[batch_id]
         return sum(left.values())
 
-    def source_bytes(self) -> list[int]:
-        """Return the source bytes of every batch."""
-        return [batch.source_bytes for batch in self._run.batches]
-
     @cached_property
     def costs(self) -> list[int]:
         """What every batch costs."""
-        return batch_costs(self._run, self.weights)
+        return batch_costs(self.run, self.weights)
 
     @cached_property
     def weights(self) -> Mapping[str, int]:
         """How many times a byte of a stream counts that is decoded; empty where none is."""
-        return decoding_weights(self._run)
+        return decoding_weights(self.run)
 
     def stage(self, progress: Progress, cost: int) -> Stage:
         """Return the stage of the workers; with weights its amounts mean nothing to people."""
@@ -128,35 +115,38 @@ class WorkerPool:
 
     def workers(self) -> list[WorkerRecord]:
         """Return what each worker says of itself."""
-        return read_workers(self._run.paths, self._run.manifest.run_id, fs=self._run.fs)
+        return read_workers(self.run.paths, self.run.manifest.run_id, fs=self.run.fs)
 
     @contextmanager
     def inputs(self) -> Iterator[HubInputs | None]:
         """Provide one worker's access to a source that is not on this machine; else None."""
-        manifest = self._run.manifest
+        manifest = self.run.manifest
         if manifest.outline is None:
             yield None
             return
-        from leconvert.remote.scratch import HubInputs
+        from leconvert.remote.inputs import HubInputs
 
         with hold_slot(self._scratch, manifest.run_id) as slot:
             yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)
 
     def make(
-        self, on_bytes: Any, inputs: HubInputs | None = None, bell: Notifier | None = None
+        self,
+        on_bytes: Any,
+        inputs: HubInputs | None = None,
+        batch_ended: threading.Condition | None = None,
     ) -> Worker:
         """Return a worker."""
         store, board, identity = self.board()
-        reporter = WorkerReporter(self._run.paths, self._run.manifest.run_id, identity)
+        reporter = WorkerReporter(self.run.paths, self.run.manifest.run_id, identity)
         return Worker(
-            self._run,
+            self.run,
             store,
             board,
             stop=self._stop,
             on_bytes=on_bytes,
             weights=self.weights,
             reporter=reporter,
-            bell=bell,
+            batch_ended=batch_ended,
             patience=Backoff(self._leases.trouble_seconds),
             inputs=inputs,
         )
@@ -174,12 +164,12 @@ def work_in_threads(
 
     None is left when this returns, or raises.
     """
-    crew, bell = WorkerPool(run, leases, stop, scratch), Notifier()
+    crew, batch_ended = WorkerPool(run, leases, stop, scratch), threading.Condition()
     with crew.stage(progress, crew.cost_left()) as stage:
 
         def work() -> None:
             with crew.inputs() as inputs:
-                crew.make(stage.advance, inputs, bell).run()
+                crew.make(stage.advance, inputs, batch_ended).run()
 
         run_threads(work, count, stop, name="worker")
     crew.check_all_done()
@@ -217,10 +207,10 @@ class EngineWatcher(WorkerMonitor):
         self._crew = crew
         self._engine = engine
         self._count = count
-        self._arguments = [str(crew.work_dir), *arguments]
-        self._paths = crew.paths
+        self._arguments = [str(crew.run.work_dir.root), *arguments]
+        self._paths = crew.run.paths
         self._progress = progress
-        self._source_bytes = crew.source_bytes()
+        self._source_bytes = [batch.source_bytes for batch in crew.run.batches]
         self._costs = crew.costs
         self._before: set[int] = set()
         self._clock = clock
@@ -300,10 +290,6 @@ class EngineWatcher(WorkerMonitor):
         return self._engine.failures()
 
 
-# ------------------------------------------------------------------------------------------------
-# How many workers a machine feeds, for one plan: from cores, free memory and what each needs.
-
-
 # What a source file costs besides moving its bytes, and how fast these move.
 _SECONDS_A_FILE = 0.0002
 _SECONDS_A_CLIP_IS_DECODED = 0.2
@@ -312,13 +298,11 @@ _BYTES_A_SECOND = 1e9
 _MOST_MOVERS = 4
 _MOST_HANDLERS = 16
 _SHARE_OF_FREE_MEMORY = 0.5
-# What a worker was seen to need: scripts/bench_worker_memory.py, rounded up (docs/engines.md).
-_BYTES_OF_ANY_WORKER = 128 * MEBIBYTE
+# What a worker takes at most beside an episode's rows; a test runs workers under this limit.
+_BYTES_OF_A_WORKER = 256 * MEBIBYTE
+# To encode rows anew an episode's table is held as read, as rows, and as written. In a dataset with
+# images it can be gigabytes, and a worker that is killed for its memory helps nobody.
 _TIMES_THE_EPISODE = 6
-_BYTES_A_COLUMN_CHUNK = 640
-_BYTES_A_VIDEO_FRAME = 64
-_BYTES_A_BATCH = 512
-_BYTES_OF_STATISTICS = 64 * MEBIBYTE
 
 
 def auto_workers(run: OpenedRun, machine: Machine | None = None) -> int:
@@ -339,57 +323,11 @@ def auto_workers(run: OpenedRun, machine: Machine | None = None) -> int:
 
 
 def worker_bytes(run: OpenedRun) -> int:
-    """Return how much memory a worker needs at most for this plan.
-
-    The sum of
-
-    - 128 MiB: the interpreter, NumPy, Arrow, PyAV, buffers;
-    - 6 times the largest episode's table (in its file, or uncompressed): a worker that has to
-      encode rows anew holds it as read, as rows, and as written; copying pages needs next to
-      nothing, but what is copied only its file tells;
-    - 640 bytes a column and episode of the fullest data file: its footer; and of the fullest file
-      that several episodes are cut from;
-    - 64 bytes a frame of the fullest video file: its sample tables; and likewise;
-    - 512 bytes a batch: a view of which are free;
-    - 64 MiB where statistics are computed: pictures that are decoded.
-
-    The factors were measured by ``scripts/bench_worker_memory.py`` and rounded up.
-    """
-    manifest = run.manifest
+    """Return the memory that a worker gets: 256 MiB, and 6 times the largest episode's table."""
     data, _ = run.scan.stream(DATA_STREAM)
-    _, length = run.scan.lengths()
-    layouts = {layout.stream: layout for layout in manifest.streams}
-    columns = len(deserialize_schema(manifest.data_schema))
-    fullest_table = int(np.diff(layouts.pop(DATA_STREAM).starts).max())
-    fullest_table += _most_in_a_file(data, np.ones_like(length))
-    fullest_video = max(
-        (int(np.add.reduceat(length, layout.starts[:-1]).max()) for layout in layouts.values()),
-        default=0,
-    )
-    fullest_video += max(
-        (_most_in_a_file(run.scan.stream(s)[0], length) for s in layouts), default=0
-    )
-    return (
-        _BYTES_OF_ANY_WORKER
-        + _TIMES_THE_EPISODE * int(max(data.size_bytes.max(), data.roll_bytes.max()))
-        + _BYTES_A_COLUMN_CHUNK * columns * fullest_table
-        + _BYTES_A_VIDEO_FRAME * fullest_video
-        + _BYTES_A_BATCH * manifest.num_batches
-        + (_BYTES_OF_STATISTICS if manifest.computed_stats else 0)
-    )
-
-
-def _most_in_a_file(scan: StreamScan, values: IntArray) -> int:
-    """Return about how much of something a file holds at most of those that episodes are cut from.
-
-    Args:
-        values: How much of it each episode has; the rest of a file has as much a byte.
-    """
-    if scan.is_whole.all():
-        return 0
-    found = np.bincount(scan.file, weights=values)
-    size_bytes = np.bincount(scan.file, weights=scan.size_bytes)
-    return int((found * scan.files.size_bytes / np.maximum(size_bytes, 1)).max())
+    # In its file or uncompressed, whichever is more.
+    largest = int(max(data.size_bytes.max(), data.roll_bytes.max()))
+    return _BYTES_OF_A_WORKER + _TIMES_THE_EPISODE * largest
 
 
 def handling_seconds(manifest: Manifest) -> float:
@@ -450,10 +388,6 @@ def decoding_weights(run: OpenedRun) -> dict[str, int]:
 def moving_seconds(manifest: Manifest) -> float:
     """Return a guess at what moving the bytes takes."""
     return manifest.source_bytes / _BYTES_A_SECOND
-
-
-# ------------------------------------------------------------------------------------------------
-# Carries a planned run out: workers, as threads or processes, and the packer.
 
 
 # From which work on processes are worth their start; only a guess at which way of working is faster

@@ -23,7 +23,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         check_linux()
         try:
-            module = import_module(f"{package}.{module_of[name]}")
+            module = import_module(_full_name(package, module_of[name]))
         except ModuleNotFoundError as error:
             if title is None or error.name != "torch":
                 raise
@@ -35,6 +35,11 @@ def lazy_names(
         return value
 
     return get
+
+
+def _full_name(package: str, module: str) -> str:
+    """Return a module's name: the package's own are given without it, others with theirs."""
+    return module if module.startswith("leconvert.") else f"{package}.{module}"
 
 
 class _LazyModule:

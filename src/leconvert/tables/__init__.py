@@ -11,7 +11,7 @@ from leconvert.tables.footers import (
     read_data_schema,
     row_group_rows,
 )
-from leconvert.tables.join import LastTable, RowRange, join_tables, read_columns, read_rows
+from leconvert.tables.join import LastTable, join_tables, read_columns, read_rows
 from leconvert.tables.lerobot_reader import (
     LANGUAGE_COLUMNS,
     Reading,
@@ -39,7 +39,6 @@ __all__ = [
     "LastTable",
     "OpenedTable",
     "Reading",
-    "RowRange",
     "RowRepair",
     "StoredGroups",
     "TableCopier",

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.model.values import IntArray
+from leconvert.model.values import IntArray, Slice
 from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.tables.arrow import is_binary
 from leconvert.tables.footers import (
@@ -35,7 +35,6 @@ from leconvert.tables.schemas import align_table
 
 __all__ = [
     "JoinedTable",
-    "RowRange",
     "holds_bytes",
     "join_tables",
     "read_columns",
@@ -148,22 +147,6 @@ def writer_options(schema: pa.Schema, **names: bool) -> dict[str, Any]:
     return {"use_dictionary": small, "write_batch_size": _IMAGE_ROWS_PER_BATCH, **names}
 
 
-class RowRange(NamedTuple):
-    """The rows of one episode: a whole file, or some rows of one that holds several episodes.
-
-    Attributes:
-        path: A parquet file.
-        rows: Rows that the episode has.
-        first: Its first row in the file, or None where the file holds nothing else.
-        repair: What becomes of the rows, or None to take them as they are.
-    """
-
-    path: str
-    rows: int
-    first: int | None = None
-    repair: RowRepair | None = None
-
-
 class LastTable:
     """The file that a join took rows from last, open, so that the next join need not open it.
 
@@ -216,11 +199,12 @@ class JoinedTable(NamedTuple):
 
 
 def join_tables(
-    episodes: Iterable[RowRange],
+    episodes: Iterable[Slice],
     destination: str | os.PathLike[str],
     *,
     schema: pa.Schema,
     stored: Callable[[int], str] | None = None,
+    repair: Callable[[int], RowRepair | None] | None = None,
     last_table: LastTable | None = None,
     on_rows: Callable[[int], None] | None = None,
     on_table: Callable[[pa.Table], None] | None = None,
@@ -247,6 +231,7 @@ def join_tables(
         stored: Says where the file of an episode is, by the episode's place in ``episodes``: a path
             that is valid until the next is asked for. The paths in ``episodes`` only tell files
             apart then.
+        repair: Says what becomes of an episode's rows, by its place; None to take them as they are.
         last_table: What the join before held, and what this one leaves for the next.
         on_rows: Called with the number of rows after each episode.
         on_table: Called with the rows of each episode as they are in the result; they are then
@@ -265,7 +250,7 @@ def join_tables(
             next_step="Write elsewhere.",
         ) from error
     try:
-        with _Join(descriptor, schema, on_table, last_table) as join:
+        with _Join(descriptor, target, schema, on_table, last_table) as join:
             for place, episode in enumerate(episodes):
                 if should_stop is not None and should_stop():
                     raise InterruptedRunError(
@@ -273,9 +258,13 @@ def join_tables(
                         path=target,
                         next_step="Run the same command again; it goes on from here.",
                     )
-                join.add(episode, None if stored is None else partial(stored, place))
+                rows = join.add(
+                    episode,
+                    None if stored is None else partial(stored, place),
+                    None if repair is None else repair(place),
+                )
                 if on_rows is not None:
-                    on_rows(episode.rows)
+                    on_rows(rows)
             joined = join.finish()
             if sync:
                 os.fsync(descriptor)
@@ -320,6 +309,7 @@ class _Join:
     def __init__(
         self,
         descriptor: int,
+        path: str,
         schema: pa.Schema,
         on_table: Callable[[pa.Table], None] | None,
         last: LastTable | None,
@@ -328,7 +318,7 @@ class _Join:
         self._on_table = on_table
         self._last = last
         self._copier = TableCopier(schema) if last is None else last.copier(schema)
-        self._output = SequentialOutput(descriptor)
+        self._output = SequentialOutput(descriptor, path)
         self._output.append(MAGIC)
         self._entries: list[bytes] = []
         self._rows = 0
@@ -349,8 +339,8 @@ class _Join:
         if self._encoder is not None:
             self._encoder.abandon()
 
-    def add(self, episode: RowRange, where: Callable[[], str] | None = None) -> None:
-        """Append one episode; ``where`` tells where its file is, if not at its path."""
+    def add(self, episode: Slice, where: Callable[[], str] | None, repair: RowRepair | None) -> int:
+        """Append one episode and return its rows; ``where`` tells its file's path if another."""
         source = self._source
         if source is None or self._source_name != episode.path:
             # Before the next is asked for: this one may have to make room for it.
@@ -358,18 +348,22 @@ class _Join:
             path = episode.path if where is None else where()
             source = self._source = _Source(path, self._copier, self._buffer_bytes)
             self._source_name = episode.path
-        is_copied = episode.repair is None and self._copy(source, episode)
+        first, rows = episode.first, episode.frames
+        if rows is None:
+            rows = source.num_rows - (first or 0)
+        is_copied = repair is None and self._copy(source, first, rows)
         if not is_copied or self._on_table is not None:
-            self._decode(source, episode, encode=not is_copied)
-        self._rows += episode.rows
-        if episode.first is None:
+            self._decode(source, first, rows, repair, encode=not is_copied)
+        self._rows += rows
+        if first is None:
             self._close_source()
+        return rows
 
     def finish(self) -> JoinedTable:
         """Write the footer."""
         self._end_encoding()
-        footer = self._copier.writer.footer(self._entries, self._rows)
-        self._output.append(footer)
+        for piece in self._copier.writer.footer(self._entries, self._rows):
+            self._output.append(piece)
         self._output.flush()
         if self._last is not None:
             self._last.keep(self._source_name, self._source)
@@ -381,16 +375,16 @@ class _Join:
             self._copied,
         )
 
-    def _copy(self, source: _Source, episode: RowRange) -> bool:
+    def _copy(self, source: _Source, first: int | None, rows: int) -> bool:
         """Copy an episode's row group; False where that cannot be."""
         footer, group = source.footer, None
         if isinstance(footer, str):
             return False
-        if episode.first is not None:
-            group = source.row_group_of(episode.first, episode.rows)
+        if first is not None:
+            group = source.row_group_of(first, rows)
             if group is None:  # it shares one, or has several
                 return False
-        plan = self._copier.plan(source.opened, footer, group, episode.rows)
+        plan = self._copier.plan(source.opened, footer, group, rows)
         if isinstance(plan, str):
             return False
         self._end_encoding()
@@ -400,11 +394,19 @@ class _Join:
         self._copied += 1
         return True
 
-    def _decode(self, source: _Source, episode: RowRange, *, encode: bool) -> None:
+    def _decode(
+        self,
+        source: _Source,
+        first: int | None,
+        rows: int,
+        repair: RowRepair | None,
+        *,
+        encode: bool,
+    ) -> None:
         """Read an episode's rows; show them to whoever asked, and encode them where wanted."""
-        table = source.read(episode)
-        if episode.repair is not None:
-            table = episode.repair(table, path=source.path)
+        table = source.read(first, rows)
+        if repair is not None:
+            table = repair(table, path=source.path)
         # Pages are cut at chunk boundaries, so chunks would show in the bytes.
         table = align_table(table, self._schema, path=source.path).combine_chunks()
         if encode:
@@ -480,29 +482,32 @@ class _Source:
         is_one = rows > 0 and starts[group : group + 2].tolist() == [first, first + rows]
         return group if is_one else None
 
-    def read(self, episode: RowRange) -> pa.Table:
-        """Decode the rows of an episode."""
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file."""
+        return int(self._row_group_starts[-1])
+
+    def read(self, first: int | None, rows: int) -> pa.Table:
+        """Decode the rows of an episode: from ``first`` on, or with None all that are there."""
         if self._reader is None:
             self._reader = open_parquet(self.path, buffer_bytes=self._buffer_bytes)
         stored = self._reader.metadata.num_rows
-        if episode.first is None and stored != episode.rows:
+        if first is None and stored != rows:
             raise UnreadableSourceError(
-                f"The episode in {self.path} has {stored} rows where {episode.rows} are expected.",
+                f"The episode in {self.path} has {stored} rows where {rows} are expected.",
                 path=self.path,
                 next_step="Plan again if the file changed, or repair the episode's length.",
             )
-        first = episode.first or 0
-        if not 0 <= first <= first + episode.rows <= stored:
+        if first is not None and not 0 <= first <= first + rows <= stored:
             raise UnreadableSourceError(
-                f"The parquet file {self.path} has {stored} rows, not {episode.rows} from row "
-                f"{first} on.",
+                f"The parquet file {self.path} has {stored} rows, not {rows} from row {first} on.",
                 path=self.path,
                 next_step="Plan again if the file changed, or repair the episode's length.",
             )
         try:
-            if episode.first is None:
+            if first is None:
                 return self._reader.read_all(use_threads=False)
-            return self._read_range(self._reader, first, episode.rows)
+            return self._read_range(self._reader, first, rows)
         except (OSError, pa.ArrowException) as error:
             raise unreadable(self.path, error) from error
 

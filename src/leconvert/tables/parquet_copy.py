@@ -11,8 +11,6 @@ accounted for, and in each page a Snappy block of the size that its header says.
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -23,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert._version import __version__
-from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.range_mover import RangeMover
 from leconvert.tables.footers import (
     FOOTERS,
     INTEGER,
@@ -280,17 +278,23 @@ class FooterWriter:
             template += part.replace(b"%", b"%%")
         return bytes(template), tuple(groups)
 
-    def footer(self, row_groups: list[bytes], rows: int) -> bytes:
-        """Return the end of a file: the footer, its length and the magic."""
+    def footer(self, row_groups: list[bytes], rows: int) -> list[bytes]:
+        """Return the end of a file: the footer, its length and the magic.
+
+        In pieces: the entries of tens of thousands of row groups take a kilobyte each.
+        """
         tail = self.tail
-        footer = b"".join(
+        before = b"".join(
             [
                 self.schema.raw,
                 _I64_NEXT,
                 zigzag(rows),
                 _LIST_FIRST,
                 list_header(STRUCT, len(row_groups)),
-                *row_groups,
+            ]
+        )
+        behind = b"".join(
+            [
                 _LIST_FIRST,
                 tail.key_values_raw,
                 b"\x18",
@@ -300,7 +304,8 @@ class FooterWriter:
                 b"\0",
             ]
         )
-        return footer + len(footer).to_bytes(4, "little") + MAGIC
+        footer_bytes = len(before) + sum(map(len, row_groups)) + len(behind)
+        return [before, *row_groups, behind + footer_bytes.to_bytes(4, "little") + MAGIC]
 
 
 def _ranges_of(chunks: Sequence[ChunkEntry]) -> tuple[tuple[int, int], ...]:
@@ -415,31 +420,27 @@ def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
 
 
 _PENDING_BYTES = 1024**2
-_PENDING_PIECES = 512  # writev takes 1024
-_STEP_BYTES = 64 * 1024**2
-_BUFFER_BYTES = 1024**2
-_FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+_PENDING_PIECES = 512  # one write takes 1024
 
 
 class SequentialOutput:
-    """Gathers small pieces, and copies large ones in the kernel where it can.
+    """Gathers small pieces for one write, and has large ones moved as they lie in their file.
 
     Nothing is on its way to the disk before :meth:`flush`, and nothing is synced.
 
     Args:
         descriptor: A file open for writing, at its beginning.
+        path: Its name, for errors.
 
     Attributes:
         position: Bytes taken so far, those still in memory included.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self.position = 0
-        self._descriptor = descriptor
+        self._mover = RangeMover(descriptor, path)
         self._written = 0
         self._pending: list[bytes | memoryview] = []
-        # Also where they moved nothing without an error: some file systems do.
-        self._refused: set[str] = set()
 
     def append(self, content: bytes | memoryview) -> None:
         """Take bytes from memory, which must not change until the next flush."""
@@ -455,71 +456,13 @@ class SequentialOutput:
             self.append(held)
             return
         self.flush()
-        done = 0
-        while done < size:
-            count = min(size - done, _STEP_BYTES)
-            moved = self._in_kernel(source, start + done, count)
-            if not moved:
-                moved = self._through_memory(source, start + done, min(count, _BUFFER_BYTES))
-            done += moved
-            self._written += moved
-            self.position += moved
+        self._mover.move(source.descriptor, source.path, start, size, self._written)
+        self.position = self._written = self._written + size
 
     def flush(self) -> None:
         """Write what is in memory."""
-        pieces, self._pending = self._pending, []
-        missing = self.position - self._written
-        while missing:
-            count = os.pwritev(self._descriptor, pieces, self._written)
-            self._written += count
-            missing -= count
-            if missing:
-                # Rare: a write that was cut short.
-                pieces = [b"".join(pieces)[count:]]
-
-    def _in_kernel(self, source: OpenedTable, start: int, count: int) -> int:
-        """Copy some of a range; 0 where the kernel will not, for whatever reason."""
-        if "copy_file_range" not in self._refused:
-            try:
-                moved = os.copy_file_range(
-                    source.descriptor, self._descriptor, count, start, self._written
-                )
-            except OSError as error:
-                _raise_if_full(error)
-                moved = 0
-            if moved:
-                return moved
-            self._refused.add("copy_file_range")
-        if "sendfile" not in self._refused:
-            try:
-                os.lseek(self._descriptor, self._written, os.SEEK_SET)
-                moved = os.sendfile(self._descriptor, source.descriptor, start, count)
-            except OSError as error:
-                _raise_if_full(error)
-                moved = 0
-            if moved:
-                return moved
-            self._refused.add("sendfile")
-        return 0
-
-    def _through_memory(self, source: OpenedTable, start: int, count: int) -> int:
-        try:
-            content = os.pread(source.descriptor, count, start)
-        except OSError as error:
-            raise unreadable(source.path, error) from error
-        if not content:
-            raise UnreadableSourceError(
-                f"The parquet file {source.path} is shorter than its footer says.",
-                path=source.path,
-                next_step="Fetch or record the file again, or leave its episode out.",
-            )
-        return os.pwrite(self._descriptor, content, self._written)
-
-
-def _raise_if_full(error: OSError) -> None:
-    """Let a full disk be one: any other way of writing would find the same."""
-    if error.errno in _FULL:
-        raise error
+        self._mover.write(self._pending, self._written)
+        self._pending, self._written = [], self.position
 
 
 type StoredRanges = tuple[tuple[int, int], ...]

@@ -34,7 +34,7 @@ from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.support.machine import Machine
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
-from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.records import RunPaths, encode_record, read_record
 from leconvert.workdir.run import tool_versions
 from leconvert.workdir.secrets import without_secrets, without_secrets_in
@@ -142,6 +142,11 @@ class WorkerRecord:
     batch_began: str = ""  # when it took the batch in hand, as ``updated``; empty without one
     # The most that its process has had resident; 0 where that is not known.
     peak_memory_bytes: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it said good-bye, or its process has certainly ended."""
+        return self.state == "ended" or process_is_gone(asdict(self))
 
 
 def write_worker(

@@ -19,13 +19,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,12 @@ from leconvert.workdir.fs import (
     FileSystem,
     Mount,
     can_clone,
+    mount_of,
     publish_exclusively,
     remove_tree,
 )
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import lock_excludes, new_lock
-
-__all__ = [
-    "CheckReport",
-    "Finding",
-    "Fitness",
-    "Need",
-    "Promise",
-    "fitness_of",
-    "follow",
-    "lead",
-    "probe_folder",
-]
 
 
 class Need(StrEnum):
@@ -67,76 +56,68 @@ class Need(StrEnum):
     """Everything works; something is slower or less smooth."""
 
 
-class Promise(StrEnum):
-    """One thing that a file system may promise. The value is what a user reads."""
-
-    WRITE = "files can be made, and read back"
-    CREATE = "O_EXCL makes a file once"
-    LINK = "link(2) gives a name once"
-    FOLDER = "mkdir makes a folder once"
-    REPLACE = "rename replaces a file in one step"
-    MOVE = "a folder can be renamed"
-    LOCK = "flock excludes another process"
-    SYNC_FILE = "fsync of files"
-    SYNC_FOLDER = "fsync of folders"
-    NO_REPLACE = "renameat2(RENAME_NOREPLACE)"
-    EXCHANGE = "renameat2(RENAME_EXCHANGE)"
-    REFLINK = "files can share extents"
-    RACE = "of two hosts one wins a link(2)"
-    CREATE_RACE = "of two hosts one wins an O_EXCL"
-    LISTING = "another host lists and opens a new name"
-    NEWS = "another host reads a replaced file anew"
-    STAT = "stat sees a new name after a vain look"
-    HOST_LOCK = "flock excludes another host"
-
-    @property
-    def need(self) -> Need:
-        """What hangs on it."""
-        return _NEEDS.get(self, Need.COMFORT)
-
-    @property
-    def otherwise(self) -> str:
-        """What leconvert does where it does not hold."""
-        return _OTHERWISE[self]
-
-
-_NEEDS = {
-    Promise.WRITE: Need.ALWAYS,
-    Promise.CREATE: Need.ALWAYS,
-    Promise.LINK: Need.SEVERAL_HOSTS,
-    Promise.FOLDER: Need.ALWAYS,
-    Promise.REPLACE: Need.ALWAYS,
-    Promise.MOVE: Need.ALWAYS,
-    Promise.SYNC_FILE: Need.ALWAYS,
-    Promise.RACE: Need.SEVERAL_HOSTS,
-    Promise.CREATE_RACE: Need.SEVERAL_HOSTS,
-    Promise.LISTING: Need.SEVERAL_HOSTS,
-    Promise.NEWS: Need.SEVERAL_HOSTS,
-}
 _CANNOT = "cannot work here: put the work dir elsewhere"
+_ALONE = "one host only: start no worker on a second one"
+
+
+class Promise(Enum):
+    """One thing that a file system may promise.
+
+    A member is what a user reads, what is lost where it does not hold, and what leconvert does
+    then.
+    """
+
+    WRITE = "files can be made, and read back", Need.ALWAYS, _CANNOT
+    CREATE = "O_EXCL makes a file once", Need.ALWAYS, _CANNOT
+    LINK = (
+        "link(2) gives a name once",
+        Need.SEVERAL_HOSTS,
+        "one host only, whose processes take turns under a lock",
+    )
+    FOLDER = "mkdir makes a folder once", Need.ALWAYS, _CANNOT
+    REPLACE = "rename replaces a file in one step", Need.ALWAYS, _CANNOT
+    MOVE = "a folder can be renamed", Need.ALWAYS, "cannot put a result in place here"
+    LOCK = (
+        "flock excludes another process",
+        Need.COMFORT,
+        "locks on this host alone; a second packer is fenced",
+    )
+    SYNC_FILE = (
+        "fsync of files",
+        Need.ALWAYS,
+        "refuses: what it wrote might not survive a power loss",
+    )
+    SYNC_FOLDER = (
+        "fsync of folders",
+        Need.COMFORT,
+        "goes on; names are as safe as the server makes them",
+    )
+    NO_REPLACE = "renameat2(RENAME_NOREPLACE)", Need.COMFORT, "looks first, then renames"
+    EXCHANGE = "renameat2(RENAME_EXCHANGE)", Need.COMFORT, "swaps by two renames and a journal"
+    REFLINK = "files can share extents", Need.COMFORT, "copies the bytes"
+    RACE = "of two hosts one wins a link(2)", Need.SEVERAL_HOSTS, _ALONE
+    CREATE_RACE = "of two hosts one wins an O_EXCL", Need.SEVERAL_HOSTS, _ALONE
+    LISTING = "another host lists and opens a new name", Need.SEVERAL_HOSTS, _ALONE
+    NEWS = "another host reads a replaced file anew", Need.SEVERAL_HOSTS, _ALONE
+    STAT = (
+        "stat sees a new name after a vain look",
+        Need.COMFORT,
+        "lists a folder before it believes a name absent",
+    )
+    HOST_LOCK = (
+        "flock excludes another host",
+        Need.COMFORT,
+        "locks on one host; a second packer is fenced",
+    )
+
+    def __init__(self, says: str, need: Need, otherwise: str) -> None:
+        self.says = says
+        self.need = need
+        self.otherwise = otherwise
+
+
 # Of these one is enough for one host: see `leconvert.workdir.exclusion`.
 _EXCLUSIVE = frozenset({Promise.LINK, Promise.LOCK})
-_ALONE = "one host only: start no worker on a second one"
-_OTHERWISE = {
-    Promise.WRITE: _CANNOT,
-    Promise.CREATE: _CANNOT,
-    Promise.LINK: "one host only, whose processes take turns under a lock",
-    Promise.FOLDER: _CANNOT,
-    Promise.REPLACE: _CANNOT,
-    Promise.MOVE: "cannot put a result in place here",
-    Promise.LOCK: "locks on this host alone; a second packer is fenced",
-    Promise.SYNC_FILE: "refuses: what it wrote might not survive a power loss",
-    Promise.SYNC_FOLDER: "goes on; names are as safe as the server makes them",
-    Promise.NO_REPLACE: "looks first, then renames",
-    Promise.EXCHANGE: "swaps by two renames and a journal",
-    Promise.REFLINK: "copies the bytes",
-    Promise.RACE: _ALONE,
-    Promise.CREATE_RACE: _ALONE,
-    Promise.LISTING: _ALONE,
-    Promise.NEWS: _ALONE,
-    Promise.STAT: "lists a folder before it believes a name absent",
-    Promise.HOST_LOCK: "locks on one host; a second packer is fenced",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +138,7 @@ class Finding:
         """Return a JSON-serialisable mapping, with what follows from it."""
         return {
             "promise": self.promise.name.lower(),
-            "says": self.promise.value,
+            "says": self.promise.says,
             "need": self.promise.need.value,
             "holds": self.holds,
             "note": self.note,
@@ -218,36 +199,57 @@ class BrokenPromiseError(Exception):
     """An operation went well and did the wrong thing; the message says what was seen."""
 
 
+def check_folder(
+    folder: Path, *, wait_seconds: float | None = None, fs: FileSystem = LOCAL
+) -> CheckReport:
+    """Probe a folder, and with another host that waits for it what two hosts see of each other.
+
+    Args:
+        wait_seconds: How long to wait for the other host; None to look for none.
+    """
+    findings = probe_folder(folder, fs=fs)
+    met = None if wait_seconds is None else lead(folder, wait_seconds=wait_seconds, fs=fs)
+    if met is None:
+        return CheckReport(str(folder), mount_of(folder), tuple(findings))
+    peer, more, channel = met
+    report = CheckReport(
+        str(folder), mount_of(folder), (*findings, *more), peer.host, peer.same_host
+    )
+    channel.send(do="end", outcome=report.as_record())
+    return report
+
+
 def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
     """Probe a folder; what is made there is removed again."""
     with storage_errors(folder):
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
     try:
-        return [finding_of(promise, probe, place, fs) for promise, probe in _PROBES.items()]
+        return [_finding(promise, partial(probe, place, fs)) for promise, probe in _PROBES.items()]
     finally:
         with suppress(OSError, StorageError):
             remove_tree(place)
 
 
-def finding_of(
-    promise: Promise, probe: Callable[[Path, FileSystem], str], place: Path, fs: FileSystem
-) -> Finding:
+# Publishing tells an OSError as a StorageError; NotImplementedError is what the lock library raises
+# where the file system knows no flock.
+_CANNOT_DO = (OSError, StorageError, NotImplementedError)
+
+
+def _finding(promise: Promise, probe: Callable[[], str | None]) -> Finding:
     """Run one probe, and turn what went wrong into a finding."""
     try:
-        return Finding(promise, True, probe(place, fs))
+        return Finding(promise, True, probe() or "")
     except BrokenPromiseError as broken:
         return Finding(promise, False, str(broken))
-    except OSError as error:
-        return Finding(promise, False, errno.errorcode.get(error.errno or 0, str(error)))
-    except NotImplementedError as error:  # what filelock says where there is no flock
-        return Finding(promise, False, str(error))
+    except _CANNOT_DO as error:
+        number = getattr(error, "errno", None) or 0
+        return Finding(promise, False, errno.errorcode.get(number, str(error)))
 
 
-def _write(place: Path, fs: FileSystem) -> str:
+def _write(place: Path, fs: FileSystem) -> None:
     fs.write_new(place / "plain", b"content", sync=False)
     if (seen := fs.read_bytes(place / "plain")) != b"content":
         raise BrokenPromiseError(f"wrote 7 bytes, read {len(seen)} others")
-    return ""
 
 
 def _must_exist(call: Callable[[], None], what: str) -> None:
@@ -258,13 +260,12 @@ def _must_exist(call: Callable[[], None], what: str) -> None:
     raise BrokenPromiseError(f"{what} succeeded twice")
 
 
-def _create(place: Path, fs: FileSystem) -> str:
+def _create(place: Path, fs: FileSystem) -> None:
     fs.write_new(place / "once", b"1", sync=False)
     _must_exist(lambda: fs.write_new(place / "once", b"2", sync=False), "making one file")
-    return ""
 
 
-def _link(place: Path, fs: FileSystem) -> str:
+def _link(place: Path, fs: FileSystem) -> None:
     for name in ("first", "second"):
         fs.write_new(place / name, name.encode(), sync=False)
     # Across folders, as records are published: some file systems link within one alone.
@@ -279,22 +280,19 @@ def _link(place: Path, fs: FileSystem) -> str:
     fs.remove_file(place / "first")
     if fs.read_bytes(target) != b"first":
         raise BrokenPromiseError("removing one name took the other's content along")
-    return ""
 
 
-def _folder(place: Path, fs: FileSystem) -> str:
+def _folder(place: Path, fs: FileSystem) -> None:
     fs.make_dir(place / "folder")
     _must_exist(lambda: fs.make_dir(place / "folder"), "making one folder")
-    return ""
 
 
-def _replace(place: Path, fs: FileSystem) -> str:
+def _replace(place: Path, fs: FileSystem) -> None:
     fs.write_new(place / "target", b"old", sync=False)
     fs.write_new(place / "source", b"new", sync=False)
     fs.replace(place / "source", place / "target")
     if fs.read_bytes(place / "target") != b"new" or "source" in fs.list_names(place):
         raise BrokenPromiseError("the old content or the old name is still there")
-    return ""
 
 
 def _tree(place: Path, name: str, fs: FileSystem) -> Path:
@@ -304,58 +302,51 @@ def _tree(place: Path, name: str, fs: FileSystem) -> Path:
     return tree
 
 
-def _move(place: Path, fs: FileSystem) -> str:
+def _move(place: Path, fs: FileSystem) -> None:
     tree, target = _tree(place, "moving", fs), place / "moved"
     fs.replace(tree, target)
     if fs.list_names(target) != ["moving"] or "moving" in fs.list_names(place):
         raise BrokenPromiseError("the folder did not move as a whole")
-    return ""
 
 
-def _no_replace(place: Path, fs: FileSystem) -> str:
+def _no_replace(place: Path, fs: FileSystem) -> None:
     one, other = _tree(place, "one", fs), _tree(place, "other", fs)
     _must_exist(lambda: fs.rename_no_replace(one, other), "renaming onto a folder")
     fs.rename_no_replace(one, place / "free")
-    return ""
 
 
-def _exchange(place: Path, fs: FileSystem) -> str:
+def _exchange(place: Path, fs: FileSystem) -> None:
     left, right = _tree(place, "left", fs), _tree(place, "right", fs)
     fs.exchange(left, right)
     if (fs.list_names(left), fs.list_names(right)) != (["right"], ["left"]):
         raise BrokenPromiseError("the two folders did not change places")
-    return ""
 
 
-def _lock(place: Path, _fs: FileSystem) -> str:
+def _lock(place: Path, _fs: FileSystem) -> None:
     if not lock_excludes(place / "lock"):
         raise BrokenPromiseError("two descriptors held it at once")
-    return ""
 
 
-def _sync_file(place: Path, fs: FileSystem) -> str:
+def _sync_file(place: Path, fs: FileSystem) -> None:
     fs.write_new(place / "synced", b"content", sync=True)
     fs.sync_file(place / "synced")
-    return ""
 
 
-def _sync_folder(place: Path, _fs: FileSystem) -> str:
+def _sync_folder(place: Path, _fs: FileSystem) -> None:
     # Not through `fs`, which bears file systems that have no such call.
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return ""
 
 
-def _reflink(place: Path, _fs: FileSystem) -> str:
+def _reflink(place: Path, _fs: FileSystem) -> None:
     if not can_clone(place, place):
         raise BrokenPromiseError("FICLONE is refused")
-    return ""
 
 
-_PROBES: dict[Promise, Callable[[Path, FileSystem], str]] = {
+_PROBES: dict[Promise, Callable[[Path, FileSystem], None]] = {
     Promise.WRITE: _write,
     Promise.CREATE: _create,
     Promise.LINK: _link,
@@ -372,47 +363,17 @@ _PROBES: dict[Promise, Callable[[Path, FileSystem], str]] = {
 
 
 _POLL_SECONDS = 0.002
-_SESSION = re.compile(r"\.leconvert-check-peer-[A-Za-z0-9_-]+\Z")
-
-
-def session_dir(folder: Path, token: str) -> Path:
-    """Return the folder in which a peer and a leader meet."""
-    return folder / f".leconvert-check-peer-{token}"
-
-
-def open_sessions(folder: Path, *, fs: FileSystem = LOCAL) -> list[Path]:
-    """Return the folders of peers that wait, or waited once, below ``folder``."""
-    return [folder / name for name in fs.list_names(folder) if _SESSION.match(name)]
-
-
-def checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer."""
-    if "error" in answer:
-        raise OSError(answer["error"])
-    return answer
+_SESSION = ".leconvert-check-peer-"
 
 
 class Channel:
-    """Messages between ``leader`` and ``peer``, in order."""
+    """Messages between ``leader`` and ``peer``, in order, by files in the folder of a session."""
 
-    def __init__(
-        self,
-        place: Path,
-        mine: str,
-        other: str,
-        *,
-        timeout_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
-        fs: FileSystem = LOCAL,
-    ) -> None:
+    def __init__(self, place: Path, mine: str, other: str, fs: FileSystem) -> None:
         self.place = place
-        self.clock = clock
-        self.pause = pause
         self.fs = fs
         self._mine = mine
         self._other = other
-        self._timeout_seconds = timeout_seconds
         self._sent = 0
         self._received = 0
 
@@ -424,37 +385,49 @@ class Channel:
         self.fs.write_new(temporary, json.dumps(fields).encode(), sync=False)
         self.fs.replace(temporary, path)
 
-    def receive(self, *, timeout_seconds: float | None = None) -> Mapping[str, Any]:
-        """Wait for the other's next message."""
+    def receive(self, timeout_seconds: float | None = None) -> Mapping[str, Any]:
+        """Wait for the other's next message; if nothing is said, twice as long as news may take."""
         path = self.place / f"{self._other}-{self._received + 1:04d}.json"
-        limit = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        until = self.clock() + limit
+        limit = 2 * LATE_SECONDS if timeout_seconds is None else timeout_seconds
+        until = time.monotonic() + limit
         while True:
             message = self._read(path)
             if message is not None:
                 self._received += 1
                 return message
-            if self.clock() >= until:
+            if time.monotonic() >= until:
                 raise IncompleteError(
                     f"The {self._other} in {self.place.parent} did not answer for {limit:.0f} s.",
                     path=str(self.place),
                     next_step="Check that it still runs; then run both commands again.",
                 )
-            self.pause(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def ask(self, **fields: Any) -> Mapping[str, Any]:
         """Send a message and return the answer."""
         self.send(**fields)
-        return checked(self.receive())
+        return _checked(self.receive())
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder; none where it cannot be listed yet."""
+        try:
+            return self.fs.list_names(folder)
+        except OSError:
+            return []
 
     def _read(self, path: Path) -> Mapping[str, Any] | None:
-        try:
-            if path.name not in self.fs.list_names(path.parent):
-                return None
+        if path.name not in self.names(path.parent):
+            return None
+        with suppress(OSError, ValueError):  # not quite there yet: the next look will tell
             found = json.loads(self.fs.read_bytes(path))
-        except (OSError, ValueError):
-            return None  # not quite there yet: the next look will tell
-        return found if isinstance(found, dict) else None
+            return found if isinstance(found, dict) else None
+        return None
+
+
+def _checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "error" in answer:
+        raise OSError(answer["error"])
+    return answer
 
 
 LATE_SECONDS = 45.0
@@ -473,20 +446,16 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
             return {"seen": path.exists()}
         case "see-folder":
             # Known and listed, so that what is looked up in it next is missing for the server.
-            seen = _until(channel, lambda: path.name in _names(channel, path.parent))
-            return {"seconds": seen, "names": _names(channel, path)}
+            seen = _until(lambda: path.name in channel.names(path.parent))
+            return {"seconds": seen, "names": channel.names(path)}
         case "await-stat":
-            return {"seconds": _until(channel, path.exists)}
+            return {"seconds": _until(path.exists)}
         case "await-listed":
             wanted = str(task["content"]).encode()
-
-            def listed() -> bool:
-                return path.name in _names(channel, path.parent) and _read(channel, path) == wanted
-
-            return {"seconds": _until(channel, listed)}
+            return _await_content(channel, path, {wanted}, wanted, listed=True)
         case "await-content":
             wanted, before = (str(task[name]).encode() for name in ("content", "before"))
-            return _await_content(channel, path, wanted, before)
+            return _await_content(channel, path, {wanted, before}, wanted)
         case "race":
             # Half side by side, half from the other end: there the two meet whoever began first.
             names = list(task["names"])
@@ -497,11 +466,6 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
             return {"got": _take_lock(channel.place / "lock")}
         case unknown:
             return {"error": f"the other host knows no task {unknown!r}: use one version on both"}
-
-
-def try_names(count: int) -> list[str]:
-    """Return the names of a race."""
-    return [f"{number:04d}" for number in range(count)]
 
 
 def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[str]:
@@ -516,9 +480,7 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
     )
     channel.fs.write_new(source, role.encode(), sync=False)
     # Without a pause between two looks: what matters is to begin at the same time.
-    until = channel.clock() + LATE_SECONDS
-    while other.name not in _names(channel, channel.place) and channel.clock() < until:
-        pass
+    _until(lambda: other.name in channel.names(channel.place), poll_seconds=0.0)
     won = set()
     for name in names:
         try:
@@ -532,16 +494,6 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
     return won
 
 
-def host_lock(channel: Channel) -> str:
-    """Hold a lock while the peer tries, then let go; for the leader."""
-    with new_lock(channel.place / "lock"):
-        if channel.ask(do="lock")["got"]:
-            raise BrokenPromiseError("both hosts held it at once")
-    if not channel.ask(do="lock")["got"]:
-        raise BrokenPromiseError("it could not be taken after it was released")
-    return ""
-
-
 def _take_lock(path: Path) -> bool:
     from filelock import Timeout
 
@@ -550,43 +502,36 @@ def _take_lock(path: Path) -> bool:
     return False
 
 
-def _until(channel: Channel, holds: Callable[[], bool]) -> float | None:
-    began = channel.clock()
+def _until(holds: Callable[[], bool], *, poll_seconds: float = _TASK_POLL_SECONDS) -> float | None:
+    """Return after how many seconds something held; None where it never did."""
+    began = time.monotonic()
     while not holds():
-        if channel.clock() - began >= LATE_SECONDS:
+        if time.monotonic() - began >= LATE_SECONDS:
             return None
-        channel.pause(_TASK_POLL_SECONDS)
-    return channel.clock() - began
+        if poll_seconds:
+            time.sleep(poll_seconds)
+    return time.monotonic() - began
 
 
-def _await_content(channel: Channel, path: Path, wanted: bytes, before: bytes) -> dict[str, Any]:
+def _await_content(
+    channel: Channel, path: Path, known: Collection[bytes], wanted: bytes, *, listed: bool = False
+) -> dict[str, Any]:
+    """Wait until a file, listed if asked, has the content; tell what else was seen of it."""
     odd: set[str] = set()
 
     def holds() -> bool:
+        if listed and path.name not in channel.names(path.parent):
+            return False
         try:
             seen = channel.fs.read_bytes(path)
         except OSError as error:
             odd.add(errno.errorcode.get(error.errno or 0, "an error"))
             return False
-        if seen not in {wanted, before}:
+        if seen not in known:
             odd.add(f"content {seen[:20]!r}")
         return seen == wanted
 
-    return {"seconds": _until(channel, holds), "odd": sorted(odd)}
-
-
-def _names(channel: Channel, folder: Path) -> list[str]:
-    try:
-        return channel.fs.list_names(folder)
-    except OSError:
-        return []
-
-
-def _read(channel: Channel, path: Path) -> bytes | None:
-    try:
-        return channel.fs.read_bytes(path)
-    except OSError:
-        return None
+    return {"seconds": _until(holds), "odd": sorted(odd)}
 
 
 _PINGS = 10
@@ -595,9 +540,6 @@ _NAMES = 200
 _MEET_SECONDS = 10.0
 _SHORTEST_WORDS = 0.0005
 _LATE_STAT_SECONDS = 1.0
-# Publishing tells an OSError as a StorageError; NotImplementedError is what the lock library raises
-# where the file system knows no flock.
-_CANNOT_DO = (OSError, StorageError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,12 +551,7 @@ class Peer:
 
 
 def lead(
-    folder: Path,
-    *,
-    wait_seconds: float = 0.0,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
-    fs: FileSystem = LOCAL,
+    folder: Path, *, wait_seconds: float = 0.0, fs: FileSystem = LOCAL
 ) -> tuple[Peer, list[Finding], Channel] | None:
     """Find a peer and play the script with it.
 
@@ -623,23 +560,25 @@ def lead(
         where there is no peer.
     """
     me = WorkerIdentity.of_this_process()
-    until = clock() + wait_seconds
-    asked: set[Path] = set()
+    until = time.monotonic() + wait_seconds
+    asked: set[str] = set()
     while True:
         with storage_errors(folder):
-            sessions = [place for place in open_sessions(folder, fs=fs) if place not in asked]
-        for place in sessions:
-            asked.add(place)
-            channel = Channel(
-                place, "leader", "peer", timeout_seconds=2 * LATE_SECONDS,
-                clock=clock, pause=pause, fs=fs,
-            )  # fmt: skip
-            peer = _meet(channel, me)
-            if peer is not None:
-                return peer, _play(channel), channel
-        if clock() >= until:
+            names = fs.list_names(folder)
+        for name in names:
+            if not name.startswith(_SESSION) or name in asked:
+                continue
+            asked.add(name)
+            channel = Channel(folder / name, "leader", "peer", fs)
+            if (peer := _meet(channel, me)) is not None:
+                return (
+                    peer,
+                    [_finding(promise, step) for promise, step in _script(channel)],
+                    channel,
+                )
+        if time.monotonic() >= until:
             return None
-        pause(min(0.1, max(0.0, until - clock())))
+        time.sleep(min(0.1, max(0.0, until - time.monotonic())))
 
 
 def follow(
@@ -647,22 +586,17 @@ def follow(
     *,
     wait_seconds: float = 600.0,
     on_ready: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
     fs: FileSystem = LOCAL,
 ) -> Mapping[str, Any]:
     """Wait for a leader, do what it says, and return the outcome that it sends at the end."""
     me = WorkerIdentity.of_this_process()
-    place = session_dir(folder, me.token)
+    place = folder / f"{_SESSION}{me.token}"
     with storage_errors(folder):
         fs.make_dir(place)
     try:
-        channel = Channel(
-            place, "peer", "leader", timeout_seconds=2 * LATE_SECONDS,
-            clock=clock, pause=pause, fs=fs,
-        )  # fmt: skip
+        channel = Channel(place, "peer", "leader", fs)
         on_ready()
-        met = channel.receive(timeout_seconds=wait_seconds)
+        met = channel.receive(wait_seconds)
         channel.send(leader=met.get("token"), host=me.host, boot=me.boot)
         while True:
             task = channel.receive()
@@ -684,7 +618,7 @@ def _meet(channel: Channel, me: WorkerIdentity) -> Peer | None:
     # What a dead peer left does not answer, and a busy one has its leader already.
     with suppress(OSError, IncompleteError):
         channel.send(token=me.token)
-        met = channel.receive(timeout_seconds=_MEET_SECONDS)
+        met = channel.receive(_MEET_SECONDS)
         if met.get("leader") == me.token:
             return Peer(str(met["host"]), _boot(met.get("boot")) == _boot(me.boot))
     return None
@@ -694,32 +628,21 @@ def _boot(identity: Any) -> str:
     return str(identity or "").partition("/")[0] or "?"
 
 
-def _play(channel: Channel) -> list[Finding]:
-    steps: tuple[tuple[Promise, Callable[[], str]], ...] = (
-        (Promise.RACE, lambda: _race(channel, "link")),
-        (Promise.CREATE_RACE, lambda: _race(channel, "create")),
-        (Promise.LISTING, lambda: _listing(channel)),
-        (Promise.NEWS, lambda: _news(channel)),
-        (Promise.STAT, lambda: _stat(channel)),
-        (Promise.HOST_LOCK, lambda: host_lock(channel)),
-    )
-    findings = []
-    for promise, step in steps:
-        try:
-            findings.append(Finding(promise, True, step()))
-        except BrokenPromiseError as broken:
-            findings.append(Finding(promise, False, str(broken)))
-        except _CANNOT_DO as error:
-            findings.append(Finding(promise, False, str(error)))
-    return findings
+def _script(channel: Channel) -> Iterable[tuple[Promise, Callable[[], str | None]]]:
+    yield Promise.RACE, lambda: _race(channel, "link")
+    yield Promise.CREATE_RACE, lambda: _race(channel, "create")
+    yield Promise.LISTING, lambda: _listing(channel)
+    yield Promise.NEWS, lambda: _news(channel)
+    yield Promise.STAT, lambda: _stat(channel)
+    yield Promise.HOST_LOCK, lambda: _host_lock(channel)
 
 
 def _listing(channel: Channel) -> str:
     trips = []
     for _ in range(_PINGS):
-        began = channel.clock()
+        began = time.monotonic()
         channel.ask(do="ping")
-        trips.append(channel.clock() - began)
+        trips.append(time.monotonic() - began)
     folder = channel.place / "listing"
     channel.fs.make_dir(folder)
     channel.ask(do="see-folder", name=folder.name)
@@ -772,14 +695,14 @@ def _race(channel: Channel, kind: str) -> str:
     folder = channel.place / f"race-{kind}"
     channel.fs.make_dir(folder)
     channel.ask(do="see-folder", name=folder.name)
-    names = try_names(_NAMES)
+    names = [f"{number:04d}" for number in range(_NAMES)]
     channel.send(do="race", kind=kind, names=names)
     try:
         mine = race(channel, "leader", kind, names)
     finally:
         # Also where this host could not race: the next question must not get this answer.
         answer = channel.receive()
-    theirs = set(checked(answer)["won"])
+    theirs = set(_checked(answer)["won"])
     if both := mine & theirs:
         raise BrokenPromiseError(f"both hosts won {len(both)} of {len(names)} names")
     if none := set(names) - mine - theirs:
@@ -788,6 +711,15 @@ def _race(channel: Channel, kind: str) -> str:
         if channel.fs.read_bytes(folder / name) != b"leader":
             raise BrokenPromiseError("a name that this host won holds the other's content")
     return f"of {len(names)} names {len(mine)} here, {len(theirs)} there"
+
+
+def _host_lock(channel: Channel) -> None:
+    """Hold a lock while the peer tries, then let go."""
+    with new_lock(channel.place / "lock"):
+        if channel.ask(do="lock")["got"]:
+            raise BrokenPromiseError("both hosts held it at once")
+    if not channel.ask(do="lock")["got"]:
+        raise BrokenPromiseError("it could not be taken after it was released")
 
 
 def _seconds(seen: Mapping[str, Any], what: str) -> float:

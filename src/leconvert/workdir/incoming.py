@@ -56,12 +56,13 @@ class Incoming:
     """A folder in which a dataset arrives; see `incoming`.
 
     Attributes:
+        target: The dataset's place.
         folder: The hidden folder.
         tree: Complete files, under their paths.
     """
 
     def __init__(self, target: Path) -> None:
-        self._target = target
+        self.target = target
         self.folder = download_dir(target)
         self.tree = self.folder / "tree"
 
@@ -97,13 +98,13 @@ class Incoming:
         """Let a dataset that was fetched before arrive again: what has not changed is there."""
         if self.tree.exists():
             shutil.rmtree(self.tree)
-        self._target.rename(self.tree)
+        self.target.rename(self.tree)
 
     def finish(self) -> None:
         """Force all of it to the disk and give it its name: **the commit point**."""
         sync_tree(self.tree)
-        self.tree.rename(self._target)
-        sync_dir(self._target.parent)
+        self.tree.rename(self.target)
+        sync_dir(self.target.parent)
 
 
 @contextmanager

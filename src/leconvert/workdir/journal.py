@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from leconvert.support.errors import BusyError, WorkDirError
+from leconvert.support.errors import BusyError, LeconvertError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import (
     LOCAL,
@@ -54,12 +54,18 @@ class JournalState:
         step: How far it came.
         swap: Target and old folder of a swap that was begun, absolute paths, or None.
         notes: What else the packer wants its successor to know, JSON-serialisable.
+        host: Where it ran; ``?`` where its record does not say.
+        pid: Its process there, or 0.
+        times: When it came to each step, by its host's wall clock, ISO 8601 in UTC.
     """
 
     generation: int = 0
     step: PackStep = PackStep.PACKING
     swap: Mapping[str, Any] | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "?"
+    pid: int = 0
+    times: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Journal:
@@ -102,6 +108,14 @@ class Journal:
         swaps = (self._read(generation).swap for generation in reversed(self.generations()))
         return next((swap for swap in swaps if swap is not None), None)
 
+    def history(self) -> list[JournalState]:
+        """Return what every packer noted, the oldest first; what cannot be read is left out."""
+        states = []
+        for generation in self.generations():
+            with suppress(OSError, LeconvertError):  # an older packer's, which nobody goes by
+                states.append(self._read(generation))
+        return states
+
     def _read(self, generation: int) -> JournalState:
         path = self.run.journal_record(generation)
         record = read_record(
@@ -115,7 +129,16 @@ class Journal:
                 path=str(path),
                 next_step="Use the leconvert version that wrote it.",
             ) from error
-        return JournalState(generation, step, record.get("swap"), record.get("notes") or {})
+        pid, times = record.get("pid"), record.get("times")
+        return JournalState(
+            generation,
+            step,
+            record.get("swap"),
+            record.get("notes") or {},
+            host=str(record.get("host") or "?"),
+            pid=pid if isinstance(pid, int) else 0,
+            times=times if isinstance(times, Mapping) else {},
+        )
 
     def begin(self) -> JournalState:
         """Become the newest packer, with what the last one noted.

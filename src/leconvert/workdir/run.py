@@ -466,8 +466,8 @@ class ScanTable:
         found, file = _distinct(values[1], values[2:6])
         leads = self._columns(self._names(stream, [_LEAD_COLUMN]), first, stop)
         lead = np.zeros_like(values[0]) if leads is None else leads[0]
-        of_slices = dict(zip(_SLICE_COLUMNS, values[6:], strict=True))
-        return StreamScan(stream, found, file, **of_slices, lead=lead), values[0]
+        of_slices = [*values[6:], lead]
+        return StreamScan(stream, found, file, *of_slices), values[0]
 
     def files(self, stream: str) -> FileTable:
         """Return the source files of one stream, each once, in the order of their keys."""
@@ -517,6 +517,8 @@ class ScanTable:
                 )
             if first_group == last_group:
                 self._kept[tuple(names)] = first_group, table
+            else:
+                pa.default_memory_pool().release_unused()  # what decoding many row groups took
         skipped = first_group * _ROWS_PER_GROUP
         rows = slice(first - skipped, stop - skipped)
         return [

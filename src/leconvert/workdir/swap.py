@@ -85,11 +85,12 @@ __all__ = [
     "SwapPlan",
     "TreeState",
     "adopt_staging",
-    "begin_tree",
     "check_no_other_swap",
     "check_places",
     "check_target",
     "codebase_version",
+    "exchange_trees",
+    "has_mark_of",
     "has_source_tables",
     "info_path",
     "is_converted",
@@ -116,9 +117,7 @@ __all__ = [
     "staging_generations",
     "staging_trees",
     "superseded",
-    "swap_back",
     "swap_into_place",
-    "swap_marked",
     "take_back_undo",
     "trees_of_run",
     "try_renames",
@@ -351,14 +350,6 @@ def _check_made_here(tree: Path, target: Path, journal: Journal) -> None:
         next_step="It was not touched. Look at what it holds, move it to a name of its own, and "
         "run the same command again.",
     )
-
-
-def begin_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
-    """Make a new tree of a run that keeps no journal; there must be none of its name."""
-    with storage_errors(tree):
-        fs.make_dir(tree)
-    mark_tree(tree, run_id, fs=fs)
-    sync_dir(tree.parent, fs=fs)
 
 
 def mark_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
@@ -679,41 +670,12 @@ def swap_into_place(
         PackStep.SWAPPING,
         swap={"target": str(plan.target), "old": None if plan.old is None else str(plan.old)},
     )
-    _swap(plan, _has_mark_of(journal.run_id, fs), check, fs)
+    _swap(plan, has_mark_of(journal.run_id, fs), check, fs)
     _finish(plan.target, journal)
 
 
-def swap_marked(
-    plan: SwapPlan,
-    run_id: str,
-    *,
-    came_out: Callable[[Path], None],
-    fs: FileSystem = LOCAL,
-) -> None:
-    """Put a finished tree in the target's place without a journal: its mark says all there is.
-
-    Everything in it must be complete, on the disk, and verified by this process, which holds the
-    target's lock and held it since it began the tree. `recover_marked` ends or takes back what a
-    crash leaves.
-
-    Args:
-        plan: What goes where; ``old`` is None exactly where the run puts nothing aside.
-        run_id: The run whose mark the tree carries.
-        came_out: Called with the tree that was at the target before that gets its name; what it
-            raises takes the swap back.
-        fs: The file operations.
-    """
-    check_target(plan.target, plan.old)
-    check_no_other_swap(plan.target, run_id, fs=fs)
-    if marked_by(plan.staging, fs=fs) != run_id:
-        raise superseded(plan.staging)
-    sync_tree(plan.staging, files=False, fs=fs)
-    _swap(plan, _has_mark_of(run_id, fs), came_out, fs)
-    remove_mark(plan.target, run_id, fs=fs)
-
-
 def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> SwapOutcome:
-    """End or take back a `swap_marked` that was interrupted; call it under the target's lock.
+    """End or take back an `exchange_trees` of a repair; call it under the target's lock.
 
     It compares nothing and deletes nothing. A new tree that was not put in place stays where it is.
     """
@@ -728,36 +690,34 @@ def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> Sw
     return outcome
 
 
-def swap_back(
-    target: Path,
+def exchange_trees(
+    plan: SwapPlan,
     *,
-    kept: Path | None = None,
-    aside: Path,
-    is_source: Callable[[Path], bool],
-    check: Callable[[Path], None],
+    is_new: Callable[[Path], bool],
+    came_out: Callable[[Path], None],
     run_id: str = "-",
     fs: FileSystem = LOCAL,
 ) -> None:
-    """Put a source that was kept back at the target, and the result that is there aside.
+    """Put a tree in the target's place without a journal: what is there says all there is.
 
-    The moves are those of a swap, and what comes next is decided by the same table: the source is
-    the new tree. Both must have been compared by this process, under the target's lock. The same
-    call ends what a crash leaves; nothing is deleted.
+    A repair puts its new tree there, an undo the source that was kept. The tree must be complete,
+    on the disk, and compared by this process, which holds the target's lock. The same call ends
+    what a crash leaves; nothing is deleted.
 
     Args:
-        kept: Where the source is kept; None for `old_dir`.
-        aside: Where the result goes.
-        is_source: Tells the source from any other tree, wherever it is.
-        check: Called with the result once it has left the target; what it raises takes the moves
-            back.
-        run_id: The mark that the result may carry.
+        plan: What goes where; ``staging`` is where the tree is, ``old`` where the one at the target
+            goes, None exactly where there must be none.
+        is_new: Tells the tree that goes in from any other tree, wherever it is.
+        came_out: Called with the tree that was at the target before that gets its name; what it
+            raises takes the moves back.
+        run_id: The mark that a tree at the target may carry.
+        fs: The file operations.
     """
-    plan = SwapPlan(target, kept or old_dir(target), aside)
-    if not is_source(target) and is_listed(target, fs):  # nothing was moved yet
-        check_target(target, plan.old)
-        check_no_other_swap(target, run_id, fs=fs)
+    if plan.old is None or (not is_new(plan.target) and is_listed(plan.target, fs)):
+        check_target(plan.target, plan.old)  # nothing was moved yet
+        check_no_other_swap(plan.target, run_id, fs=fs)
         sync_tree(plan.staging, files=False, fs=fs)
-    _swap(plan, is_source, check, fs)
+    _swap(plan, is_new, came_out, fs)
 
 
 def take_back_undo(
@@ -768,14 +728,15 @@ def take_back_undo(
     is_source: Callable[[Path], bool],
     fs: FileSystem = LOCAL,
 ) -> None:
-    """Put the result back at the target where `swap_back` was interrupted; else do nothing."""
+    """Put the result back at the target where an undo was interrupted; else do nothing."""
     plan = SwapPlan(target, kept or old_dir(target), aside)
     seen = _look(plan, is_source, fs)
     if _came_out(plan, seen) is not None:
         _take_back(plan, seen, fs)
 
 
-def _has_mark_of(run_id: str, fs: FileSystem) -> Callable[[Path], bool]:
+def has_mark_of(run_id: str, fs: FileSystem = LOCAL) -> Callable[[Path], bool]:
+    """Return what tells the trees that carry a run's mark."""
     return lambda tree: marked_by(tree, fs=fs) == run_id
 
 
@@ -902,7 +863,7 @@ def _swap(
 
 def _settle(plan: SwapPlan, run_id: str, fs: FileSystem) -> SwapOutcome:
     """End or take back what another process began."""
-    is_new = _has_mark_of(run_id, fs)
+    is_new = has_mark_of(run_id, fs)
     restored = False
     for _ in range(_MOST_STEPS):
         seen = _look(plan, is_new, fs)

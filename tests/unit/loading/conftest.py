@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leconvert.api import convert
-from leconvert.loading import byte_cache
 from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer import byte_cache
 
 if TYPE_CHECKING:
     from leconvert.loading.stream import SampleStream

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from leconvert.loading.files import OpenFile, RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.rows import RowReader
 from leconvert.support.errors import UnreadableSourceError
+from leconvert.transfer.files import OpenFile, SparseFile, files_at
 
 
 class InterruptedLock:
@@ -52,19 +52,19 @@ def test_a_file_that_cannot_be_opened_leaves_nothing_open(
     reader = RowReader(load_meta(files), files)
     opened: list[OpenFile] = []
     closed: list[OpenFile] = []
-    open_file, close = files.open, RemoteFile.close
+    open_file, close = files.open, SparseFile.close
 
     def watched(path: str) -> OpenFile:
         opened.append(open_file(path))
         return opened[-1]
 
-    def fails(self: RemoteFile, *_: object) -> None:
+    def fails(self: SparseFile, *_: object) -> None:
         raise UnreadableSourceError("the store fails")
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "open", watched)
-        patch.setattr(RemoteFile, "need", fails)
-        patch.setattr(RemoteFile, "close", lambda self: (closed.append(self), close(self)))
+        patch.setattr(SparseFile, "need", fails)
+        patch.setattr(SparseFile, "close", lambda self: (closed.append(self), close(self)))
         for _ in range(2):
             with pytest.raises(UnreadableSourceError, match="the store fails"):
                 reader.need(0)

@@ -26,10 +26,7 @@ from leconvert.api import convert
 from leconvert.loading import EpisodeStream, StreamLoader, decoders, frames
 from leconvert.loading import decoders as clips
 from leconvert.loading import decoders as pyav_decoder
-from leconvert.loading import files as remote_files
-from leconvert.loading.byte_cache import BLOCK_BYTES
 from leconvert.loading.decoders import open_clip
-from leconvert.loading.files import OpenFile
 from leconvert.loading.frames import FrameReader
 from leconvert.loading.stream import default_pool_size
 from leconvert.media import UnsupportedClipError, read_clip_index
@@ -41,6 +38,9 @@ from leconvert.support.errors import (
 )
 from leconvert.support.extras import command_for_extra
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
+from leconvert.transfer import files as remote_files
+from leconvert.transfer.byte_cache import BLOCK_BYTES
+from leconvert.transfer.files import OpenFile
 
 TOP, WRIST = CAMERAS
 FRAMES = sum(LENGTHS)
@@ -110,13 +110,13 @@ def test_the_files_of_a_batch_are_opened_side_by_side(
     count = len(table.data_paths) + sum(len(camera.paths) for camera in table.cameras.values())
     assert len(LENGTHS) * (1 + len(CAMERAS)) > count > 2
     together = threading.Barrier(count)
-    opened = remote_files.RemoteFile.__init__
+    opened = remote_files.SparseFile.__init__
 
     def open_with_all(self: Any, *args: Any) -> None:
         opened(self, *args)
         together.wait(30)  # for a thread that opens each of the others
 
-    monkeypatch.setattr(remote_files.RemoteFile, "__init__", open_with_all)
+    monkeypatch.setattr(remote_files.SparseFile, "__init__", open_with_all)
     monkeypatch.setattr(frames, "_URGENT_THREADS", count)
     (batch,) = stream.batches(FRAMES)
     assert len(batch["index"]) == FRAMES

@@ -20,15 +20,16 @@ from tests.pictures import decoded_pictures
 from tests.recordings import each
 
 from leconvert.media import (
-    ClipRange,
     JoinedFile,
     UnsupportedClipError,
+    copy_file,
     join_clips,
     may_be_damaged,
     read_clip_index,
     samples_sha256,
 )
 from leconvert.media import header as header_module
+from leconvert.model.values import Slice
 from leconvert.support.errors import (
     InterruptedRunError,
     SourceError,
@@ -46,7 +47,7 @@ def joined(
     clips: Sequence[Path], destination: Path, fps: Fraction = THIRTY, block_align: int = 0
 ) -> JoinedFile:
     return join_clips(
-        [ClipRange(str(clip)) for clip in clips], destination, fps=fps, block_align=block_align
+        [Slice(str(clip)) for clip in clips], destination, fps=fps, block_align=block_align
     )
 
 
@@ -149,7 +150,7 @@ def test_joining_parts_that_were_joined_before_gives_the_same_bytes(
             joined(clips[first:stop], part, block_align=block_align)
             at = 0
             for length in lengths[first:stop]:
-                ranges.append(ClipRange(str(part), at, length))
+                ranges.append(Slice(str(part), at, length))
                 at += length
         again = tmp_path / f"again-{'-'.join(map(str, cuts))}.mp4"
         second = join_clips(ranges, again, fps=THIRTY, block_align=block_align)
@@ -322,7 +323,7 @@ def test_a_remux_without_a_place_for_it_is_an_error_of_that_folder(
     absent = tmp_path / "absent"
     with pytest.raises(StorageError, match="absent cannot hold a remuxed clip: No such") as caught:
         join_clips(
-            [ClipRange(str(fragmented))], tmp_path / "joined.mp4", fps=THIRTY, scratch_dir=absent
+            [Slice(str(fragmented))], tmp_path / "joined.mp4", fps=THIRTY, scratch_dir=absent
         )
     assert caught.value.path == str(absent)
     assert names(tmp_path) == []
@@ -355,7 +356,7 @@ def test_coded_bytes_that_are_gone_when_their_turn_comes_are_named(
     absent = str(tmp_path / "gone.mp4")
     with pytest.raises(UnreadableSourceError, match=r"gone\.mp4 cannot be read: No such") as caught:
         join_clips(
-            [ClipRange(str(clip)) for clip in clips],
+            [Slice(str(clip)) for clip in clips],
             tmp_path / "joined.mp4",
             fps=THIRTY,
             coded=lambda place: absent if place else str(clips[0]),
@@ -406,7 +407,7 @@ def test_an_episode_that_begins_without_a_keyframe_is_refused(
     clip = make_clip(RECIPES["x264-b-frames"])
     assert not read_clip_index(clip).keyframes[1]
     with pytest.raises(UnreadableSourceError, match="no keyframe"):
-        join_clips([ClipRange(str(clip), 1)], tmp_path / "joined.mp4", fps=THIRTY)
+        join_clips([Slice(str(clip), 1)], tmp_path / "joined.mp4", fps=THIRTY)
 
 
 def test_an_episode_that_shows_a_frame_before_its_keyframe_is_refused(
@@ -430,7 +431,7 @@ def test_a_range_that_a_file_does_not_have_is_refused(
 ) -> None:
     clip = make_clip(RECIPES["x264"])
     with pytest.raises(UnreadableSourceError, match="has 12 frames"):
-        join_clips([ClipRange(str(clip), first, count)], tmp_path / "joined.mp4", fps=THIRTY)
+        join_clips([Slice(str(clip), first, count)], tmp_path / "joined.mp4", fps=THIRTY)
 
 
 def test_stopping_leaves_nothing_behind(make_clip: MakeClip, tmp_path: Path) -> None:
@@ -438,7 +439,7 @@ def test_stopping_leaves_nothing_behind(make_clip: MakeClip, tmp_path: Path) -> 
     arrived: list[int] = []
     with pytest.raises(InterruptedRunError):
         join_clips(
-            [ClipRange(str(clip)) for clip in clips],
+            [Slice(str(clip)) for clip in clips],
             tmp_path / "joined.mp4",
             fps=THIRTY,
             on_bytes=arrived.append,
@@ -460,7 +461,7 @@ def test_a_source_that_became_shorter_is_an_error_and_leaves_nothing_behind(
 
     with pytest.raises(UnreadableSourceError, match="shorter than its index"):
         join_clips(
-            [ClipRange(str(clips[0])), ClipRange(str(victim))],
+            [Slice(str(clips[0])), Slice(str(victim))],
             tmp_path / "joined.mp4",
             fps=THIRTY,
             on_bytes=truncate,
@@ -479,7 +480,7 @@ def test_one_source_is_open_at_a_time(
         most = max(most, len(list(Path("/proc/self/fd").iterdir())))
 
     before = len(list(Path("/proc/self/fd").iterdir()))
-    join_clips([ClipRange(clip)] * 200, tmp_path / "joined.mp4", fps=THIRTY, on_bytes=count)
+    join_clips([Slice(clip)] * 200, tmp_path / "joined.mp4", fps=THIRTY, on_bytes=count)
     assert most <= before + 2
     assert read_clip_index(tmp_path / "joined.mp4").num_samples == 2400
 
@@ -509,3 +510,13 @@ def test_interleaved_audio_is_left_out_and_named(make_clip: MakeClip, tmp_path: 
     report = joined([clip, clip], result)
     assert read_clip_index(result).other_tracks == ()
     assert report.size_bytes == report.header_bytes + 2 * int(index.sizes.sum())
+
+
+def test_a_copy_shares_no_inode_and_replaces_nothing(make_clip: MakeClip, tmp_path: Path) -> None:
+    clip = make_clip(RECIPES["x264"])
+    copied = copy_file(clip, tmp_path / "copy.mp4")
+    assert (tmp_path / "copy.mp4").read_bytes() == clip.read_bytes()
+    assert copied.size_bytes == copied.copied_bytes + copied.cloned_bytes == clip.stat().st_size
+    assert clip.stat().st_ino != (tmp_path / "copy.mp4").stat().st_ino
+    with pytest.raises(TargetError, match="exists already"):
+        copy_file(clip, tmp_path / "copy.mp4")

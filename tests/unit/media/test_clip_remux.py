@@ -11,18 +11,23 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
+from tests.drift import drifted
 from tests.mp4_boxes import Box, changed, edit_list, media_start, parsed, stbl_of, top_bytes
 from tests.packets import coded_packets
 from tests.pictures import decoded_pictures
 
 from leconvert.media import (
-    ClipRange,
     UnsupportedClipError,
+    carried_tracks,
     decode_shown,
+    has_exact_times,
     join_clips,
+    other_tracks_sha256,
     read_clip_index,
     remux_clip,
+    samples_sha256,
 )
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 
 MakeClip = Callable[[Recipe], Path]
@@ -158,7 +163,7 @@ def test_a_clip_that_needs_two_decoders_is_refused_and_not_cut_to_one(
         remux_clip(source, result, fps=Fraction(30))
     assert not isinstance(caught.value, UnsupportedClipError), "a remux does not help"
     with pytest.raises(UnreadableSourceError, match=words):
-        join_clips([ClipRange(str(source))], result, fps=Fraction(30))
+        join_clips([Slice(str(source))], result, fps=Fraction(30))
     assert not result.exists()
 
 
@@ -197,7 +202,7 @@ def test_fragments_that_may_need_two_decoders_are_refused(
 def test_a_joined_clip_that_is_missing_is_named(make_clip: MakeClip, tmp_path: Path) -> None:
     clips = [make_clip(RECIPES["x264"]), tmp_path / "absent.mp4"]
     with pytest.raises(UnreadableSourceError, match=r"absent\.mp4 cannot be read") as caught:
-        join_clips([ClipRange(str(clip)) for clip in clips], tmp_path / "out.mp4", fps=Fraction(30))
+        join_clips([Slice(str(clip)) for clip in clips], tmp_path / "out.mp4", fps=Fraction(30))
     assert caught.value.path == str(clips[1])
     assert list(tmp_path.iterdir()) == []
 
@@ -243,3 +248,19 @@ def test_what_ffmpeg_cannot_read_is_an_error_with_the_path(tmp_path: Path) -> No
         assert str(path) in str(caught.value)
     with pytest.raises(UnreadableSourceError, match=r"absent\.mp4"):
         list(coded_packets(tmp_path / "absent.mp4"))
+
+
+def test_sound_comes_along_where_it_is_asked_for(make_clip: MakeClip, tmp_path: Path) -> None:
+    source, fps = tmp_path / "source.mp4", Fraction(30)
+    source.write_bytes(drifted(make_clip(RECIPES["x264-audio"]).read_bytes()))
+    before = read_clip_index(source)
+    assert not has_exact_times(before, fps)
+    for name, tracks in (("with", 1), ("without", 0)):
+        remux_clip(source, tmp_path / name, fps=fps, other_tracks=bool(tracks))
+        after = read_clip_index(tmp_path / name)
+        assert has_exact_times(after, fps)
+        assert samples_sha256(after) == samples_sha256(before)
+        assert np.array_equal(after.keyframes, before.keyframes)
+        assert carried_tracks(tmp_path / name) == len(after.other_tracks) == tracks
+    assert other_tracks_sha256(tmp_path / "with") == other_tracks_sha256(source)
+    assert other_tracks_sha256(tmp_path / "without") == []

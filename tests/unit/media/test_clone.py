@@ -17,7 +17,8 @@ import pytest
 from clip_recipes import Recipe
 from tests.packets import coded_packets
 
-from leconvert.media import ClipRange, join_clips, read_clip_index
+from leconvert.media import join_clips, read_clip_index
+from leconvert.model.values import Slice
 
 MEBIBYTE = 1024**2
 IMAGE_BYTES = 1024 * MEBIBYTE
@@ -71,7 +72,7 @@ def test_whole_blocks_are_shared_and_the_bytes_are_those_of_a_copy(
         shutil.copyfile(plain, clips[-1])
     media_bytes = sum(int(read_clip_index(clip).sizes.sum()) for clip in clips)
     assert media_bytes > 16 * MEBIBYTE
-    ranges = [ClipRange(str(clip)) for clip in clips]
+    ranges = [Slice(str(clip)) for clip in clips]
 
     before = used_bytes(reflink_dir)
     shared = reflink_dir / "joined.mp4"
@@ -93,7 +94,7 @@ def test_whole_blocks_are_shared_and_the_bytes_are_those_of_a_copy(
     for half in (0, 2):
         part = reflink_dir / f"part-{half}.mp4"
         join_clips(ranges[half : half + 2], part, fps=Fraction(30), block_align=4096)
-        parts += [ClipRange(str(part), 0, 60), ClipRange(str(part), 60, 60)]
+        parts += [Slice(str(part), 0, 60), Slice(str(part), 60, 60)]
     again = reflink_dir / "again.mp4"
     report = join_clips(parts, again, fps=Fraction(30), block_align=4096)
     assert report.cloned_bytes > 0.99 * media_bytes

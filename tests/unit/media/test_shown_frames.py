@@ -19,13 +19,13 @@ from tests.recordings import each
 
 from leconvert.media import (
     ClipIndex,
-    ClipRange,
     decode_image,
     decode_shown,
     join_clips,
     pyav,
     read_clip_index,
 )
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing.dataset import encode_png
 
@@ -76,7 +76,7 @@ def test_a_joined_file_gives_the_frames_of_its_clips(
     clips = [make_clip(Recipe(**{**vars(recipe), "seed": seed, "frames": 20})) for seed in (0, 1)]
     every = [picture for clip in clips for picture in decoded_pictures(clip)]
     path = tmp_path / "joined.mp4"
-    join_clips([ClipRange(str(clip)) for clip in clips], path, fps=recipe.fps)
+    join_clips([Slice(str(clip)) for clip in clips], path, fps=recipe.fps)
     ranks = [0, 3, 19, 20, 21, 39]
     chosen = list(decode_shown(path, ranks))
     assert [rank for rank, _ in chosen] == ranks

@@ -12,15 +12,15 @@ import pytest
 from tests.hub import Fault, StandIn
 from tests.unit.remote.conftest import REPO
 
-from leconvert.remote.fetch import HubRepo, download_dataset
 from leconvert.remote.provenance import Origin, known_origin
-from leconvert.remote.source import already_converted, download
+from leconvert.remote.source import already_converted, download, download_dataset
 from leconvert.support.errors import (
     HubError,
     InterruptedRunError,
     StorageError,
     TargetError,
 )
+from leconvert.transfer.hub import HubRepo
 from leconvert.workdir.incoming import download_dir, part_in
 
 FILES = {

@@ -20,7 +20,6 @@ from leconvert.remote.provenance import (
 from leconvert.remote.push_plan import (
     CommitShare,
     Owned,
-    RemoteFile,
     cameras_of,
     differs,
     fingerprint,
@@ -28,6 +27,7 @@ from leconvert.remote.push_plan import (
     version_of,
 )
 from leconvert.support.errors import WorkDirError
+from leconvert.transfer.store import RemoteFile
 
 CAMERA = "observation.images.top"
 INFO = {
@@ -41,7 +41,7 @@ OWNED = Owned(INFO)
 
 
 def _remote(*paths: str) -> dict[str, RemoteFile]:
-    return {path: RemoteFile(1, None, "0" * 40) for path in paths}
+    return {path: RemoteFile(path, 1, "0" * 40) for path in paths}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import shutil
@@ -21,7 +22,6 @@ from leconvert.model.repairs import DroppedEpisode, Repairs
 from leconvert.remote.options import PushOptions
 from leconvert.remote.preflight import NOTHING, check_complete, read_repo_state
 from leconvert.remote.push import PushReport, push
-from leconvert.remote.push_plan import RemoteFile, git_hash
 from leconvert.support.errors import (
     HubAccessError,
     HubConflictError,
@@ -35,6 +35,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import SilentProgress
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.store import RemoteFile
 
 Push = Callable[..., PushReport]
 Client = Callable[..., HfApi]
@@ -761,15 +762,19 @@ def test_an_info_that_cannot_be_read_describes_no_dataset_and_is_not_replaced(
         pushed(result)
 
 
+def git_hash(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
         ({}, []),
         ({"meta/info.json": None}, ["meta/info.json"]),
-        ({"meta/info.json": RemoteFile(2, None, git_hash(b"{]"))}, ["meta/info.json"]),
-        ({"meta/info.json": RemoteFile(3, None, git_hash(b"{}"))}, ["meta/info.json"]),
-        ({"data/a.parquet": RemoteFile(4, "f" * 64, "")}, ["data/a.parquet"]),
-        ({"data/b.parquet": RemoteFile(4, "f" * 64, "")}, []),
+        ({"meta/info.json": RemoteFile("meta/info.json", 2, git_hash(b"{]"))}, ["meta/info.json"]),
+        ({"meta/info.json": RemoteFile("meta/info.json", 3, git_hash(b"{}"))}, ["meta/info.json"]),
+        ({"data/a.parquet": RemoteFile("data/a.parquet", 4, "f" * 64)}, ["data/a.parquet"]),
+        ({"data/b.parquet": RemoteFile("data/b.parquet", 4, "f" * 64)}, []),
         ({"README.md": None}, []),
     ],
     ids=["same", "missing", "other text", "other size", "other hash", "hash not known", "card"],
@@ -782,10 +787,10 @@ def test_what_arrived_is_compared_by_hash_small_files_too(
     digests = {"data/a.parquet": "a" * 64}
     sizes = {"meta/info.json": 2, "data/a.parquet": 4, "data/b.parquet": 4, "README.md": 9}
     there = {
-        "meta/info.json": RemoteFile(2, None, git_hash(b"{}")),
-        "data/a.parquet": RemoteFile(4, "a" * 64, ""),
-        "data/b.parquet": RemoteFile(4, "b" * 64, ""),
-        "README.md": RemoteFile(1, None, ""),
+        "meta/info.json": RemoteFile("meta/info.json", 2, git_hash(b"{}")),
+        "data/a.parquet": RemoteFile("data/a.parquet", 4, "a" * 64),
+        "data/b.parquet": RemoteFile("data/b.parquet", 4, "b" * 64),
+        "README.md": RemoteFile("README.md", 1),
     }
     files = {path: file for path, file in (there | change).items() if file is not None}
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from tests.hub import StandIn
 
-from leconvert.remote.fetch import Fetcher, HubRepo
 from leconvert.remote.source import Resolved, check_convertible, find_converted, resolve_revision
 from leconvert.support.errors import HubError, SourceError
+from leconvert.transfer.hub import HubRepo, HubStore
 
 REPO = "tester/arm"
 
@@ -45,7 +45,7 @@ def test_an_info_that_names_no_version_is_no_dataset(hub: StandIn, content: byte
     repo = hub.add_repo(REPO, {"meta/info.json": content}, tags=("v3.0",))
     found = Resolved(HubRepo(REPO, repo.branches["main"], hub.endpoint), "main")
     with pytest.raises(SourceError) as caught:
-        check_convertible(found, Fetcher(found.repo))
+        check_convertible(found, HubStore(found.repo))
     assert caught.value.message == (
         f"{REPO} at main is no LeRobot dataset: it has no meta/info.json that names a "
         "codebase_version."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import shutil
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.values import LayoutOptions, SourceScan
 from leconvert.remote import source as hub_source
 from leconvert.remote import sparse_snapshot as sparse
-from leconvert.remote.fetch import Fetcher, HubRepo, RemoteFile
 from leconvert.remote.provenance import HubOrigin
 from leconvert.remote.sparse_snapshot import SparseCopy, SparseSnapshot, open_sparse_snapshot
 from leconvert.run.conversion import Conversion
@@ -38,6 +35,8 @@ from leconvert.support.errors import (
 )
 from leconvert.testing import DatasetSpec, make_dataset, with_column
 from leconvert.testing.defects import edit_info, edit_lines, edit_table
+from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.store import RemoteFile
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import OpenedRun
@@ -411,13 +410,9 @@ def test_a_remote_file_is_read_as_a_file_and_what_was_read_is_kept(
     remote = HubRepo(REPO, repo.branches["main"], hub.endpoint)
     file = RemoteFile("a.mp4", len(content))
     with (tmp_path / "copy").open("w+b") as local:
-        copy = SparseCopy(file, Fetcher(remote), local.fileno())
-        reader = io.BufferedReader(sparse._Window(copy), buffer_size=512)
-        reader.seek(-10, os.SEEK_END)
-        assert reader.read() == content[-10:]
-        reader.seek(1000)
-        assert reader.read(24) == content[1000:1024]
-        assert reader.tell() == 1024
+        copy = SparseCopy(file, HubStore(remote), local.fileno())
+        assert copy.take(len(content) - 10, 100) == content[-10:]
+        assert copy.take(1000, 24) == content[1000:1024]
         found = (tmp_path / "copy").read_bytes()
     assert len(found) == len(content)
     assert found[-10:] == content[-10:]

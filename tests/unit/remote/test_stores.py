@@ -18,7 +18,7 @@ import leconvert
 from leconvert.cli import main
 from leconvert.dataset.files import published_files
 from leconvert.remote import stores
-from leconvert.remote.stores import download_tree, open_store, upload_tree
+from leconvert.remote.stores import download_tree, upload_tree
 from leconvert.support.errors import (
     InstallationError,
     InterruptedRunError,
@@ -31,6 +31,7 @@ from leconvert.support.errors import (
     VerificationError,
 )
 from leconvert.support.extras import command_for_extra
+from leconvert.transfer.urls import open_store
 from leconvert.workdir.incoming import source_dir
 
 
@@ -64,7 +65,7 @@ def put(url: str, folder: Path) -> None:
 
 
 def names(url: str) -> list[str]:
-    return list(open_store(url).list_files())
+    return [file.path for file in open_store(url).list_files()]
 
 
 class Calls:

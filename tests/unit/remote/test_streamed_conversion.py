@@ -13,9 +13,8 @@ from tests.trees import digest_of
 from leconvert import convert
 from leconvert.api import ConversionReport, run_worker
 from leconvert.model.values import LayoutOptions
-from leconvert.remote import scratch as window
+from leconvert.remote import inputs
 from leconvert.remote import source as hub_source
-from leconvert.remote.options import ScratchOptions
 from leconvert.remote.sparse_snapshot import open_sparse_snapshot
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.packer import pack_run
@@ -28,6 +27,8 @@ from leconvert.support.errors import (
     SourceChangedError,
     UsageError,
 )
+from leconvert.transfer import scratch as window
+from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.run import OpenedRun, open_run
 
 REPO = "tester/arm"
@@ -94,7 +95,7 @@ def test_a_file_of_several_slices_is_fetched_once(
     slices = [first, second, second, first]
     with (
         window.hold_slot(ScratchOptions(tmp_path / "scratch"), "run") as slot,
-        window.HubInputs(tree, slot, None).files(slices, lambda: False) as files,
+        inputs.HubInputs(tree, slot, None).files(slices, lambda: False) as files,
     ):
         contents = [Path(files(place)).read_bytes() for place in range(len(slices))]
     assert sorted(fetched) == [path.removeprefix(f"{tree}/") for path in (first, second)]

@@ -25,6 +25,7 @@ from leconvert.model.values import (
     DATA_STREAM,
     FileTable,
     LayoutOptions,
+    Slice,
     Source,
     SourceScan,
     StreamScan,
@@ -127,20 +128,18 @@ def expected(source: Path, run: OpenedRun, folder: Path, shard: tuple[str, int, 
     paths = list(SourcePaths(source, load_info(source)).absolute(stream, ORDER[first:stop]))
     target = folder / f"{stream.replace('/', '-')}-{first}-{stop}"
     if stream != DATA_STREAM:
-        media.join_clips([media.ClipRange(path) for path in paths], target, fps=Fraction(30))
+        media.join_clips([Slice(path) for path in paths], target, fps=Fraction(30))
         return target.read_bytes()
     _, length = run.scan.lengths()
     starts = np.concatenate(([0], np.cumsum(length))).tolist()
-    ranges = [
-        tables.RowRange(
-            path,
-            starts[position + 1] - starts[position],
-            repair=tables.RowRepair(REINDEXED, run.manifest.fps, position, starts[position]),
-        )
-        for position, path in enumerate(paths, first)
-    ]
+
+    def repair(place: int) -> tables.RowRepair:
+        position = first + place
+        return tables.RowRepair(REINDEXED, run.manifest.fps, position, starts[position])
+
+    slices = [Slice(path, frames=int(n)) for path, n in zip(paths, length[first:stop], strict=True)]
     schema = tables.deserialize_schema(run.manifest.data_schema)
-    tables.join_tables(ranges, target, schema=schema)
+    tables.join_tables(slices, target, schema=schema, repair=repair)
     return target.read_bytes()
 
 

@@ -23,7 +23,7 @@ from leconvert.dataset.formats import v3
 from leconvert.dataset.scan import check_source_unchanged
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
-from leconvert.model.values import LayoutOptions
+from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import undo_conversion
@@ -198,8 +198,8 @@ def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:
 
 def test_a_replaced_source_with_frames_of_no_episode_is_kept(source: Path) -> None:
     video = f"videos/{TOP}/chunk-000/file-000.mp4"
-    whole = media.ClipRange(str(source / video))
-    once_more = media.ClipRange(str(source / video), 0, LENGTHS[0])
+    whole = Slice(str(source / video))
+    once_more = Slice(str(source / video), 0, LENGTHS[0])
     media.join_clips([whole, once_more], source / "longer.mp4", fps=Fraction(30), block_align=0)
     (source / "longer.mp4").replace(source / video)
     before = bytes_of(source)

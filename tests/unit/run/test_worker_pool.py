@@ -149,7 +149,7 @@ def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: O
     now = [0.0]
     progress = Counted()
     pool = WorkerPool(planned, LeaseOptions(), threading.Event())
-    sizes = pool.source_bytes()
+    sizes = [batch.source_bytes for batch in planned.batches]
     worker_says("a-killed-one", 0, 1_000)
     with EngineWatcher(pool, IdleEngine(), 1, [], progress, lambda: now[0]) as watcher:
         assert progress.total == sum(sizes)

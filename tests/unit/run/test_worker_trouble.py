@@ -28,7 +28,7 @@ from leconvert.run.leasing import (
 from leconvert.run.leasing.state import Outcome
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import open_or_plan
-from leconvert.run.worker import Notifier, ShardWriter, Worker
+from leconvert.run.worker import ShardWriter, Worker
 from leconvert.support.errors import InterruptedRunError, PlanMismatchError, StorageError
 from leconvert.workdir.activity import WorkerReporter
 from leconvert.workdir.locks import Backoff
@@ -71,7 +71,7 @@ def make_worker(
         patience_seconds: float = 20,
         on_bytes: Callable[[int], None] | None = None,
         reporter: WorkerReporter | None = None,
-        bell: Notifier | None = None,
+        batch_ended: threading.Condition | None = None,
     ) -> Worker:
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(planned.paths, planned.manifest.run_id, identity, fs=fs)
@@ -82,7 +82,7 @@ def make_worker(
             stop=stop,
             on_bytes=on_bytes,
             reporter=reporter,
-            bell=bell,
+            batch_ended=batch_ended,
             patience=Backoff(patience_seconds),
             waiter=pauses,
             clock=count(0.0, 10.0).__next__,
@@ -437,15 +437,16 @@ def test_an_idle_worker_looks_at_once_when_another_of_its_process_ends_a_batch(
 
     naps: list[float] = []
 
-    class Rung(Notifier):
-        def wait(self, seconds: float) -> bool:
-            naps.append(seconds)
+    class Woken(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            naps.append(timeout)
             for lease in leases:
                 assert lease is not None
                 lease.publish_done({"shards": []})
             return True
 
-    assert make_worker(bell=Rung()).run().batches_done == 0
+    assert make_worker(batch_ended=Woken()).run().batches_done == 0
     assert len(naps) == 1
     assert list_batches(planned.paths.done_dir) == set(range(5))
 

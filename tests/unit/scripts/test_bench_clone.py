@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+from tests.scripts import loaded_script
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("bench_clone", SCRIPTS / "bench_clone.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))  # it imports its neighbour, as a script does
-        patch.setitem(sys.modules, "bench_clone", module)  # its dataclasses look themselves up
-        spec.loader.exec_module(module)
+    with loaded_script("benches.clone") as module:
         yield module
 
 
@@ -107,14 +97,14 @@ def test_an_error_leaves_neither_mount_nor_loop_device(
         with script.loop_mounted(kind, tmp_path, 320 * 2**20) as mounted:
             if not mounted.is_mount():
                 pytest.fail("nothing is mounted")
-            if str(image) not in script.tool(["losetup", "--associated", str(image)]):
+            if str(image) not in script.kit.run_quietly(["losetup", "--associated", str(image)]):
                 pytest.fail("no loop device holds the image")
             raise KeyError("of the test")
 
     with pytest.raises(KeyError, match="of the test"):
         fail_while_mounted()
     assert not (tmp_path / "mounted").is_mount()
-    assert script.tool(["losetup", "--associated", str(image)]) == ""
+    assert script.kit.run_quietly(["losetup", "--associated", str(image)]) == ""
 
 
 def test_space_is_counted_once_it_has_settled(

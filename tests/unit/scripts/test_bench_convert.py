@@ -13,7 +13,7 @@ from tests.scripts import loaded_script
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    with loaded_script("bench_convert") as module:
+    with loaded_script("benches.convert") as module:
         yield module
 
 
@@ -32,18 +32,20 @@ def test_ratios_are_of_medians_against_the_reference_and_the_copy(script: Module
     rows += [_row("inline", wall) for wall in (2.0, 2.5, 90.0)]
     rows += [_row("cp -r", wall) for wall in (1.0, 1.0, 1.0)]
 
-    lines = script.table(rows, 5_000_000).splitlines()
+    head, _, *lines = script.table(rows).splitlines()
 
-    columns = {line[:24].strip(): line[24:].split() for line in lines}
-    assert columns[""] == ["median", "min", "max", "CPU", "peak", "MB", "MB/s", "speed-up", "x/cp"]
-    assert columns["inline"] == ["2.50", "2.00", "90.00", "1.50", "100", "2", "4.0", "2.50"]
-    assert columns["reference"] == ["10.00", "9.00", "30.00", "1.50", "100", "0", "1.0", "10.00"]
+    assert head.endswith("| CPU s | peak MB | reference / it | it / `cp -r` |")
+    assert lines == [
+        "| reference | 3 | 10.00 (9.00-30.00) |  | 1.50 | 95 | 1.0 | 10.00 |",
+        "| inline | 3 | 2.50 (2.00-90.00) |  | 1.50 | 95 | 4.0 | 2.50 |",
+        "| cp -r | 3 | 1.00 (1.00-1.00) |  | 1.50 | 95 | 10.0 | 1.00 |",
+    ]
 
 
 def test_a_log_never_replaces_an_older_one(script: ModuleType, tmp_path: Path) -> None:
     names = []
     for _ in range(3):
-        path = script.new_log(tmp_path, "2030-01-01-small-tmpfs")
+        path = script.kit.new_log(tmp_path, {"started": "2030-01-01T00:00"}, "small", "tmpfs")
         path.write_text("")
         names.append(path.name)
 
@@ -54,7 +56,7 @@ def test_commands_are_shown_without_this_machines_paths(script: ModuleType, tmp_
     bench = script.Bench(tmp_path, tmp_path / "source", False)
 
     for runner in (*script.RUNNERS, *script.grid_runners()):
-        shown = bench.shown(bench.command(runner))
+        shown = script.kit.shown(bench.command(runner), tmp_path)
         assert str(tmp_path) not in shown
         assert shown.startswith(("python -m", "cp -r"))
 
@@ -71,4 +73,18 @@ def test_the_grid_covers_every_batch_size_and_number_of_workers(script: ModuleTy
 def test_the_profiles_are_those_of_the_package(script: ModuleType) -> None:
     from leconvert.testing import PROFILES
 
-    assert tuple(PROFILES) == script.PROFILE_NAMES
+    assert tuple(PROFILES) == script.kit.PROFILE_NAMES
+
+
+def test_trees_take_turns_and_what_is_not_ours_runs_once(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    trees = [tmp_path / "before/src", tmp_path / "after/src"]
+
+    found = script.kit.of_trees(script.LAYOUT_RUNNERS[-2:], trees, {script.COPY})
+
+    assert [runner.name for runner in found] == ["overlay, before", "overlay, after", script.COPY]
+    assert [runner.environment.get("PYTHONPATH") for runner in found] == [
+        str(trees[0]), str(trees[1]), None,
+    ]  # fmt: skip
+    assert script.kit.of_trees(script.RUNNERS, [], ()) == list(script.RUNNERS)

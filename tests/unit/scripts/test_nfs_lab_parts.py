@@ -10,12 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
-from every_lab.errors import LabError
-from every_lab.report import Row, as_table
+from lab_kit import LabError, Row, as_table
 from nfs_lab import NfsLab
 from nfs_lab.lab import LabOptions
-from nfs_lab.processor import has_wide_registers, preload
-from nfs_lab.requirements import missing_packages, require
+from nfs_lab.requirements import has_wide_registers, missing_packages, preload, require
 
 
 def test_packages_are_named_by_the_programs_that_are_missing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,13 @@ def test_an_interrupted_storm_leaves_no_process_behind(
         raise KeyboardInterrupt
 
     with loaded_script("storm") as storm:
-        monkeypatch.setattr(storm, "leconvert_main", lambda _: signal.pause())
-        monkeypatch.setattr(storm.Storm, "_continue_those_due", interrupted)
-        of_round = storm.Storm(
-            tmp_path / "work", random.Random(0), kills=0, workers=2, pace_seconds=1.0,
-            really_exec=False,
-        )  # fmt: skip
+        monkeypatch.setattr("storm_driver.leconvert_main", lambda _: signal.pause())
+        monkeypatch.setattr(storm.ConversionStorm, "may_strike", interrupted)
+        options = Namespace(workers=2, pace=1.0, really_exec=False)
+        of_round = storm.ConversionStorm(tmp_path / "work", random.Random(0), 1, options)
         with pytest.raises(KeyboardInterrupt):
             of_round.rage()
-    started = list(of_round._members)
+    started = list(of_round.members)
     assert len(started) == 3
     for pid in started:
         with pytest.raises(ChildProcessError):

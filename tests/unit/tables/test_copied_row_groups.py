@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables import DataFile, RowRange, join_tables, output_schema
+from leconvert.tables import DataFile, join_tables, output_schema
 from leconvert.tables.footers import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 
@@ -46,9 +47,9 @@ def rows_of(seed: int, rows: int, image_bytes: int = 50) -> pa.Table:
     )
 
 
-def write(path: Path, table: pa.Table, **options: Any) -> RowRange:
+def write(path: Path, table: pa.Table, **options: Any) -> Slice:
     pq.write_table(table, path, **options)
-    return RowRange(str(path), table.num_rows)
+    return Slice(str(path), frames=table.num_rows)
 
 
 def test_the_copied_pages_are_the_bytes_of_the_source(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_the_copied_pages_are_the_bytes_of_the_source(tmp_path: Path) -> None:
     )
 
 
-def mixed_sources(folder: Path) -> list[RowRange]:
+def mixed_sources(folder: Path) -> list[Slice]:
     # Copied, encoded again in runs of one and two, large enough to be copied in the kernel, empty.
     plans: list[tuple[int, int, dict[str, Any]]] = [
         (60, 50, {}),
@@ -108,15 +109,15 @@ def test_parts_of_both_kinds_join_to_the_bytes_of_the_direct_way(
     schema = output_schema(SCHEMA, {"image": {"dtype": "image"}})
     direct = join_tables(sources, tmp_path / "direct", schema=schema)
     assert direct.copied_row_groups == 7
-    reasons = [TableCopier(schema).reason_against(each.path, each.rows) for each in sources]
+    reasons = [TableCopier(schema).reason_against(each.path, each.frames or 0) for each in sources]
     assert [number for number, reason in enumerate(reasons) if reason] == [1, 2, 5, 6]
     pieces = []
     for first, stop in pairwise(cuts):
         part = tmp_path / f"part-{first}"
         join_tables(sources[first:stop], part, schema=schema)
-        rows = [source.rows for source in sources[first:stop]]
+        rows = [source.frames or 0 for source in sources[first:stop]]
         firsts = accumulate(rows[:-1], initial=0)
-        pieces += [RowRange(str(part), *span) for span in zip(rows, firsts, strict=True)]
+        pieces += [Slice(str(part), *span) for span in zip(firsts, rows, strict=True)]
     joined = join_tables(pieces, tmp_path / "joined", schema=schema)
     assert (tmp_path / "joined").read_bytes() == (tmp_path / "direct").read_bytes()
     # What was encoded by the first join is copied by the second, but for the empty episode.
@@ -125,7 +126,7 @@ def test_parts_of_both_kinds_join_to_the_bytes_of_the_direct_way(
     reader = pq.ParquetFile(tmp_path / "joined")
     assert reader.read().equals(expected)
     groups = [reader.read_row_group(number) for number in range(reader.num_row_groups)]
-    assert [group.num_rows for group in groups] == [source.rows for source in sources]
+    assert [group.num_rows for group in groups] == [source.frames for source in sources]
 
 
 def test_what_went_before_does_not_show_in_the_bytes(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_columns_of_another_type_are_decoded(
     table = pa.table({"x": pa.array([[1.0, 2.0]], column)})
     source, schema = write(tmp_path / "s", table), pa.schema([("x", wanted)])
     join_tables([source], tmp_path / "t", schema=schema)
-    assert TableCopier(schema).reason_against(source.path, source.rows) == reason
+    assert TableCopier(schema).reason_against(source.path, source.frames or 0) == reason
     assert pq.read_table(tmp_path / "t").column("x").to_pylist() == [[1.0, 2.0]]
 
 
@@ -199,7 +200,7 @@ def test_every_way_of_copying_brings_the_same_bytes(
     (tmp_path / "s").write_bytes(content)
     descriptor = os.open(tmp_path / "t", os.O_RDWR | os.O_CREAT)
     try:
-        output = SequentialOutput(descriptor)
+        output = SequentialOutput(descriptor, str(tmp_path / "t"))
         with OpenedTable(str(tmp_path / "s")) as source:
             output.append(b"head")
             output.copy(source, 5, 2_500_000)
@@ -320,7 +321,7 @@ def test_a_torn_file_is_refused(tmp_path: Path, keep: int) -> None:
     torn.write_bytes(raw[: (len(raw) - 1) * keep // 100])
     for act in (
         lambda path: DataFile(str(path)),
-        lambda path: join_tables([RowRange(str(path), 5)], tmp_path / "t", schema=SCHEMA),
+        lambda path: join_tables([Slice(str(path), frames=5)], tmp_path / "t", schema=SCHEMA),
     ):
         with pytest.raises(UnreadableSourceError):
             act(torn)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leconvert.model.values import Slice
 from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.tables import (
     DataFile,
-    RowRange,
     TableCopier,
     deserialize_schema,
     join_tables,
@@ -47,19 +47,19 @@ def episode_rows(seed: int, rows: int) -> pa.Table:
     return pa.table(columns, schema=PLAIN)
 
 
-def parts_of(path: Path, episodes: list[RowRange]) -> list[RowRange]:
+def parts_of(path: Path, episodes: list[Slice]) -> list[Slice]:
     """Return the rows of episodes that were joined into one file."""
-    rows = [episode.rows for episode in episodes]
+    rows = [episode.frames or 0 for episode in episodes]
     firsts = accumulate(rows[:-1], initial=0)
-    return [RowRange(str(path), *part) for part in zip(rows, firsts, strict=True)]
+    return [Slice(str(path), *part) for part in zip(firsts, rows, strict=True)]
 
 
-def write_episodes(folder: Path, lengths: list[int], **options: Any) -> list[RowRange]:
+def write_episodes(folder: Path, lengths: list[int], **options: Any) -> list[Slice]:
     ranges = []
     for seed, rows in enumerate(lengths):
         path = folder / f"episode_{seed:06d}.parquet"
         pq.write_table(episode_rows(seed, rows), path, **options)
-        ranges.append(RowRange(str(path), rows))
+        ranges.append(Slice(str(path), frames=rows))
     return ranges
 
 
@@ -127,7 +127,7 @@ def test_joining_parts_gives_the_bytes_of_joining_the_sources(
     direct = tmp_path / "direct.parquet"
     join_tables(ranges, direct, schema=schema)
 
-    pieces: list[RowRange] = []
+    pieces: list[Slice] = []
     for first, stop in pairwise(cuts):
         part = tmp_path / f"part-{first}.parquet"
         join_tables(ranges[first:stop], part, schema=schema)
@@ -155,7 +155,9 @@ def test_how_a_source_was_stored_does_not_show_in_what_is_encoded_again(tmp_path
         result = join_tables(ranges, folder / "joined", schema=schema)
         assert result.copied_row_groups == 0
         for episode in ranges:
-            assert reason in str(TableCopier(schema).reason_against(episode.path, episode.rows))
+            assert reason in str(
+                TableCopier(schema).reason_against(episode.path, episode.frames or 0)
+            )
         digests.add(digest(folder / "joined"))
     assert len(digests) == 1
 
@@ -165,7 +167,7 @@ def test_an_episode_of_more_than_two_to_the_twenty_rows_is_one_row_group(tmp_pat
     path = tmp_path / "long.parquet"
     pq.write_table(pa.table({"index": np.zeros(rows, np.int8)}), path)
     target = tmp_path / "joined.parquet"
-    join_tables([RowRange(str(path), rows)], target, schema=read_data_schema(path))
+    join_tables([Slice(str(path), frames=rows)], target, schema=read_data_schema(path))
     assert pq.read_metadata(target).num_row_groups == 1
 
 
@@ -188,7 +190,7 @@ def test_lists_of_other_kinds_are_cast_where_nothing_is_lost(
     pq.write_table(table, path)
     wanted = pa.schema([("state", pa.list_(pa.float32(), 2)), ("index", pa.int64())])
     target = tmp_path / "joined.parquet"
-    join_tables([RowRange(str(path), 2)], target, schema=wanted)
+    join_tables([Slice(str(path), frames=2)], target, schema=wanted)
     joined = pq.read_table(target)
     assert joined.schema.equals(wanted)
     assert joined.to_pydict() == {"state": [[1.5, 2.0], [3.0, 4.0]], "index": [7, 8]}
@@ -208,7 +210,7 @@ def test_texts_and_images_of_other_kinds_are_cast(
 ) -> None:
     path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
     pq.write_table(pa.table({"x": pa.array(values, column)}), path)
-    join_tables([RowRange(str(path), 2)], target, schema=pa.schema([("x", wanted)]))
+    join_tables([Slice(str(path), frames=2)], target, schema=pa.schema([("x", wanted)]))
     assert pq.read_table(target).column("x").to_pylist() == values
     assert pq.read_schema(target).field("x").type == wanted
 
@@ -231,7 +233,7 @@ def test_what_would_lose_something_is_refused_by_name(
     pq.write_table(pa.table({"ok": [1, 2], "bad.one": pa.array(values, column)}), path)
     schema = pa.schema([("ok", pa.int64()), ("bad.one", wanted)])
     with pytest.raises(UnreadableSourceError, match=r"bad\.one") as caught:
-        join_tables([RowRange(str(path), 2)], target, schema=schema)
+        join_tables([Slice(str(path), frames=2)], target, schema=schema)
     assert caught.value.path == str(path)
     assert not target.exists()
 
@@ -241,7 +243,7 @@ def test_empty_values_are_refused_in_a_column_that_has_none(tmp_path: Path) -> N
     pq.write_table(pa.table({"x": [1, None]}), path)
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
     with pytest.raises(UnreadableSourceError, match="x"):
-        join_tables([RowRange(str(path), 2)], target, schema=schema)
+        join_tables([Slice(str(path), frames=2)], target, schema=schema)
 
 
 def test_missing_and_superfluous_columns_are_named(tmp_path: Path) -> None:
@@ -249,18 +251,18 @@ def test_missing_and_superfluous_columns_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "stray": [1]}), path)
     schema = pa.schema([("a", pa.int64()), ("action", pa.int64())])
     with pytest.raises(UnreadableSourceError, match=r"missing: action; not expected: stray"):
-        join_tables([RowRange(str(path), 1)], target, schema=schema)
+        join_tables([Slice(str(path), frames=1)], target, schema=schema)
 
 
 def test_a_wrong_number_of_rows_or_first_row_is_refused(tmp_path: Path) -> None:
     (episode,) = write_episodes(tmp_path, [5])
     schema = output_schema(PLAIN, {})
     for wrong in (
-        RowRange(episode.path, 6),
-        RowRange(episode.path, 4),
-        RowRange(episode.path, 5, first=1),
-        RowRange(episode.path, 1, first=5),
-        RowRange(episode.path, 1, first=-1),
+        Slice(episode.path, frames=6),
+        Slice(episode.path, frames=4),
+        Slice(episode.path, 1, 5),
+        Slice(episode.path, 5, 1),
+        Slice(episode.path, -1, 1),
     ):
         with pytest.raises(UnreadableSourceError, match=r"row"):
             join_tables([wrong], tmp_path / "joined", schema=schema)
@@ -310,7 +312,7 @@ def test_memory_is_bounded_by_one_episode(tmp_path: Path) -> None:
     )
     path = tmp_path / "source.parquet"
     pq.write_table(rows, path)
-    ranges = [RowRange(str(path), 4)] * 12
+    ranges = [Slice(str(path), frames=4)] * 12
     pool = pa.default_memory_pool()
     before, high = pool.bytes_allocated(), 0
 
@@ -382,7 +384,7 @@ def test_images_are_encoded_in_small_pages_without_a_dictionary(tmp_path: Path) 
     )
     path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
     pq.write_table(rows, path, compression="zstd")
-    join_tables([RowRange(str(path), 64)], target, schema=rows.schema)
+    join_tables([Slice(str(path), frames=64)], target, schema=rows.schema)
     group = pq.read_metadata(target).row_group(0)
     leaves = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     images = leaves["observation.images.top.bytes"]

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables import CREATED_BY, RowRange, TableCopier, join_tables
+from leconvert.tables import CREATED_BY, TableCopier, join_tables
 
 ROWS = pa.table({"x": [1.0, 2.0, 3.0], "n": [1, 2, 3]})
 
@@ -32,7 +33,7 @@ def test_a_copy_is_due_exactly_where_the_join_made_one(
 ) -> None:
     source, target = str(tmp_path / "source"), tmp_path / "joined"
     pq.write_table(ROWS.select(columns), source, **options)
-    result = join_tables([RowRange(source, rows)], target, schema=ROWS.schema)
+    result = join_tables([Slice(source, frames=rows)], target, schema=ROWS.schema)
     with pq.ParquetFile(target) as file:
         assert file.metadata.created_by.encode() == CREATED_BY
         copier = TableCopier(file.schema_arrow)

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables import RowRange, TableCopier, join_tables
+from leconvert.tables import TableCopier, join_tables
 from leconvert.tables import join as join_module
 
 ROWS = pa.table({"x": [float(row) for row in range(12)], "n": list(range(12))})
@@ -29,7 +30,7 @@ def test_row_groups_of_one_file_are_encoded_with_the_file_open_once(
 
     monkeypatch.setattr(join_module, "open_parquet", counted)
     result = join_tables(
-        [RowRange(source, 4, first) for first in (8, 0, 4)], target, schema=ROWS.schema
+        [Slice(source, first, 4) for first in (8, 0, 4)], target, schema=ROWS.schema
     )
     assert (result.copied_row_groups, result.row_groups, opened) == (0, 3, [source])
     assert pq.read_table(target)["n"].to_pylist() == [8, 9, 10, 11, *range(8)]
@@ -42,10 +43,12 @@ def test_an_error_while_encoding_leaves_no_file_and_the_sources_as_they_were(
     pq.write_table(ROWS, good, compression="zstd")
     pq.write_table(ROWS.drop_columns(["n"]), bad)
     with pytest.raises(UnreadableSourceError, match="missing: n") as caught:
-        join_tables([RowRange(good, 12), RowRange(bad, 12)], tmp_path / "t", schema=ROWS.schema)
+        join_tables(
+            [Slice(good, frames=12), Slice(bad, frames=12)], tmp_path / "t", schema=ROWS.schema
+        )
     assert caught.value.path == bad
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "good"]
-    assert join_tables([RowRange(good, 12)], tmp_path / "t", schema=ROWS.schema).rows == 12
+    assert join_tables([Slice(good, frames=12)], tmp_path / "t", schema=ROWS.schema).rows == 12
 
 
 @pytest.mark.parametrize(("after_bytes", "times"), [(1, 4), (10**9, 0)])
@@ -55,7 +58,9 @@ def test_memory_goes_back_to_the_system_between_large_episodes(
     sources = [str(tmp_path / name) for name in "abcd"]
     for source in sources:
         pq.write_table(ROWS, source, compression="zstd")
-    expected = join_tables([RowRange(s, 12) for s in sources], tmp_path / "t", schema=ROWS.schema)
+    expected = join_tables(
+        [Slice(s, frames=12) for s in sources], tmp_path / "t", schema=ROWS.schema
+    )
     released: list[bool] = []
 
     class Pool:
@@ -64,7 +69,7 @@ def test_memory_goes_back_to_the_system_between_large_episodes(
 
     monkeypatch.setattr(join_module, "_RELEASE_AFTER_BYTES", after_bytes)
     monkeypatch.setattr(pa, "default_memory_pool", Pool)
-    found = join_tables([RowRange(s, 12) for s in sources], tmp_path / "u", schema=ROWS.schema)
+    found = join_tables([Slice(s, frames=12) for s in sources], tmp_path / "u", schema=ROWS.schema)
     assert len(released) == times
     assert found == expected
     assert (tmp_path / "t").read_bytes() == (tmp_path / "u").read_bytes()
@@ -73,7 +78,7 @@ def test_memory_goes_back_to_the_system_between_large_episodes(
 def test_columns_in_another_order_are_told_as_the_reason(tmp_path: Path) -> None:
     source = str(tmp_path / "source")
     pq.write_table(ROWS.select(["n", "x"]), source)
-    join_tables([RowRange(source, 12)], tmp_path / "t", schema=ROWS.schema)
+    join_tables([Slice(source, frames=12)], tmp_path / "t", schema=ROWS.schema)
     reason = TableCopier(ROWS.schema).reason_against(source, 12)
     assert reason == "its columns are others, or in another order"
     assert pq.read_table(tmp_path / "t").equals(ROWS)
@@ -88,7 +93,7 @@ def test_dictionaries_of_several_files_become_one_column(tmp_path: Path, compres
     ranges = []
     for number, table in enumerate(tables):
         pq.write_table(table, tmp_path / str(number), compression=compression)
-        ranges.append(RowRange(str(tmp_path / str(number)), 3))
+        ranges.append(Slice(str(tmp_path / str(number)), frames=3))
     join_tables(ranges, tmp_path / "t", schema=tables[0].schema)
     found = pq.read_table(tmp_path / "t")
     assert found["note"].to_pylist() == ["a", "b", None, "c", "a", "c", "b", None, None]
@@ -99,7 +104,7 @@ def test_times_as_old_programs_stored_them_are_encoded_as_arrow_has_them(tmp_pat
     source = str(tmp_path / "source")
     table = pa.table({"when": pa.array([1, None, 3], pa.timestamp("ns"))})
     pq.write_table(table, source, use_deprecated_int96_timestamps=True)
-    join_tables([RowRange(source, 3)], tmp_path / "t", schema=table.schema)
+    join_tables([Slice(source, frames=3)], tmp_path / "t", schema=table.schema)
     reason = TableCopier(table.schema).reason_against(source, 3)
     assert reason == "its columns are stored in another way"
     assert pq.read_table(tmp_path / "t").equals(table)

@@ -362,6 +362,7 @@ from fractions import Fraction
 from pathlib import Path
 import numpy as np
 from leconvert import tables as t
+from leconvert.model.values import Slice
 from leconvert.dataset.formats import StatsBlock, v3
 root = Path(sys.argv[1])
 zero, three = np.array([0]), np.array([3])
@@ -376,7 +377,7 @@ v3.read_tasks(root)
 path = root / "meta/tasks.parquet"
 t.DataFile(str(path)).numbers("task_index")
 schema = t.deserialize_schema(t.serialize_schema(t.output_schema(t.read_data_schema(path), {})))
-t.join_tables([t.RowRange(str(path), 1)], root / "joined", schema=schema)
+t.join_tables([Slice(str(path), frames=1)], root / "joined", schema=schema)
 heavy = {"pandas", "datasets", "torch", "lerobot", "av"} & set(sys.modules)
 sys.exit(f"imported: {heavy}" if heavy else 0)
 """

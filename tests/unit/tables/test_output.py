@@ -14,7 +14,6 @@ from leconvert.tables.footers import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput
 
 CONTENT = bytes(range(256)) * 2000  # more than is read at once
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def source(tmp_path: Path) -> Iterator[OpenedTable]:
 def output(tmp_path: Path) -> Iterator[SequentialOutput]:
     descriptor = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)
     try:
-        yield SequentialOutput(descriptor)
+        yield SequentialOutput(descriptor, str(tmp_path / "target"))
     finally:
         os.close(descriptor)
 
@@ -72,29 +71,6 @@ def test_small_pieces_are_gathered_up_to_what_one_write_takes(
     assert max(sizes) <= os.sysconf("SC_IOV_MAX")
 
 
-@pytest.mark.parametrize("number", FULL)
-@pytest.mark.parametrize("way", ["copy_file_range", "sendfile"])
-def test_a_full_disk_is_told_as_one_and_not_tried_another_way(
-    output: SequentialOutput,
-    source: OpenedTable,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    way: str,
-) -> None:
-    def fail(*_arguments: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    def refuse(*_arguments: object) -> int:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-    monkeypatch.setattr(os, "copy_file_range", refuse)
-    monkeypatch.setattr(os, way, fail)
-    monkeypatch.setattr(os, "pread", lambda *_arguments: pytest.fail("it was tried again"))
-    with pytest.raises(OSError, match=os.strerror(number)) as caught:
-        output.copy(source, 0, 300_000)
-    assert caught.value.errno == number
-
-
 def test_ways_that_move_nothing_without_an_error_are_left(
     output: SequentialOutput,
     source: OpenedTable,
@@ -116,7 +92,7 @@ def test_a_source_that_cannot_be_read_is_named_and_not_the_target(
     def fail(*_arguments: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    for name in ("copy_file_range", "sendfile", "pread"):
+    for name in ("copy_file_range", "sendfile", "preadv"):
         monkeypatch.setattr(os, name, fail)
     with pytest.raises(UnreadableSourceError, match="Input/output error") as caught:
         output.copy(source, 0, 10)

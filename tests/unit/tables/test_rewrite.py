@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from leconvert import tables
 from leconvert.dataset.formats import v3
 from leconvert.model.repairs import DroppedEpisode, RepairOptions, Repairs
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.row_repair import frame_times
 
@@ -108,16 +109,12 @@ def test_repaired_rows_are_encoded_and_shown_as_they_are_in_the_result(tmp_path:
     pq.write_table(rows(), tmp_path / "source.parquet")
     repairs = Repairs(computed_columns=("index",))
     seen: list[pa.Table] = []
-    ranges = [
-        tables.RowRange(
-            str(tmp_path / "source.parquet"),
-            3,
-            repair=tables.RowRepair(repairs, THIRTY, position, 3 * position),
-        )
-        for position in range(2)
-    ]
     joined = tables.join_tables(
-        ranges, tmp_path / "joined.parquet", schema=rows().schema, on_table=seen.append
+        [Slice(str(tmp_path / "source.parquet"), frames=3)] * 2,
+        tmp_path / "joined.parquet",
+        schema=rows().schema,
+        repair=lambda position: tables.RowRepair(repairs, THIRTY, position, 3 * position),
+        on_table=seen.append,
     )
     assert (joined.copied_row_groups, joined.row_groups) == (0, 2)
     written = pq.read_table(tmp_path / "joined.parquet")
@@ -129,7 +126,7 @@ def test_copied_rows_are_shown_too(tmp_path: Path) -> None:
     pq.write_table(rows(), tmp_path / "source.parquet")
     seen: list[pa.Table] = []
     joined = tables.join_tables(
-        [tables.RowRange(str(tmp_path / "source.parquet"), 3)],
+        [Slice(str(tmp_path / "source.parquet"), frames=3)],
         tmp_path / "joined.parquet",
         schema=rows().schema,
         on_table=seen.append,

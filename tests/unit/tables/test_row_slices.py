@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leconvert.tables import LastTable, RowRange, join_tables
+from leconvert.model.values import Slice
+from leconvert.tables import LastTable, join_tables
 from leconvert.tables import join as joining
 
 ROWS = 60
@@ -73,7 +74,7 @@ def test_a_slice_gives_the_rows_of_its_range_wherever_row_groups_are(
     folder = tmp_path_factory.mktemp("slices")
     write(folder / "source", table, groups, compression)
     result = join_tables(
-        [RowRange(str(folder / "source"), count, first) for first, count in slices],
+        [Slice(str(folder / "source"), first, count) for first, count in slices],
         folder / "joined",
         schema=table.schema,
     )
@@ -95,11 +96,11 @@ def test_how_a_slice_was_stored_does_not_show_in_what_is_encoded_again(
     table = rows()
     folder = tmp_path_factory.mktemp("slices")
     write(folder / "source", table, groups, "zstd")
-    shared = [RowRange(str(folder / "source"), count, first) for first, count in slices]
+    shared = [Slice(str(folder / "source"), first, count) for first, count in slices]
     own = []
     for number, (first, count) in enumerate(slices):
         write(folder / str(number), table.slice(first, count), [count], "zstd")
-        own.append(RowRange(str(folder / str(number)), count))
+        own.append(Slice(str(folder / str(number)), frames=count))
     join_tables(shared, folder / "from-slices", schema=table.schema)
     join_tables(own, folder / "from-files", schema=table.schema)
     assert (folder / "from-slices").read_bytes() == (folder / "from-files").read_bytes()
@@ -133,7 +134,7 @@ def test_slices_that_follow_each_other_are_decoded_in_one_pass_over_several_join
     found: list[pa.Table] = []
     for number, slices in enumerate(([(0, 9), (9, 4)], [(15, 10)], [(30, 25)], [(58, 2), (2, 3)])):
         join_tables(
-            [RowRange(source, count, first) for first, count in slices],
+            [Slice(source, first, count) for first, count in slices],
             tmp_path / str(number),
             schema=table.schema,
             last_table=last,
@@ -159,7 +160,7 @@ def test_a_file_is_asked_for_once_while_its_slices_follow_each_other(tmp_path: P
 
     planned = [("a", 0), ("a", 30), ("b", 30), ("b", 0), ("a", 30)]
     result = join_tables(
-        [RowRange(f"/planned/{name}", 30, first) for name, first in planned],
+        [Slice(f"/planned/{name}", first, 30) for name, first in planned],
         tmp_path / "joined",
         schema=table.schema,
         stored=stored,

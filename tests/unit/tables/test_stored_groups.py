@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import OpenedTable, StoredGroups, join_tables
-from leconvert.tables.join import RowRange
 
 
 def table_of(number: int, kind: pa.DataType | None = None) -> pa.Table:
@@ -30,7 +30,7 @@ def sources(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def joined(sources: list[Path], tmp_path: Path) -> Path:
     out = tmp_path / "joined.parquet"
-    ranges = [RowRange(str(path), 3) for path in sources]
+    ranges = [Slice(str(path), frames=3) for path in sources]
     join_tables(ranges, out, schema=pq.read_schema(sources[0]))
     return out
 
@@ -133,7 +133,7 @@ def test_a_source_that_lost_its_pages_is_no_origin(tmp_path: Path) -> None:
     source, out = tmp_path / "source.parquet", tmp_path / "joined.parquet"
     values = np.random.default_rng(0).random(5000)
     pq.write_table(pa.table({"x": values}), source)
-    join_tables([RowRange(str(source), 5000)], out, schema=pq.read_schema(source))
+    join_tables([Slice(str(source), frames=5000)], out, schema=pq.read_schema(source))
     groups = StoredGroups(str(out))
     with OpenedTable(str(source)) as opened:
         assert groups.copied_from(0, opened) is not None
@@ -149,7 +149,7 @@ def test_row_groups_that_do_not_stand_one_behind_the_other_are_found(
 ) -> None:
     out = tmp_path / "joined.parquet"
     join_tables(
-        [RowRange(str(path), 3) for path in sources], out, schema=pq.read_schema(sources[0])
+        [Slice(str(path), frames=3) for path in sources], out, schema=pq.read_schema(sources[0])
     )
     groups = StoredGroups(str(out))
     # Not asked for in order, and the first one twice.

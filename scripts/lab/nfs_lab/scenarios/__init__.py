@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from every_lab.report import Row
+from lab_kit import Row
 
 from nfs_lab.scenarios.conditions import clock_skew, latency, server_restart, set_clock, set_latency
 from nfs_lab.scenarios.contests import brief, changed_source, late_names, races

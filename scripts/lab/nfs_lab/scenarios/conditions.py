@@ -6,8 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 
-from every_lab.errors import demand
-from every_lab.report import Row
+from lab_kit import Row, demand
 
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.lab import MOUNT

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from every_lab.errors import demand
-from every_lab.report import Row
+from lab_kit import Row, demand
 
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import lose_a_worker

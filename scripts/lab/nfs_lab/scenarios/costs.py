@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from every_lab.errors import demand
-from every_lab.report import Row
+from lab_kit import Row, demand
 
 from nfs_lab.guest import INSIDE
 from nfs_lab.lab import MOUNT

@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from every_lab.errors import demand
-from every_lab.report import Row
+from lab_kit import Row, demand
 
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import check_same

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from every_lab.errors import demand
-from every_lab.report import Row
+from lab_kit import Row, demand
 
 from nfs_lab.conversion import BUSY
 from nfs_lab.scenarios.ground import Ground

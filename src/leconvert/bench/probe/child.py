@@ -12,8 +12,6 @@ from typing import Any
 
 from leconvert.support.errors import ProbeError
 
-__all__ = ["probe_result"]
-
 
 def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, Any]:
     """Measure how fast a v3.0 dataset loads through ``EpisodeStream``.

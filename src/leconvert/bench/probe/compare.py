@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from leconvert.bench.environment import require_packages
+from leconvert.bench.probe.measured import LoaderUnderTest, SampleToCheck, Subject
 from leconvert.loading import PAD_SUFFIX, EpisodeStream, Sample
-from leconvert.support.errors import UsageError
+from leconvert.support.errors import ProbeError, UsageError
 from leconvert.support.extras import missing_package
-
-__all__ = ["Comparison", "compare_samples", "compare_with_map"]
-
+from leconvert.support.progress import Progress, Stage
 
 _NAMED = 50
+_TOLD = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +167,92 @@ def _difference(
     off = (ours.to(torch.float64) - theirs.to(torch.float64)).abs()
     return (
         f"differs in {int((off > 0).sum())} of {off.numel()} numbers, by up to {float(off.max()):g}"
+    )
+
+
+def check_samples(
+    loader: LoaderUnderTest, subject: Subject, progress: Progress
+) -> dict[str, Any] | None:
+    """Compare samples of a loader, made in this process, with LeRobot's of the same frames.
+
+    Returns:
+        Counts, and the first places that are wrong. A frame counts by sample and camera: one wrong
+        step makes a window wrong, and one that cannot be decoded makes it unreadable. None for the
+        map-style loader, which is the reference itself.
+    """
+    samples = loader.to_check()
+    if samples is None:
+        return None
+    require_packages("torch", "lerobot", "datasets")
+    from leconvert.bench.probe.lerobot_loaders import MapUnderTest
+
+    options = subject.options
+    if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
+        raise UsageError(
+            f"LeRobot cannot read {options.root}, so nothing can be compared.",
+            next_step="Leave --check out, or compare on a local copy.",
+        )
+    # All episodes: its samples are then numbered as the dataset's frames are.
+    reference = MapUnderTest(
+        replace(subject, episodes=None, options=replace(options, data_files_root=None))
+    ).dataset
+    unreadable: list[str] = []
+    with progress.stage("check", options.check, "samples") as stage:
+        found = compare_samples(
+            _decoded(islice(samples, options.check), unreadable, stage),
+            reference,
+            cameras=subject.meta.camera_keys,
+        )
+    return {
+        "samples": found.samples,
+        "refused_by_map": found.unreadable,
+        "wrong_frames": sum(found.wrong_frames.values()),
+        "wrong_frames_by_camera": dict(found.wrong_frames),
+        "unreadable_frames": len(unreadable),
+        "wrong_pad_flags": found.wrong_pads,
+        "wrong_values": found.wrong_values,
+        "named": [
+            *dict.fromkeys(unreadable),
+            *(f"frame {one.index}: {one.key} {one.what}" for one in found.differences),
+        ][:_NAMED],
+    }
+
+
+def _decoded(
+    samples: Iterator[SampleToCheck], unreadable: list[str], stage: Stage
+) -> Iterator[tuple[dict[str, Any], Collection[str]]]:
+    """Yield samples, each with the cameras that are black in it because nothing was decoded."""
+    for sample, cameras in samples:
+        stage.advance(1)
+        unreadable += cameras.values()
+        yield dict(sample), cameras.keys()
+
+
+def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
+    """Return what is wrong with the frames of a result; None where nothing was found.
+
+    Without ``--check`` unreadable frames are only counted.
+    """
+    check = document["check"]
+    if check is None:
+        return None
+    if not check["samples"]:
+        return ProbeError(
+            f"Nothing was compared: LeRobot could load none of {check['refused_by_map']} samples.",
+            path=document["dataset"]["root"],
+            next_step="Convert the dataset again with leconvert; its times are exact.",
+            details=check["named"][:_TOLD],
+        )
+    wrong, unreadable = check["wrong_frames"], check["unreadable_frames"]
+    others = check["wrong_values"] + check["wrong_pad_flags"]
+    in_batches = document["unreadable_frames"]
+    if not (wrong or unreadable or others or in_batches):
+        return None
+    return ProbeError(
+        f"In {check['samples']} samples compared {wrong} frames are wrong, {unreadable} cannot be "
+        f"read and {others} values or pad flags are wrong; in the batches {in_batches} frames "
+        "could not be read.",
+        path=document["dataset"]["root"],
+        next_step="See `check` in the result for the places.",
+        details=check["named"][:_TOLD],
     )

@@ -6,7 +6,7 @@ ones that count, and each batch says which worker made it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, override
 
@@ -18,7 +18,7 @@ from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
 from lerobot.datasets.video_utils import VideoDecoderCache
 from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
 
-from leconvert.bench.probe.measure import Stopwatch, timed_calls
+from leconvert.bench.probe.measure import timed_calls
 from leconvert.bench.probe.measured import (
     WORKER_KEY,
     LoaderUnderTest,
@@ -29,9 +29,6 @@ from leconvert.bench.probe.measured import (
 )
 from leconvert.loading import StreamFacts
 from leconvert.support.errors import UsageError
-
-__all__ = ["MapUnderTest", "StreamingUnderTest"]
-
 
 _COUNTED = ("cache_hits", "cache_misses", "cache_evictions", "cache_size")
 _HITS, _MISSES, _EVICTIONS, _SIZE = range(len(_COUNTED))
@@ -198,9 +195,9 @@ class MapUnderTest(_LeRobotUnderTest):
 
     @override
     @contextmanager
-    def single(self) -> Iterator[tuple[Iterator[Sample], Stopwatch]]:
-        with timed_calls(DatasetReader, _DECODING) as watch:
-            yield (self.dataset[place] for place in self._sampler), watch
+    def single(self) -> Iterator[tuple[Iterator[Sample], Callable[[], float]]]:
+        with timed_calls(DatasetReader, _DECODING) as decoding_s:
+            yield (self.dataset[place] for place in self._sampler), decoding_s
 
     @override
     def to_check(self) -> None:
@@ -251,15 +248,15 @@ class StreamingUnderTest(_LeRobotUnderTest):
 
     @override
     @contextmanager
-    def single(self) -> Iterator[tuple[Iterator[Sample], Stopwatch]]:
-        with timed_calls(self.dataset, _DECODING) as watch:
-            yield iter(self.dataset), watch
+    def single(self) -> Iterator[tuple[Iterator[Sample], Callable[[], float]]]:
+        with timed_calls(self.dataset, _DECODING) as decoding_s:
+            yield iter(self.dataset), decoding_s
 
     @override
     def to_check(self) -> Iterator[SampleToCheck]:
         for sample in self.dataset:
             unreadable = dict(_taken_out(sample))
-            yield SampleToCheck(sample, unreadable)
+            yield sample, unreadable
 
     def _query_each(self, times: Mapping[str, Sequence[float]], episode: int) -> dict[str, Any]:
         """Decode each camera by itself; one that fails gives black pictures, and says why."""

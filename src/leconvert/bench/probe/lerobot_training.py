@@ -27,9 +27,6 @@ from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLo
 from leconvert.support.errors import InstallationError, UsageError
 from leconvert.support.extras import install_command
 
-__all__ = ["train_with_lerobot"]
-
-
 _NEEDED = "lerobot[training]>=0.6.1"
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, override
+from typing import Any, override
 
 import numpy as np
 
-from leconvert.bench.probe.environment import cores, require_packages
-from leconvert.bench.probe.measure import BatchFacts, Watch
+from leconvert.bench.environment import cores, require_packages
+from leconvert.bench.probe.measure import BatchFacts
 from leconvert.bench.probe.options import Deltas, RunOptions, mode_deltas, read_deltas
 from leconvert.loading import (
     DatasetMeta,
@@ -32,18 +32,6 @@ from leconvert.loading import (
 )
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
-
-__all__ = [
-    "WORKER_KEY",
-    "LoaderUnderTest",
-    "SampleToCheck",
-    "Subject",
-    "loader_settings",
-    "open_loader",
-    "open_stream_loader",
-    "windows_of",
-]
-
 
 Sample = Mapping[str, Any]
 
@@ -65,12 +53,8 @@ class Subject:
         return {key: list(seconds) for key, seconds in self.deltas.items()} or None
 
 
-class SampleToCheck(NamedTuple):
-    """A sample of a loader that goes on where a frame cannot be decoded."""
-
-    sample: Sample  # the sample
-    # Cameras with a frame in it that could not be decoded, and which or why.
-    unreadable: Mapping[str, str]
+SampleToCheck = tuple[Sample, Mapping[str, str]]
+"""A sample, and the cameras with a frame in it that could not be decoded: which frame, or why."""
 
 
 class LoaderUnderTest(ABC):
@@ -115,8 +99,8 @@ class LoaderUnderTest(ABC):
         """End the workers; samples can still be drawn in this process."""
 
     @abstractmethod
-    def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Watch]]:
-        """Return samples made in this process, and what their decoding takes."""
+    def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Callable[[], float]]]:
+        """Return samples made in this process, and what returns the seconds of their decoding."""
 
     @abstractmethod
     def to_check(self) -> Iterator[SampleToCheck] | None:
@@ -179,21 +163,6 @@ def loader_settings(options: RunOptions) -> dict[str, Any]:
     return settings
 
 
-# ------------------------------------------------------------------------------------------------
-# Our own stream under test.
-
-
-class _DecodingTime:
-    """What the stream itself says that it spent on decoding."""
-
-    def __init__(self, stream: EpisodeStream) -> None:
-        self._stream = stream
-
-    @property
-    def seconds(self) -> float:
-        return self._stream.facts().decode_ns / 1e9
-
-
 def _unreadable_in(stream: EpisodeStream, sample: Sample) -> dict[str, str]:
     """Return which cameras' frames of the sample that was drawn last could not be decoded."""
     seen = f"in the window of episode {int(sample['episode_index'])}"
@@ -244,15 +213,15 @@ class StreamUnderTest(LoaderUnderTest):
 
     @override
     @contextmanager
-    def single(self) -> Iterator[tuple[Iterator[Sample], Watch]]:
+    def single(self) -> Iterator[tuple[Iterator[Sample], Callable[[], float]]]:
         stream = self._opened(self.subject)
-        yield iter(stream), _DecodingTime(stream)
+        yield iter(stream), lambda: stream.facts().decode_ns / 1e9
 
     @override
     def to_check(self) -> Iterator[SampleToCheck]:
         stream = self._opened(self.subject)
         for sample in stream:
-            yield SampleToCheck(sample, _unreadable_in(stream, sample))
+            yield sample, _unreadable_in(stream, sample)
             stream.reset_facts()  # what is counted from here on is the next sample's
 
     @staticmethod
@@ -260,10 +229,6 @@ class StreamUnderTest(LoaderUnderTest):
         return open_stream(
             subject.options, subject.deltas, episodes=subject.episodes, on_unreadable="count"
         )
-
-
-# ------------------------------------------------------------------------------------------------
-# What `StreamUnderTest` and a training open alike.
 
 
 def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStream:

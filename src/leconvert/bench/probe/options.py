@@ -12,33 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from leconvert.bench.probe.measure import TimingPlan
-from leconvert.run.engines.options import check_memory, check_time
 from leconvert.support.errors import UsageError
+from leconvert.support.flags import flag
 from leconvert.support.machine import lerobot_home
-
-__all__ = [
-    "MODES",
-    "SCENARIOS",
-    "SOURCES",
-    "Deltas",
-    "ResourceChanges",
-    "Resources",
-    "RunOptions",
-    "Scenario",
-    "Source",
-    "dataset_place",
-    "frames_per_sample",
-    "mode_deltas",
-    "parse_resource_changes",
-    "parse_scenarios",
-    "read_deltas",
-]
-
-
-# ------------------------------------------------------------------------------------------------
-# What a sample is made of: the named modes, and windows from a file.
-
 
 Mode = Literal["single", "sarm", "sarm-action"]
 Deltas = Mapping[str, tuple[float, ...]]
@@ -102,14 +78,6 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-# ------------------------------------------------------------------------------------------------
-# What jobs ask a scheduler for, and how the command line changes it.
-
-
-_RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
-_ALL = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What one job asks the scheduler for; everything but ``nodes`` is a node's share."""
@@ -119,65 +87,6 @@ class Resources:
     mem: str = "64G"  # memory of a node as the scheduler spells it, such as ``32G``
     time: str = "00:30:00"  # the longest run time, ``HH:MM:SS``
     gpus: int = 0  # GPUs of a node
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceChanges:
-    """What the command line changes in the resources of one job, or of all."""
-
-    # Per scenario (or source) the changed fields; the empty name is for all.
-    by_job: Mapping[str, Mapping[str, int | str]]
-
-    def applied(self, name: str, resources: Resources) -> Resources:
-        """Return the resources of the job of that name: its own changes beat those for all."""
-        changes = {**self.by_job.get(_ALL, {}), **self.by_job.get(name, {})}
-        return replace(resources, **changes)  # type: ignore[arg-type]
-
-    def applied_to_all(self, resources: Resources) -> Resources:
-        """Return the resources of a job that has no name to be meant by."""
-        return self.applied(_ALL, resources)
-
-
-def parse_resource_changes(
-    given: Mapping[str, Sequence[str]], names: Sequence[str]
-) -> ResourceChanges:
-    """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say."""
-    by_job: dict[str, dict[str, int | str]] = {}
-    for resource in _RESOURCES:
-        for text in given.get(resource, ()):
-            name, _, value = text.rpartition("=")
-            name = name.replace("-", "_")
-            if name and name not in names:
-                raise UsageError(
-                    f"--{resource} {text}: {name} is not among what is submitted.",
-                    next_step=f"Choose among {', '.join(names)}."
-                    if names
-                    else "Leave the name out.",
-                )
-            by_job.setdefault(name, {})[resource] = _checked(resource, value)
-    return ResourceChanges(by_job)
-
-
-def _checked(resource: str, value: str) -> int | str:
-    if resource in {"mem", "time"}:
-        if (check_memory if resource == "mem" else check_time)(value):
-            return value
-    elif value.isdecimal() and int(value) >= (0 if resource == "gpus" else 1):
-        return int(value)
-    raise UsageError(
-        f"--{resource} {value} makes no sense.",
-        next_step="Write --nodes 2, --cpus 16, --mem 64G, --time 00:30:00 or --gpus 1, or "
-        "NAME=VALUE for one job.",
-    )
-
-
-# ------------------------------------------------------------------------------------------------
-# The named set-ups of the loading benchmark: what is read from where, by how many nodes and
-# cores.
-#
-# A scenario only fills in what the command line leaves open. Its resources are what a scheduler
-# is asked for; `probe run --scenario` on a machine at hand takes loader, source and workers from
-# it.
 
 
 Source = Literal["local", "hub", "bucket", "warmed_bucket"]
@@ -190,7 +99,11 @@ _WORKERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One set-up of the benchmark."""
+    """A named set-up of the benchmark: what is read from where, by how many nodes and cores.
+
+    It only fills in what the command line leaves open. A scheduler is asked for its resources;
+    ``probe run --scenario`` on a machine at hand takes loader, source and workers from it.
+    """
 
     name: str  # what ``--scenario`` takes, and what the result's file name carries
     loader: Literal["map", "stream"]  # ``map`` or ``stream``
@@ -244,10 +157,6 @@ def parse_scenarios(text: str) -> tuple[Scenario, ...]:
     return tuple(SCENARIOS[name] for name in names)
 
 
-# ------------------------------------------------------------------------------------------------
-# What a run of the probe was asked for, checked and with every default filled in.
-
-
 Loader = Literal["map", "stream", "stream-lerobot"]
 
 LOADERS: tuple[Loader, ...] = ("map", "stream", "stream-lerobot")
@@ -280,44 +189,97 @@ _AT_LEAST = {
 class RunOptions:
     """The options of one run; what is None is left to the loader, or is filled by `resolved`."""
 
-    # The dataset: a folder, or a URL that fsspec opens, such as ``hf://datasets/ORG/NAME``.
-    root: str | None = None
-    repo_id: str | None = None  # the dataset's name on the Hub
-    data_files_root: str | None = None  # where ``data/`` and ``videos/`` are, if not below ``root``
-    revision: str | None = None  # branch, tag or commit on the Hub
-    source: str | None = None  # a label for where the bytes come from; it changes nothing
-    scenario: str | None = None  # a named set-up; fills in loader, source and workers
-    loader: Loader | None = None  # what is measured
-    mode: Mode = "single"  # what a sample is; see `leconvert.bench.probe.options`
-    deltas: str | None = None  # a JSON file of windows, instead of the mode's
-    batch_size: int = 16  # samples of a batch
-    num_workers: int | None = None  # worker processes of the loader; 0 loads in this process
-    prefetch_factor: int = 2  # batches that each worker prepares ahead
-    # Episodes that ``stream`` mixes; frames that ``stream-lerobot`` buffers.
-    episode_pool_size: int | None = None
-    # Files that ``stream-lerobot`` reads side by side, at most.
-    max_buffer_input_shards: int | None = None
-    video_decoder_cache_size: int | None = None  # open decoders of a worker, at most
-    # Threads of a worker that fetch and decode ahead (``stream``).
-    video_fetch_workers: int | None = None
-    num_batches: int | None = None  # batches that are timed, at most
-    warmup_batches: int = 10  # batches before the timing
-    duration_s: float = 60.0  # seconds that are timed, at least
-    # Samples of the pass in this process, after the timing; 0 for no such pass.
-    probe_samples: int = 100
-    probe_warmup: int = 10  # samples before those
-    device: str = "cpu"  # where batches go: ``cpu``, ``cuda`` or ``cuda:N``
-    decode_device: str = "cpu"  # what decodes: ``cpu``, ``cuda`` or ``cuda:N``
-    rank: int | None = None  # this process among those that share the dataset
-    world_size: int | None = None  # how many share it
-    num_partitions: int = 1  # nodes that share the dataset by whole files
-    partition_index: int = 0  # this node
-    max_episodes: int | None = None  # use the first so many episodes
-    tolerance_s: float = 1e-4  # how far windows may lie from multiples of 1 / fps
-    seed: int = 0  # of the order of samples
-    check: int = 0  # samples that are compared with the map-style loader's
-    with_limit: bool = False  # measure the decode limit as well
-    limit_duration_s: float = 5.0  # seconds of each stretch of that measurement
+    root: str | None = flag(
+        None,
+        "the dataset folder, or a URL that fsspec opens: hf://datasets/ORG/NAME, "
+        "hf://buckets/ORG/NAME (default: the local copy of --repo-id, else the Hub)",
+        "DIR|URL",
+        names=("--root", "--local-root"),
+    )
+    repo_id: str | None = flag(None, "the dataset's name on the Hub", "ORG/NAME")
+    data_files_root: str | None = flag(
+        None, "where data/ and videos/ are, if not beside meta/", "DIR|URL"
+    )
+    revision: str | None = flag(None, "branch, tag or commit on the Hub", "REV")
+    source: str | None = flag(
+        None,
+        "a label for where the files are: local, hub, bucket or warmed_bucket; the result's "
+        "read_from says where they really are",
+        "LABEL",
+    )
+    scenario: str | None = flag(
+        None,
+        "a named set-up: mmap_local, mmap_local_maxworkers, stream_hub, stream_bucket or "
+        "stream_bucket_2node; fills in loader, source and workers",
+        "NAME",
+    )
+    loader: Loader | None = flag(None, "stream (default), map or stream-lerobot", "NAME")
+    mode: Mode = flag("single", "single (default), sarm or sarm-action: what a sample is", "NAME")
+    deltas: str | None = flag(None, "windows as JSON, feature to list of seconds", "FILE")
+    batch_size: int = flag(16, "samples in a batch (default: 16)", "N", int)
+    num_workers: int | None = flag(
+        None, "processes that load; 0 loads in this one (default: cores, at most 4)", "N", int
+    )
+    prefetch_factor: int = flag(2, "batches that each worker prepares ahead (default: 2)", "N", int)
+    episode_pool_size: int | None = flag(
+        None,
+        "episodes that stream mixes, or frames that stream-lerobot buffers",
+        "N",
+        int,
+        names=("--episode-pool-size", "--buffer-size"),
+    )
+    max_buffer_input_shards: int | None = flag(
+        None,
+        "files that stream-lerobot reads side by side",
+        "N",
+        int,
+        names=("--max-buffer-input-shards", "--max-num-shards"),
+    )
+    video_decoder_cache_size: int | None = flag(
+        None, "open decoders in each worker, at most", "N", int
+    )
+    video_fetch_workers: int | None = flag(
+        None, "threads of a worker that fetch and decode ahead (stream)", "N", int
+    )
+    num_batches: int | None = flag(None, "largest number of timed batches", "N", int)
+    warmup_batches: int = flag(10, "untimed batches before the timing (default: 10)", "N", int)
+    duration_s: float = flag(60.0, "shortest timing, in seconds (default: 60)", "S", float)
+    probe_samples: int = flag(
+        100,
+        "samples of the pass in this process that tells reading from decoding (default: 100)",
+        "N",
+        int,
+    )
+    probe_warmup: int = flag(10, "untimed samples before --probe-samples (default: 10)", "N", int)
+    device: str = flag("cpu", "where batches go: cpu (default), cuda", "DEVICE")
+    decode_device: str = flag(
+        "cpu",
+        "decode on cpu (default), or on cuda by NVDEC (stream only)",
+        "DEVICE",
+        names=("--decode-device", "--video-decode-device"),
+    )
+    rank: int | None = flag(None, "this process, from 0 (default: from the launcher)", "N", int)
+    world_size: int | None = flag(None, "processes in all (default: from the launcher)", "N", int)
+    num_partitions: int = flag(
+        1, "nodes that share the dataset by whole files (default: 1)", "N", int
+    )
+    partition_index: int = flag(0, "this node, from 0", "I", int)
+    max_episodes: int | None = flag(None, "use the first N episodes only", "N", int)
+    tolerance_s: float = flag(
+        1e-4, "how far windows may lie from multiples of 1/fps (default: 0.0001)", "S", float
+    )
+    seed: int = flag(0, "seed of the sample order (default: 0)", "N", int)
+    check: int = flag(
+        0, "compare N samples with LeRobot's map-style loader, frame by frame", "N", int
+    )
+    with_limit: bool = flag(
+        False,
+        "measure the decode limit too (default: take it from the result of `probe limit` in "
+        "--out-dir)",
+    )
+    limit_duration_s: float = flag(
+        5.0, "seconds of each of its measurements (default: 5)", "S", float
+    )
 
     def __post_init__(self) -> None:
         if self.root is None and self.repo_id is None:
@@ -360,11 +322,6 @@ class RunOptions:
             return "local"
         place = str(self.data_files_root or self.root)
         return _label_of(place) or place.partition("://")[0]
-
-    @property
-    def timing(self) -> TimingPlan:
-        """What is timed."""
-        return TimingPlan(self.warmup_batches, self.duration_s, self.num_batches)
 
     @property
     def mode_name(self) -> str:

@@ -8,55 +8,46 @@ comparison with the map-style loader, the decode limit, and how the videos are c
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from leconvert.bench.probe.compare import compare_samples
-from leconvert.bench.probe.environment import (
+from leconvert.bench.environment import (
     cores,
     find_ffmpeg,
     host_record,
-    require_packages,
     versions_record,
 )
-from leconvert.bench.probe.limit import dataset_record, known_limit
+from leconvert.bench.probe.compare import check_samples
+from leconvert.bench.probe.decoding import dataset_record, known_limit, opened_dataset
 from leconvert.bench.probe.measure import (
+    NO_SINGLE_PASS,
     BatchFacts,
     Measured,
-    SinglePass,
-    TreeMemory,
     measure,
     percentiles_ms,
     time_single_pass,
 )
 from leconvert.bench.probe.measured import (
     LoaderUnderTest,
-    SampleToCheck,
     Subject,
     open_loader,
     windows_of,
 )
 from leconvert.bench.probe.options import RunOptions, frames_per_sample
-from leconvert.bench.probe.results import begin_document
+from leconvert.bench.results import begin_document
+from leconvert.bench.sampler import TreeMemory
 from leconvert.loading import (
     DatasetMeta,
     choose_backend,
     chosen_episodes,
-    files_at,
     find_rank,
-    load_meta,
 )
-from leconvert.support.errors import LeconvertError, ProbeError, UsageError
-from leconvert.support.progress import NO_PROGRESS, Progress, Stage
-
-__all__ = ["run_probe"]
-
+from leconvert.support.errors import LeconvertError, ProbeError
+from leconvert.support.progress import NO_PROGRESS, Progress
 
 _GB = 1e9
 _TRACEBACK = ("Traceback", "Original Traceback")
@@ -78,11 +69,7 @@ def run_probe(
     options = options.placed()
     backend = choose_backend("auto", options.decode_device)
     _check_device(options.device)
-    files = files_at(str(options.root), revision=options.revision)
-    data_files = files
-    if options.data_files_root is not None:
-        data_files = files_at(options.data_files_root)
-    meta = load_meta(files)
+    meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
     options = _resolved(options, meta)
     deltas = windows_of(options, meta)
     subject = Subject(options, meta, deltas, _episodes(options, meta))
@@ -112,7 +99,7 @@ def run_probe(
         "samples_measured": measured.samples,
         "batches_measured": len(measured.facts),
         "epochs": measured.epochs,
-        **single.as_metrics(),
+        **single,
         "video_decoder_cache": cache,
         "peak_rss_gb": memory.peak_rss_bytes / _GB,
         "peak_pss_gb": None if memory.peak_pss_bytes is None else memory.peak_pss_bytes / _GB,
@@ -121,8 +108,8 @@ def run_probe(
         "samples_per_worker": samples_of,
         "frames_per_worker": frames_of,
         "shuffle_randomness_frac": measured.shuffle_randomness,
-        "pct_of_limit": None if limit is None else 100 * frames_per_s / limit.frames_per_s,
-        "limit": None if limit is None else limit.as_record(),
+        "pct_of_limit": None if limit is None else 100 * frames_per_s / limit["frames_per_s"],
+        "limit": limit,
         "wrong_frames": None if check is None else check["wrong_frames"],
         "unreadable_frames": loader.unreadable_frames,
         "check": check,
@@ -181,9 +168,8 @@ def _timed(
         progress.stage("timing", total or 1, "batches" if by_batches else "s") as stage,
     ):
 
-        def tell(samples: int, seconds: float) -> None:
+        def tell(seconds: float) -> None:
             nonlocal told
-            del samples
             amount = 1 if by_batches else int(min(seconds, options.duration_s)) - told
             if amount:
                 told += amount
@@ -197,7 +183,14 @@ def _timed(
             return loader.facts_of(batch)
 
         try:
-            measured = measure(loader.open_epoch, facts_of, options.timing, on_batch=tell)
+            measured = measure(
+                loader.open_epoch,
+                facts_of,
+                warmup_batches=options.warmup_batches,
+                duration_s=options.duration_s,
+                num_batches=options.num_batches,
+                on_batch=tell,
+            )
         except LeconvertError:
             raise
         except Exception as error:
@@ -237,14 +230,16 @@ def _failed(options: RunOptions, error: Exception) -> ProbeError:
     )
 
 
-def _single_pass(loader: LoaderUnderTest, options: RunOptions, *, has_videos: bool) -> SinglePass:
+def _single_pass(
+    loader: LoaderUnderTest, options: RunOptions, *, has_videos: bool
+) -> dict[str, float | None]:
     if not options.probe_samples:
-        return SinglePass(0, 0.0, None)
+        return NO_SINGLE_PASS
     try:
-        with loader.single() as (samples, watch):
+        with loader.single() as (samples, decoding_s):
             return time_single_pass(
                 samples,
-                watch if has_videos else None,
+                decoding_s if has_videos else None,
                 num_warmup=options.probe_warmup,
                 num_samples=options.probe_samples,
             )
@@ -270,68 +265,3 @@ def _decoder_record(backend: str) -> dict[str, Any]:
         "backend": backend,
         "ffmpeg": None if found is None else {"major": found.major, "origin": found.origin},
     }
-
-
-# ------------------------------------------------------------------------------------------------
-# Are the frames that a loader gives the right ones? LeRobot's map-style dataset decides.
-
-
-_NAMED = 50
-
-
-def check_samples(
-    loader: LoaderUnderTest, subject: Subject, progress: Progress
-) -> dict[str, Any] | None:
-    """Compare samples of a loader, made in this process, with LeRobot's of the same frames.
-
-    Returns:
-        Counts, and the first places that are wrong. A frame counts by sample and camera: one wrong
-        step makes a window wrong, and one that cannot be decoded makes it unreadable. None for the
-        map-style loader, which is the reference itself.
-    """
-    samples = loader.to_check()
-    if samples is None:
-        return None
-    require_packages("torch", "lerobot", "datasets")
-    from leconvert.bench.probe.lerobot_loaders import MapUnderTest
-
-    options = subject.options
-    if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
-        raise UsageError(
-            f"LeRobot cannot read {options.root}, so nothing can be compared.",
-            next_step="Leave --check out, or compare on a local copy.",
-        )
-    # All episodes: its samples are then numbered as the dataset's frames are.
-    reference = MapUnderTest(
-        replace(subject, episodes=None, options=replace(options, data_files_root=None))
-    ).dataset
-    unreadable: list[str] = []
-    with progress.stage("check", options.check, "samples") as stage:
-        found = compare_samples(
-            _decoded(islice(samples, options.check), unreadable, stage),
-            reference,
-            cameras=subject.meta.camera_keys,
-        )
-    return {
-        "samples": found.samples,
-        "refused_by_map": found.unreadable,
-        "wrong_frames": sum(found.wrong_frames.values()),
-        "wrong_frames_by_camera": dict(found.wrong_frames),
-        "unreadable_frames": len(unreadable),
-        "wrong_pad_flags": found.wrong_pads,
-        "wrong_values": found.wrong_values,
-        "named": [
-            *dict.fromkeys(unreadable),
-            *(f"frame {one.index}: {one.key} {one.what}" for one in found.differences),
-        ][:_NAMED],
-    }
-
-
-def _decoded(
-    samples: Iterator[SampleToCheck], unreadable: list[str], stage: Stage
-) -> Iterator[tuple[dict[str, Any], Collection[str]]]:
-    """Yield samples, each with the cameras that are black in it because nothing was decoded."""
-    for sample, cameras in samples:
-        stage.advance(1)
-        unreadable += cameras.values()
-        yield dict(sample), cameras.keys()

@@ -6,20 +6,20 @@ would share a network or a file server, and each would measure the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from leconvert.bench.probe.options import (
     MODES,
+    SCENARIOS,
     SOURCES,
-    ResourceChanges,
     Resources,
-    Scenario,
     Source,
+    parse_scenarios,
 )
-from leconvert.run.engines.options import Site
+from leconvert.run.engines.options import Site, check_memory, check_time
 from leconvert.run.engines.slurm import (
     BatchJob,
     sbatch_words,
@@ -28,23 +28,6 @@ from leconvert.run.engines.slurm import (
     submit,
 )
 from leconvert.support.errors import StorageError, UsageError
-
-__all__ = [
-    "Job",
-    "batch_jobs",
-    "chain_script",
-    "parse_matrix",
-    "parse_places",
-    "plan_matrix",
-    "plan_scenarios",
-    "submit_chain",
-    "training_job",
-]
-
-
-# ------------------------------------------------------------------------------------------------
-# The matrix of a benchmark: where the files are, what a sample is, and what decodes it.
-
 
 Places = Mapping[Source, str]
 """The folder or URL of each source, as far as it is known."""
@@ -101,8 +84,57 @@ def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if name is not None))
 
 
-# ------------------------------------------------------------------------------------------------
-# Jobs and what they ask for, from plain values.
+_RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
+_ALL = ""
+
+GivenResources = Mapping[str, Sequence[str]]
+"""By resource what the command line says: ``8`` for all jobs, ``stream_hub=8`` for one."""
+
+_AS_USUAL: GivenResources = {}
+
+ResourceChanges = Mapping[str, Mapping[str, int | str]]
+"""What the command line changes: by job's name the changed fields; the empty name is for all."""
+
+
+def asked_resources(given: GivenResources, usual: Resources | None = None) -> Resources:
+    """Return the resources of a job that has no name to be meant by."""
+    return changed(usual or Resources(), parse_resource_changes(given, []))
+
+
+def changed(resources: Resources, changes: ResourceChanges, name: str = _ALL) -> Resources:
+    """Return the resources of the job of that name: its own changes beat those for all."""
+    return replace(resources, **{**changes.get(_ALL, {}), **changes.get(name, {})})  # type: ignore[arg-type]
+
+
+def parse_resource_changes(given: GivenResources, names: Sequence[str]) -> ResourceChanges:
+    """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say."""
+    by_job: dict[str, dict[str, int | str]] = {}
+    for resource in _RESOURCES:
+        for text in given.get(resource, ()):
+            name, _, value = text.rpartition("=")
+            name = name.replace("-", "_")
+            if name and name not in names:
+                raise UsageError(
+                    f"--{resource} {text}: {name} is not among what is submitted.",
+                    next_step=f"Choose among {', '.join(names)}."
+                    if names
+                    else "Leave the name out.",
+                )
+            by_job.setdefault(name, {})[resource] = _checked(resource, value)
+    return by_job
+
+
+def _checked(resource: str, value: str) -> int | str:
+    if resource in {"mem", "time"}:
+        if (check_memory if resource == "mem" else check_time)(value):
+            return value
+    elif value.isdecimal() and int(value) >= (0 if resource == "gpus" else 1):
+        return int(value)
+    raise UsageError(
+        f"--{resource} {value} makes no sense.",
+        next_step="Write --nodes 2, --cpus 16, --mem 64G, --time 00:30:00 or --gpus 1, or "
+        "NAME=VALUE for one job.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,53 +161,53 @@ class Job:
 
 
 def plan_scenarios(
-    scenarios: Sequence[Scenario],
+    names: str | None,
     *,
     places: Places,
-    passed_on: Sequence[str],
-    changes: ResourceChanges,
+    passed_on: Sequence[str] = (),
+    resources: GivenResources = _AS_USUAL,
 ) -> tuple[Job, ...]:
-    """Return a job a scenario."""
+    """Return a job a scenario of a list, or of all."""
+    scenarios = parse_scenarios(names or ",".join(SCENARIOS))
+    changes = parse_resource_changes(resources, [scenario.name for scenario in scenarios])
     return tuple(
         Job(
-            name=f"probe-{scenario.name}",
-            arguments=(
-                "probe", "run",
-                f"--scenario={scenario.name}",
-                *_root_option(scenario.source, places),
-                *passed_on,
-            ),
-            resources=_with_gpu(
-                changes.applied(scenario.name, scenario.resources), "cuda" in _devices(passed_on)
-            ),
+            f"probe-{scenario.name}",
+            _run(scenario.source, places, f"--scenario={scenario.name}", passed_on=passed_on),
+            _with_gpu(changed(scenario.resources, changes, scenario.name), _devices(passed_on)),
         )
         for scenario in scenarios
-    )  # fmt: skip
+    )
 
 
 def plan_matrix(
-    matrix: Matrix,
+    sources: str,
+    modes: str,
+    devices: str,
     *,
     places: Places,
-    passed_on: Sequence[str],
-    changes: ResourceChanges,
+    passed_on: Sequence[str] = (),
+    resources: GivenResources = _AS_USUAL,
 ) -> tuple[Job, ...]:
-    """Return a job for each combination."""
+    """Return a job for each combination of three lists."""
+    matrix = parse_matrix(sources, modes, devices)
+    changes = parse_resource_changes(resources, sorted({source for source, _, _ in matrix}))
     return tuple(
         Job(
-            name=f"probe-{source}-{mode}-{device}",
-            arguments=(
-                "probe", "run",
-                f"--source={source}",
-                f"--mode={mode}",
-                f"--decode-device={device}",
-                *_root_option(source, places),
-                *passed_on,
+            f"probe-{source}-{mode}-{device}",
+            _run(
+                source, places,
+                f"--source={source}", f"--mode={mode}", f"--decode-device={device}",
+                passed_on=passed_on,
             ),
-            resources=_with_gpu(changes.applied(source, Resources()), device == "cuda"),
+            _with_gpu(changed(Resources(), changes, source), {device}),
         )
         for source, mode, device in matrix
     )  # fmt: skip
+
+
+def _run(source: Source, places: Places, *words: str, passed_on: Sequence[str]) -> tuple[str, ...]:
+    return ("probe", "run", *words, *_root_option(source, places), *passed_on)
 
 
 def summary_job(out_dir: str) -> Job:
@@ -188,17 +220,15 @@ def summary_job(out_dir: str) -> Job:
 
 
 def training_job(
-    passed_on: Sequence[str], *, out_dir: str, resume_from: str | None, changes: ResourceChanges
+    passed_on: Sequence[str], *, out_dir: str, resume_from: str | None, resources: GivenResources
 ) -> Job:
     """Return the job of a training that resumes by itself when SLURM starts it anew."""
     resumed = () if resume_from is None else (f"--resume-from={resume_from}",)
+    asked = asked_resources(resources, Resources(time="04:00:00"))
     return Job(
         name="probe-train",
         arguments=("probe", "train", *passed_on, f"--out-dir={out_dir}", *resumed),
-        resources=_with_gpu(
-            changes.applied_to_all(Resources(time="04:00:00")),
-            "cuda" in _devices(passed_on),
-        ),
+        resources=_with_gpu(asked, _devices(passed_on)),
         trains=True,
     )
 
@@ -223,11 +253,10 @@ def _devices(passed_on: Sequence[str]) -> set[str]:
     }
 
 
-def _with_gpu(resources: Resources, needed: bool) -> Resources:
-    return replace(resources, gpus=max(1, resources.gpus)) if needed else resources
+def _with_gpu(resources: Resources, devices: Collection[str]) -> Resources:
+    return replace(resources, gpus=max(1, resources.gpus)) if "cuda" in devices else resources
 
 
-# ------------------------------------------------------------------------------------------------
 # Job scripts and ``sbatch`` lines as text; nothing here starts anything.
 #
 # Nothing in a script names a place of the machine that wrote it: SLURM runs a job in the folder,
@@ -290,10 +319,6 @@ def batch_jobs(jobs: Sequence[Job], site: Site, *, log_dir: str) -> list[BatchJo
 def chain_script(jobs: Sequence[Job], site: Site, *, log_dir: str) -> str:
     """Return a shell script that submits the jobs, each after the one before."""
     return submission_script(batch_jobs(jobs, site, log_dir=log_dir), log_dir=log_dir)
-
-
-# ------------------------------------------------------------------------------------------------
-# Hands a chain of benchmark jobs to SLURM.
 
 
 @dataclass(frozen=True, slots=True)

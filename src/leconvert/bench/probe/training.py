@@ -42,8 +42,6 @@ from leconvert.support.errors import (
 )
 from leconvert.support.extras import missing_package
 
-__all__ = ["StepFacts", "TrainOptions", "TrainReport", "train"]
-
 Batch = Mapping[str, Any]
 
 
@@ -95,7 +93,6 @@ class TrainReport:
     checkpoint: str | None = None  # the newest
 
 
-# ------------------------------------------------------------------------------------------------
 # The policy: small enough to train anywhere, and in need of every part of a sample. Put your own
 # here: a module that takes a batch and returns the loss.
 
@@ -193,7 +190,6 @@ def _encoder(channels: int) -> nn.Module:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # The processes that train together. Model and optimizer are handed to accelerate. The loader is
 # not: `EpisodeStream` already gives every rank its own samples.
 
@@ -254,7 +250,6 @@ class Ranks:
                 distributed.destroy_process_group()
 
 
-# ------------------------------------------------------------------------------------------------
 # Checkpoints: model, optimizer, step, and the place in the stream.
 #
 #     OUT_DIR/checkpoints/
@@ -397,7 +392,6 @@ class TrainingLog:
             shorter.replace(self.path)
 
 
-# ------------------------------------------------------------------------------------------------
 # The loop: batches in, steps, the log, checkpoints.
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

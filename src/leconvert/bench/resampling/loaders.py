@@ -19,157 +19,36 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from leconvert.bench.resampling.kernel import PackMemory, Resampled, pack
 from leconvert.bench.resampling.pipelines import (
-    GpuUse,
-    Task,
+    batches_of,
     collate,
     find_device,
-    gpu_reader,
+    one_by_one,
     tensors,
     wait_for,
 )
-from leconvert.bench.resampling.trajectories import (
-    HDF5_ENDINGS,
-    DatasetSet,
-    Hdf5Set,
-    Method,
-    Trajectory,
-    TrajectorySource,
-    methods_for,
-    preload,
-)
-from leconvert.support.errors import SourceError, UsageError
+from leconvert.bench.sampler import GpuUse
+from leconvert.loading import LENGTHS, ResampledBatches, Trajectory, pack
+from leconvert.support.errors import UsageError
 from leconvert.support.progress import Stage
 
-__all__ = [
-    "CHUNK",
-    "LENGTHS",
-    "ResampledDataset",
-    "SmallDiffusionPolicy",
-    "batches_of",
-    "compare_loaders",
-    "open_loader",
-    "paths_of",
-    "set_epoch",
-    "train_on_paths",
-    "windows",
-]
 
+class _OneByOne(ResampledBatches):
+    """Batches by NumPy, one trajectory after the other."""
 
-def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
-    """Yield the full batches of a pass, shuffled; a function of its arguments alone."""
-    order = np.random.default_rng([seed, epoch]).permutation(count)
-    for start in range(0, count - batch_size + 1, batch_size):
-        yield order[start : start + batch_size].tolist()
-
-
-LENGTHS = "_lengths"
-"""Under this key a batch says how many targets each trajectory has."""
-
-Batch = dict[str, Tensor]
-
-
-class _AtOnce(Dataset[Batch]):
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._memory = PackMemory()
-
-    def __len__(self) -> int:
-        return len(self._task.source)
-
-    def __getitem__(self, index: int) -> Batch:
-        """Return one trajectory, resampled."""
-        batch = self.__getitems__([range(len(self))[index]])
-        return {key: values[0] for key, values in batch.items() if key != LENGTHS}
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         """Return a padded batch."""
-        return _as_batch(self._task.at_once(pack(self._task.load(indices), self._memory)))
-
-    @staticmethod
-    def collate(batch: Batch) -> Batch:
-        """Return the batch that `__getitems__` made: what ``DataLoader`` is to collate with."""
-        return batch
-
-
-class ResampledDataset(_AtOnce):
-    """Trajectories brought to one rate: a map-style dataset for torch's ``DataLoader``.
-
-    All trajectories of a batch are resampled at once, so ``DataLoader`` has nothing left to
-    collate: give it ``collate_fn=ResampledDataset.collate``. A batch holds every feature, of shape
-    (B, M, ...), zero where there is no target, and under ``"_lengths"`` the targets of each
-    trajectory, of shape (B,). One item is one trajectory, of shape (M, ...), without the lengths.
-
-    Args:
-        place: A v3.0 dataset (a folder, a URL), or a file of robomimic that ends in ``.hdf5`` or
-            ``.h5``.
-        hz: Targets a second.
-        columns: The features; None for all numeric ones.
-        methods: As for `leconvert.bench.resampling.resample`.
-        revision: Branch, tag or commit of a dataset on the Hub.
-        source_hz: Samples a second in a file of robomimic that does not say it.
-        in_memory: Whether all trajectories are read once, and checked, when this is made.
-
-    Raises:
-        SourceError: The set cannot be read, or its trajectories differ in their columns.
-        UsageError: A column or a method that cannot be.
-    """
-
-    def __init__(
-        self,
-        place: str | Path,
-        *,
-        hz: float,
-        columns: Sequence[str] | None = None,
-        methods: Mapping[str, Method] | None = None,
-        revision: str | None = None,
-        source_hz: float | None = None,
-        in_memory: bool = True,
-    ) -> None:
-        if not 0 < hz < math.inf:
-            raise UsageError(f"hz must be a number above 0, not {hz}.")
-        source: TrajectorySource
-        if str(place).endswith(HDF5_ENDINGS):
-            source = Hdf5Set(Path(place), columns=columns, source_hz=source_hz)
-        else:
-            source = DatasetSet(str(place), columns=columns, revision=revision)
-        if not len(source):
-            raise SourceError(f"{place} has no trajectories.", path=str(place))
-        source = preload(source) if in_memory else source
-        super().__init__(Task(source, methods_for(source, methods or {}), hz))
-
-
-def _as_batch(resampled: Resampled) -> Batch:
-    return resampled.values | {LENGTHS: resampled.lengths}
-
-
-class _Trajectories(Dataset[Trajectory]):
-    def __init__(self, source: TrajectorySource) -> None:
-        self._source = source
-
-    def __getitem__(self, index: int) -> Trajectory:
-        return self._source.load(index)
-
-
-@dataclass(frozen=True, slots=True)
-class _OneByOne:
-    task: Task
-
-    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
-        batch = collate(self.task.one_by_one(trajectories))
+        batch = collate(one_by_one(self, self.load(indices)))
         return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
 
 
@@ -192,42 +71,45 @@ class _Order:
 class _Table:
     """Batches of a set that lies packed on a device, where they stay."""
 
-    def __init__(self, task: Task, device: torch.device, order: _Order) -> None:
+    def __init__(self, task: ResampledBatches, device: torch.device, order: _Order) -> None:
         self._task = task
-        self._packed = pack(task.load(range(len(task.source)))).to(device)
+        self._packed = pack(task.load(range(len(task)))).to(device)
         self.batch_sampler = order
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for indices in self.batch_sampler:
-            yield _as_batch(self._task.at_once(self._packed.select(indices)))
+            yield self._task.as_batch(self._packed.select(indices))
 
 
 Loader = DataLoader[Any] | _Table
 
 
-def paths_of(mode: str, task: Task, num_workers: int) -> list[str]:
+def paths_of(mode: str, task: ResampledBatches, num_workers: int) -> list[str]:
     """Return the paths that are measured; see the module."""
     paths = [] if mode == "batched" else ["baseline"]
     if mode != "baseline":
-        paths += ["batched", "table"] if task.preloaded and not num_workers else ["batched"]
+        paths += ["batched", "table"] if task.source.in_memory and not num_workers else ["batched"]
     return paths
 
 
 def open_loader(
-    path: str, task: Task, *, batch_size: int, num_workers: int, seed: int, device: str = "cpu"
+    path: str,
+    task: ResampledBatches,
+    *,
+    batch_size: int,
+    num_workers: int,
+    seed: int,
+    device: str = "cpu",
 ) -> Loader:
     """Return a loader of resampled, padded batches: features and `LENGTHS`."""
-    order = _Order(len(task.source), batch_size, seed)
+    order = _Order(len(task), batch_size, seed)
     if path == "table":
         return _Table(task, find_device(device), order)
-    dataset: Dataset[Any] = _Trajectories(task.source)
-    into_batch: Callable[[Any], Batch] = _OneByOne(task)
-    if path == "batched":
-        dataset, into_batch = _AtOnce(task), _AtOnce.collate
+    dataset = task if path == "batched" else _OneByOne(task.source, task.methods, task.hz)
     return DataLoader(
         dataset,
         batch_sampler=order,
-        collate_fn=into_batch,
+        collate_fn=ResampledBatches.collate,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         generator=torch.Generator(),  # so that it draws nothing from what the policy draws from
@@ -241,7 +123,7 @@ def set_epoch(loader: Loader, epoch: int) -> None:
 
 
 def compare_loaders(
-    task: Task,
+    task: ResampledBatches,
     *,
     mode: str,
     device: str,
@@ -274,7 +156,7 @@ def compare_loaders(
                 if epoch:
                     seconds[path].append(time.perf_counter() - began)
             stage.advance(1)
-        batches = len(task.source) // batch_size
+        batches = len(task) // batch_size
         rows += [
             {
                 "path": path,
@@ -291,7 +173,6 @@ def compare_loaders(
     return rows
 
 
-# ------------------------------------------------------------------------------------------------
 # A diffusion policy that is small enough to train anywhere.
 #
 # The recipe is C. Chi et al., *Diffusion Policy* (RSS 2023), without pictures: from the present
@@ -379,7 +260,7 @@ _LEARNING_RATE = 1e-3
 
 
 def train_on_paths(
-    task: Task,
+    task: ResampledBatches,
     *,
     mode: str,
     batch_size: int,
@@ -399,7 +280,7 @@ def train_on_paths(
             next_step="Choose a set that has it, or leave --end-to-end out.",
         )
     rows: list[dict[str, Any]] = []
-    steps_of_epoch = len(task.source) // batch_size
+    steps_of_epoch = len(task) // batch_size
     for path in paths_of(mode, task, num_workers):
         loader = open_loader(
             path, task, batch_size=batch_size, num_workers=num_workers, seed=seed, device=device
@@ -407,7 +288,7 @@ def train_on_paths(
         learner = _Learner(first.widths(), states, device, seed)
         data_s = model_s = first_wait = 0.0
         losses: list[float] = []
-        with GpuUse(gpu_reader(device)) as gpu:
+        with GpuUse(device) as gpu:
             for epoch in range(epochs):
                 set_epoch(loader, epoch)
                 asked = time.perf_counter()

@@ -9,74 +9,40 @@
 All three end with the same thing: padded tensors and lengths on the host, so on a GPU the result's
 way back is timed as well. Before a clock is read the device has finished.
 
+For every batch each pipeline runs once, and the first changes from batch to batch: whatever else
+the machine does, and whatever the one before left in the caches, falls on all of them alike. A
+repeat is ``num_epochs`` passes over the set in full batches; figures are medians over repeats,
+ratios medians of the ratios within a repeat. Beside the clock on the wall the processor's time of
+this process is taken: work of others on the same cores lengthens the one far more than the other.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from statistics import fmean
-from typing import Literal, NamedTuple, Self
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leconvert.bench.resampling.kernel import (
-    Packed,
-    PackMemory,
-    Resampled,
-    even_targets,
-    pack,
-    resample_packed,
-)
-from leconvert.bench.resampling.trajectories import (
-    GRID_TOLERANCE,
-    Array,
-    FloatArray,
-    Methods,
-    Segment,
-    Trajectory,
-    TrajectorySource,
-)
+from leconvert.bench.sampler import GpuUse
+from leconvert.loading import Methods, Packed, PackMemory, ResampledBatches, Trajectory, pack
 from leconvert.support.errors import ProbeError
+from leconvert.support.progress import Stage
 
-__all__ = [
-    "BASELINES",
-    "Baseline",
-    "BaselinePipeline",
-    "BatchedPipeline",
-    "GpuUse",
-    "Pipeline",
-    "Task",
-    "collate",
-    "faster_baseline",
-    "find_device",
-    "gpu_reader",
-    "grid",
-    "resample_one",
-    "tensors",
-    "wait_for",
-]
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float64]
 
+# The baseline searches a trajectory's times once, then takes and mixes whole rows in their own
+# type, which takes less time than `numpy.interp` for each column.
 
-# ------------------------------------------------------------------------------------------------
-# The baseline: NumPy, one trajectory after the other.
-#
-# Two ways to do the linear part, both sensible; a benchmark holds itself against the faster one:
-#
-# ``columns`` `numpy.interp` for each column, in float64 ``rows`` one search a trajectory, then
-# whole rows are taken and mixed, in the rows' own type
-
-
-Baseline = Literal["columns", "rows"]
-
-BASELINES: tuple[Baseline, ...] = ("columns", "rows")
+BASELINE = "rows"
 
 _NEARLY_PARALLEL = 1e-6
 
@@ -89,21 +55,8 @@ class Collated(NamedTuple):
     mask: npt.NDArray[np.bool_]  # of shape (B, M); whether there is a sample
 
 
-def grid(duration_s: float, hz: float) -> FloatArray:
-    """Return the targets of a trajectory: every 1/hz from its first sample to its last."""
-    count = int(duration_s * hz + GRID_TOLERANCE) + 1
-    return np.arange(count) / hz
-
-
-def resample_one(
-    trajectory: Trajectory, targets: FloatArray, methods: Methods, baseline: Baseline
-) -> dict[str, Array]:
-    """Resample one trajectory.
-
-    Returns:
-        Of each feature an array of shape (M, ...), of the feature's type; with ``columns`` linear
-        features are float64.
-    """
+def resample_one(trajectory: Trajectory, targets: FloatArray, methods: Methods) -> dict[str, Array]:
+    """Return an array of shape (M, ...) for each feature of a trajectory, of the feature's type."""
     times = trajectory.times - trajectory.times[0]
     last = len(times) - 1
     low = np.searchsorted(times, targets, side="right")
@@ -122,49 +75,29 @@ def resample_one(
     results = {}
     for key, values in trajectory.columns.items():
         rows = values.reshape(len(values), -1)
-        resampled = _resample(rows, times, targets, low, high, weight, methods[key], baseline)
-        results[key] = resampled.reshape(len(targets), *values.shape[1:])
-    return results
-
-
-def _resample(
-    rows: Array,
-    times: FloatArray,
-    targets: FloatArray,
-    low: npt.NDArray[np.int64],
-    high: npt.NDArray[np.int64],
-    weight: FloatArray,
-    segments: Sequence[Segment],
-    baseline: Baseline,
-) -> Array:
-    if any(method == "linear" for _, _, method in segments):
-        if baseline == "rows":
+        if any(method == "linear" for _, _, method in methods[key]):
             out = rows.take(low, 0)
             step = rows.take(high, 0)
             step -= out
             step *= weight.astype(rows.dtype)[:, None]
             out += step
         else:
-            out = np.empty((len(targets), rows.shape[1]))
-            for start, stop, method in segments:
-                for column in range(start, stop if method == "linear" else start):
-                    out[:, column] = np.interp(targets, times, rows[:, column])
-    else:
-        out = np.empty((len(targets), rows.shape[1]), rows.dtype)
-    for start, stop, method in segments:
-        if method == "slerp":
-            part = rows[:, start:stop]
-            out[:, start:stop] = slerp_rows(part[low], part[high], weight)
-        elif method != "linear":
-            comes = weight >= 1 if method == "previous" else weight > 0.5
-            out[:, start:stop] = rows[np.where(comes, high, low), start:stop]
-    return out
+            out = np.empty((len(targets), rows.shape[1]), rows.dtype)
+        for start, stop, method in methods[key]:
+            if method == "slerp":
+                part = rows[:, start:stop]
+                out[:, start:stop] = slerp_rows(part[low], part[high], weight)
+            elif method != "linear":
+                comes = weight >= 1 if method == "previous" else weight > 0.5
+                out[:, start:stop] = rows[np.where(comes, high, low), start:stop]
+        results[key] = out.reshape(len(targets), *values.shape[1:])
+    return results
 
 
 def slerp_rows(first: Array, second: Array, weight: FloatArray) -> FloatArray:
     """Return unit quaternions between two rows of quaternions, along the shorter arc.
 
-    As `leconvert.bench.resampling.kernel.slerp`, in float64.
+    As the batched kernel's, in float64.
     """
     one = first.astype(np.float64)
     other = second.astype(np.float64)
@@ -180,6 +113,13 @@ def slerp_rows(first: Array, second: Array, weight: FloatArray) -> FloatArray:
     mixed: FloatArray = before[:, None] * one + after[:, None] * other
     mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
     return mixed
+
+
+def one_by_one(
+    task: ResampledBatches, trajectories: Sequence[Trajectory]
+) -> list[dict[str, Array]]:
+    """Resample by NumPy, one trajectory after the other."""
+    return [resample_one(one, one.targets(task.hz), task.methods) for one in trajectories]
 
 
 def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
@@ -202,74 +142,7 @@ def tensors(batch: Collated) -> dict[str, Tensor]:
     return {key: torch.from_numpy(values) for key, values in batch.columns.items()}
 
 
-# ------------------------------------------------------------------------------------------------
-# How busy a GPU was, if something here can tell.
-
-
-_EVERY_S = 0.1
-
-Reader = Callable[[], float]
-
-
-def gpu_reader(device: str) -> Reader | None:
-    """Return what reads the use of a device in percent by NVML; None where nothing can."""
-
-    def read() -> float:
-        return float(torch.cuda.utilization(device))
-
-    try:
-        read()
-    except Exception:  # noqa: BLE001 - no GPU, no pynvml, or NVML's own errors: it is unknown
-        return None
-    return read
-
-
-class GpuUse:
-    """Samples the use of a GPU while it is entered, from a thread of its own.
-
-    The thread only reads and appends; the mean is taken after it has ended.
-    """
-
-    def __init__(self, reader: Reader | None) -> None:
-        self._reader = reader
-        self._seen: list[float] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def mean_pct(self) -> float | None:
-        """Mean use in percent; None where it is unknown."""
-        return fmean(self._seen) if self._seen else None
-
-    def __enter__(self) -> Self:
-        if self._reader is not None:
-            self._thread = threading.Thread(target=self._watch, args=(self._reader,), daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _watch(self, reader: Reader) -> None:
-        while True:
-            try:
-                self._seen.append(reader())
-            except Exception:  # noqa: BLE001 - NVML's own errors among them; what was seen counts
-                return
-            if self._stop.wait(_EVERY_S):
-                return
-
-
-# ------------------------------------------------------------------------------------------------
-# The three pipelines, with a clock on every stage.
-
-
 TORCH_TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-_CALIBRATION = 64
-_CALIBRATION_TURNS = 5
 
 Values = Mapping[str, Tensor]
 
@@ -308,39 +181,13 @@ class Pipeline(ABC):
         return self.name, self.dtype, self.device
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is resampled, and how."""
-
-    source: TrajectorySource
-    methods: Methods
-    hz: float
-    baseline: Baseline = "columns"
-    preloaded: bool = True  # the set is in memory, so that loading is no stage
-
-    def load(self, indices: Sequence[int]) -> list[Trajectory]:
-        """Read trajectories of the set."""
-        return [self.source.load(index) for index in indices]
-
-    def one_by_one(self, trajectories: Sequence[Trajectory]) -> list[dict[str, Array]]:
-        """Resample by NumPy, one trajectory after the other."""
-        return [
-            resample_one(one, grid(one.duration_s, self.hz), self.methods, self.baseline)
-            for one in trajectories
-        ]
-
-    def at_once(self, packed: Packed) -> Resampled:
-        """Resample a batch on its device."""
-        return resample_packed(packed, self.methods, even_targets(packed, self.hz))
-
-
 class BaselinePipeline(Pipeline):
     """NumPy, one trajectory after the other, then collated."""
 
     name = "baseline"
     kernel_stage = "resample"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ResampledBatches) -> None:
         self._task = task
 
     def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
@@ -348,7 +195,7 @@ class BaselinePipeline(Pipeline):
         stages = Stages()
         trajectories = _load(self._task, indices, stages)
         with stages.timed("resample"):
-            results = self._task.one_by_one(trajectories)
+            results = one_by_one(self._task, trajectories)
         with stages.timed("collate"):
             values = tensors(collate(results))
         return stages.seconds, values
@@ -357,7 +204,9 @@ class BaselinePipeline(Pipeline):
 class BatchedPipeline(Pipeline):
     """See the module. With ``is_table`` all is packed and moved here, outside of all clocks."""
 
-    def __init__(self, task: Task, dtype: str, device: str, *, is_table: bool = False) -> None:
+    def __init__(
+        self, task: ResampledBatches, dtype: str, device: str, *, is_table: bool = False
+    ) -> None:
         self._task = task
         self._place, self._kind = find_device(device), TORCH_TYPES[dtype]
         self.name = "table" if is_table else "batched"
@@ -365,7 +214,7 @@ class BatchedPipeline(Pipeline):
         self._memory = PackMemory(pinned=self._place.type == "cuda")
         self._table: Packed | None = None
         if is_table:
-            self._table = pack(task.load(range(len(task.source)))).to(self._place, self._kind)
+            self._table = pack(task.load(range(len(task)))).to(self._place, self._kind)
 
     def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
         """Pack, move (or cast), or choose rows; resample, and fetch the result."""
@@ -406,21 +255,178 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def faster_baseline(task: Task) -> Baseline:
-    """Return the baseline that takes less time for the first trajectories of a set."""
-    some = task.load(range(min(len(task.source), _CALIBRATION)))
-    times: dict[Baseline, float] = {}
-    for _ in range(_CALIBRATION_TURNS):
-        for baseline in BASELINES:
-            began = time.perf_counter()
-            replace(task, baseline=baseline).one_by_one(some)
-            taken = time.perf_counter() - began
-            times[baseline] = min(taken, times.get(baseline, np.inf))
-    return min(times, key=lambda name: times[name])
-
-
-def _load(task: Task, indices: Sequence[int], stages: Stages) -> list[Trajectory]:
-    if task.preloaded:
+def _load(task: ResampledBatches, indices: Sequence[int], stages: Stages) -> list[Trajectory]:
+    if task.source.in_memory:
         return task.load(indices)
     with stages.timed("load"):
         return task.load(indices)
+
+
+def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
+    """Yield the full batches of a pass, shuffled; a function of its arguments alone."""
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    for start in range(0, count - batch_size + 1, batch_size):
+        yield order[start : start + batch_size].tolist()
+
+
+STAGES = ("load", "pack", "copy_in", "kernel", "copy_out", "resample", "collate")
+"""Every stage that a pipeline can have, in order."""
+
+_COPIES = ("copy_in_s", "copy_out_s")
+# The processor's clock may stand still for what is shorter.
+_TICK_S = 1e-9
+
+
+def measure_batch_size(
+    pipelines: Sequence[Pipeline],
+    task: ResampledBatches,
+    *,
+    batch_size: int,
+    repeats: int,
+    num_epochs: int,
+    warmup_batches: int,
+    seed: int,
+    stage: Stage,
+) -> list[dict[str, Any]]:
+    """Return a row a pipeline; their key ``raw`` holds what each repeat took."""
+    errors = {pipeline.key: 0.0 for pipeline in pipelines}
+    for number, indices in enumerate(batches_of(len(task), batch_size, seed, 0)):
+        if number == warmup_batches:
+            break
+        exact = _exact(task, indices)
+        for pipeline in pipelines:
+            error = _error(pipeline.run(indices)[1], exact)
+            errors[pipeline.key] = max(errors[pipeline.key], error)
+    raw: dict[Any, list[dict[str, float]]] = {pipeline.key: [] for pipeline in pipelines}
+    waits: dict[Any, list[float]] = {pipeline.key: [] for pipeline in pipelines}
+    devices = [pipeline.device for pipeline in pipelines if pipeline.device != "cpu"]
+    with GpuUse(devices[0] if devices else "cpu") as gpu:
+        for repeat in range(repeats):
+            for repeats_of in raw.values():
+                repeats_of.append({"seconds": 0.0, "cpu_s": 0.0})
+            batches = 0
+            for epoch in range(num_epochs):
+                epoch_number = repeat * num_epochs + epoch
+                for indices in batches_of(len(task), batch_size, seed, epoch_number):
+                    turn = batches % len(pipelines)
+                    batches += 1
+                    for pipeline in [*pipelines[turn:], *pipelines[:turn]]:
+                        took, cpu_began = raw[pipeline.key][-1], time.process_time()
+                        seconds, _ = pipeline.run(indices)
+                        took["cpu_s"] += time.process_time() - cpu_began
+                        waits[pipeline.key].append(sum(seconds.values()))
+                        took["seconds"] += waits[pipeline.key][-1]
+                        for name, taken in seconds.items():
+                            took[f"{name}_s"] = took.get(f"{name}_s", 0.0) + taken
+            stage.advance(1)
+    return [
+        {
+            "way": pipeline.name,
+            "dtype": pipeline.dtype,
+            "device": pipeline.device,
+            "batch_size": batch_size,
+            **_figures(pipeline, raw[pipeline.key], waits[pipeline.key], batches, batch_size),
+            "raw": raw[pipeline.key],
+            "max_abs_error": errors[pipeline.key],
+            "gpu_use_pct": gpu.mean_pct if pipeline.device != "cpu" else None,
+        }
+        for pipeline in pipelines
+    ]
+
+
+def _figures(
+    pipeline: Pipeline,
+    raw: Sequence[Mapping[str, float]],
+    waits: Sequence[float],
+    batches: int,
+    batch_size: int,
+) -> dict[str, Any]:
+    """Return medians over the repeats, each of so many batches."""
+    kernel = f"{pipeline.kernel_stage}_s"
+    total = median(took["seconds"] for took in raw)
+    count = batches * batch_size
+    return {
+        "batches": batches,
+        "trajectories": count,
+        "trajectories_per_s": count / total,
+        "kernel_trajectories_per_s": count / median(took[kernel] for took in raw),
+        "without_copies_trajectories_per_s": count / median(map(_without_copies, raw)),
+        "ms_per_batch": 1e3 * total / batches,
+        "cpu_ms_per_batch": 1e3 * median(took["cpu_s"] for took in raw) / batches,
+        "p50_batch_ms": 1e3 * float(np.percentile(waits, 50)),
+        "p95_batch_ms": 1e3 * float(np.percentile(waits, 95)),
+        "stages_ms": {
+            name: 1e3 * median(took[f"{name}_s"] for took in raw) / batches
+            if f"{name}_s" in raw[0]
+            else None
+            for name in STAGES
+        },
+    }
+
+
+def _without_copies(took: Mapping[str, float]) -> float:
+    return took["seconds"] - sum(took.get(name, 0.0) for name in _COPIES)
+
+
+def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many times as fast as the baseline each other pipeline is, by batch size.
+
+    ``with_packing`` compares everything, the baseline's collation included; ``kernel`` the
+    resampling alone on both sides; ``without_copies`` leaves the ways to and from a GPU out, and
+    ``cpu_time`` compares the processor's time for everything.
+    """
+    found = []
+    baselines = {row["batch_size"]: row for row in rows if row["way"] == "baseline"}
+    for row in rows:
+        base = baselines.get(row["batch_size"])
+        if base is None or row["way"] == "baseline":
+            continue
+        compared = [
+            {
+                "with_packing": _ratio(one["seconds"], other["seconds"]),
+                "without_copies": _ratio(one["seconds"], _without_copies(other)),
+                "cpu_time": _ratio(one["cpu_s"], other["cpu_s"]),
+                "kernel": _ratio(one["resample_s"], other["kernel_s"]),
+            }
+            for one, other in zip(base["raw"], row["raw"], strict=True)
+        ]
+        found.append(
+            {key: row[key] for key in ("way", "dtype", "device", "batch_size")}
+            | {name: median(repeat[name] for repeat in compared) for name in compared[0]}
+        )
+    return found
+
+
+def _ratio(seconds: float, other_seconds: float) -> float:
+    return seconds / max(other_seconds, _TICK_S)
+
+
+def _exact(task: ResampledBatches, indices: Sequence[int]) -> Mapping[str, Array]:
+    """Return a batch in float64, its linear columns by `numpy.interp`."""
+    results = []
+    for one in task.load(indices):
+        widened = {
+            key: values.astype(np.float64) if values.dtype.kind == "f" else values
+            for key, values in one.columns.items()
+        }
+        targets, times = one.targets(task.hz), one.times - one.times[0]
+        exact = resample_one(replace(one, columns=widened), targets, task.methods)
+        for key, values in widened.items():
+            rows, out = values.reshape(len(values), -1), exact[key].reshape(len(targets), -1)
+            for start, stop, method in task.methods[key]:
+                for column in range(start, stop if method == "linear" else start):
+                    out[:, column] = np.interp(targets, times, rows[:, column])
+        results.append(exact)
+    return collate(results).columns
+
+
+def _error(values: Values, exact: Mapping[str, npt.NDArray[Any]]) -> float:
+    """Return the largest difference."""
+    return max(
+        (
+            float(np.abs(tensor.double().numpy() - exact[key].astype(np.float64)).max())
+            for key, tensor in values.items()
+            if tensor.numel()
+        ),
+        default=0.0,
+    )

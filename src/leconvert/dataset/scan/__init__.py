@@ -1,4 +1,4 @@
-"""v2.x datasets in: the scan, and whether a source changed since.
+"""Datasets in: the scan of a source, and whether the source changed since.
 
 The scan is imported when it is first used: a worker does not pay for it.
 """

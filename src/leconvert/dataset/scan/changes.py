@@ -1,4 +1,8 @@
-"""Is the source still the one that was planned? Asked before every read, and after the last."""
+"""A source's folder: what lies in it beside the files of episodes, and whether it changed.
+
+Workers ask before every read, and the packer after the last, whether the source still is the one
+that was planned.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +51,15 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# What lies in a source's folder besides the files of its episodes.
-
-
 _EXAMPLES = 3
+
+_CHANGES_SHOWN = 20
+_FILES_AT_A_TIME = 256
+# Of these, so many for each thread: handing one over costs more than a look at it.
+_FILES_A_THREAD = _FILES_AT_A_TIME // THREADS_THAT_WAIT
+# Nothing, something below a file, a folder, or a link that leads to itself is no table.
+_NO_TABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
+_CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH)
 
 
 @dataclass(slots=True)
@@ -210,19 +218,6 @@ def _is_replaced(path: str) -> bool:
 def _listed(strays: Strays) -> str:
     more = ", ..." if strays.files > len(strays.examples) else ""
     return ", ".join(map(shown, strays.examples)) + more
-
-
-# ------------------------------------------------------------------------------------------------
-# Is the source still the one that was planned? Asked before every read, and after the last.
-
-
-_CHANGES_SHOWN = 20
-_FILES_AT_A_TIME = 256
-# Of these, so many for each thread: handing one over costs more than a look at it.
-_FILES_A_THREAD = _FILES_AT_A_TIME // THREADS_THAT_WAIT
-# Nothing, something below a file, a folder, or a link that leads to itself is no table.
-_NO_TABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
-_CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH)
 
 
 @dataclass(frozen=True, slots=True)

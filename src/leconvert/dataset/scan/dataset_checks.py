@@ -1,6 +1,7 @@
-"""Checks of a v2.x dataset as a whole, when every file was looked at.
+"""Checks of a source as a whole, when every file was looked at.
 
-What ``info.json`` declares is compared with itself and with the columns that are stored.
+First come the checks that need what was found in all files: missing files, columns, tasks, totals.
+Then ``info.json`` is compared with itself and with the columns that are stored.
 """
 
 from __future__ import annotations
@@ -32,10 +33,16 @@ from leconvert.dataset.formats.v2 import (
     tasks_helps,
 )
 from leconvert.dataset.scan.changes import SourceFiles
-from leconvert.dataset.scan.episodes import BoolArray, EpisodePaths, Gathered, Slices
 from leconvert.dataset.scan.file_checks import NO_INDEX, NOT_KNOWN
+from leconvert.dataset.scan.gathering import EpisodePaths, Gathered
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import DATA_STREAM, camera_of, stream_of_camera
+from leconvert.model.values import (
+    DATA_STREAM,
+    BoolArray,
+    StreamScan,
+    camera_of,
+    stream_of_camera,
+)
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
@@ -69,8 +76,12 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# What can only be said once every file was looked at.
+_VISUAL_DTYPES = frozenset({"video", "image"})
+_SHOWN = 5
+
+Features = Mapping[str, Mapping[str, Any]]
+# Total in info.json to the numbers that it may have.
+Totals = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +106,7 @@ class DataColumns:
 
 
 def check_files(
-    paths: EpisodePaths, episodes: EpisodeTable, slices: Sequence[Slices], survey: SourceFiles
+    paths: EpisodePaths, episodes: EpisodeTable, slices: Sequence[StreamScan], survey: SourceFiles
 ) -> Iterator[Observation]:
     """Say which files are missing, and which streams have none at all."""
     num_episodes = len(episodes.index)
@@ -155,13 +166,13 @@ def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observati
 def common_columns(
     paths: EpisodePaths,
     episodes: EpisodeTable,
-    data: Slices,
+    data: StreamScan,
     left_out: Sequence[str],
     remarks: list[Observation],
 ) -> DataColumns:
     """Find the columns that most tables have, and tables that do not fit to them."""
     readable = data.is_readable
-    counts = np.bincount(data.kind[readable], minlength=len(data.kinds))
+    counts = np.bincount(data.group[readable], minlength=len(data.kinds))
     if not counts.any():
         return DataColumns(None, {}, readable)
     common = int(counts.argmax())
@@ -191,11 +202,11 @@ def common_columns(
             fits[kind] = True
             wrapped |= also_wrapped
             floating |= _floating(other, also_wrapped)
-    is_common: BoolArray = fits[data.kind] & readable
+    is_common: BoolArray = fits[data.group] & readable
     for position in np.flatnonzero(readable & ~is_common).tolist():
         episode = int(episodes.index[position])
         path = paths.relative(DATA_STREAM, episode)
-        for feature, reason in reasons[int(data.kind[position])]:
+        for feature, reason in reasons[int(data.group[position])]:
             said = f"{shown(path)} has other columns than most: {reason}."
             helps = None if feature is None else ("--drop-feature", DROP)
             remarks.append(
@@ -207,19 +218,19 @@ def common_columns(
 
 
 def with_other_columns(
-    paths: EpisodePaths, episodes: EpisodeTable, data: Slices, result: pa.Schema
+    paths: EpisodePaths, episodes: EpisodeTable, data: StreamScan, result: pa.Schema
 ) -> BoolArray:
     """Return whose tables have other columns than the result's data files, shape (E,)."""
     has_others = np.zeros(len(data.kinds), dtype=np.bool_)
-    for kind in np.unique(data.kind[data.is_readable]).tolist():
+    for kind in np.unique(data.group[data.is_readable]).tolist():
         stored = tables.read_data_schema(_first_path_of(paths, episodes, data, kind))
         has_others[kind] = not tables.holds_columns_of(stored, result)
-    found: BoolArray = has_others[data.kind]
+    found: BoolArray = has_others[data.group]
     return found
 
 
 def _columns_of(
-    paths: EpisodePaths, episodes: EpisodeTable, data: Slices, kind: int
+    paths: EpisodePaths, episodes: EpisodeTable, data: StreamScan, kind: int
 ) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
     path = _first_path_of(paths, episodes, data, kind)
     schema = tables.read_data_schema(path)
@@ -227,9 +238,9 @@ def _columns_of(
         return schema, table.lengths(schema)
 
 
-def _first_path_of(paths: EpisodePaths, episodes: EpisodeTable, data: Slices, kind: int) -> str:
+def _first_path_of(paths: EpisodePaths, episodes: EpisodeTable, data: StreamScan, kind: int) -> str:
     """Return the first of the tables of a kind."""
-    episode = int(episodes.index[np.flatnonzero(data.kind == kind)[0]])
+    episode = int(episodes.index[np.flatnonzero(data.group == kind)[0]])
     return next(paths.absolute(DATA_STREAM, [episode]))
 
 
@@ -318,7 +329,7 @@ def check_global_index(
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
     wrong = gathered.has_rows & columns.is_common
-    rows = gathered.slices[0].numbers[:, 3]
+    rows = gathered.slices[0].frames
     for counts in (episodes.length, np.where(gathered.slices[0].is_readable, rows, 0)):
         wrong &= gathered.first_index != np.cumsum(counts) - counts
     positions = np.flatnonzero(wrong)
@@ -416,7 +427,9 @@ def lost_instructions(
 
 
 def absent_features(
-    features: Mapping[str, Mapping[str, Any]], schema: pa.Schema | None, slices: Sequence[Slices]
+    features: Mapping[str, Mapping[str, Any]],
+    schema: pa.Schema | None,
+    slices: Sequence[StreamScan],
 ) -> set[str]:
     """Return features that have no data at all, of which nobody expects statistics."""
     absent = {
@@ -433,10 +446,10 @@ def absent_features(
     return absent
 
 
-def codec_changes(slices: Sequence[Slices]) -> Iterator[Observation]:
+def codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
     """Say how often the decoder configuration changes within a camera."""
     for stream in slices[1:]:
-        kinds = stream.kind[stream.is_readable]
+        kinds = stream.group[stream.is_readable]
         changes = int(np.count_nonzero(np.diff(kinds)))
         if changes:
             number = count(len(set(kinds.tolist())), "decoder configuration")
@@ -449,7 +462,7 @@ def expected_totals(
     info: DatasetInfo,
     episodes: EpisodeTable,
     tasks: TaskTable,
-    slices: Sequence[Slices],
+    slices: Sequence[StreamScan],
     survey: SourceFiles,
 ) -> dict[str, Sequence[int]]:
     """Return what the totals of ``info.json`` may be."""
@@ -491,18 +504,6 @@ def dropped_phantoms(
             said = f"{shown(camera)} is declared, but has no video."
             stream = stream_of_camera(camera)
             yield Observation("phantom-feature", said, stream=stream, feature=camera)
-
-
-# ------------------------------------------------------------------------------------------------
-# Declarations, against each other and against the columns that are stored.
-
-
-_VISUAL_DTYPES = frozenset({"video", "image"})
-_SHOWN = 5
-
-Features = Mapping[str, Mapping[str, Any]]
-# Total in info.json to the numbers that it may have.
-Totals = Mapping[str, Sequence[int]]
 
 
 def beyond_target(features: Features, to: str) -> Iterator[Observation]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from leconvert.dataset.formats.v2 import EpisodeTable
 from leconvert.dataset.scan.dataset_checks import DataColumns
-from leconvert.dataset.scan.episodes import EpisodePaths
+from leconvert.dataset.scan.gathering import EpisodePaths
 from leconvert.model.values import DATA_STREAM
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import shown

@@ -1,6 +1,7 @@
 """Checks of the files of one episode: its clips, its table, its statistics.
 
-Headers and footers are compared with what ``info.json`` declares and with each other.
+Headers and footers are compared with what ``info.json`` declares and with each other: clips first,
+then tables, then statistics.
 """
 
 from __future__ import annotations
@@ -43,6 +44,32 @@ __all__ = [
 _RATE_TOLERANCE = 0.01
 _KEPT_CONFIGS = 256
 _LAST_NAMES = ("channel", "channels")
+
+# Column to its least and its greatest value.
+Extremes = Mapping[str, tuple[float, float]]
+Times = npt.NDArray[np.floating[Any]]
+
+# How far LeRobot lets a frame lie from the timestamp that asks for it.
+_LEROBOT_TOLERANCE_SECONDS = 1e-4
+_FIRST_FRAMES = 2048
+_NO_TENSOR_FROM = 2**63
+_BROADCAST_RATES = ("23.976", "29.97", "59.94")
+_KEPT_TIMES = 256
+# No index or task has these numbers: it is not known; a value is none, such as NaN or 1.5.
+NOT_KNOWN = -(2**62)
+NO_INDEX = NOT_KNOWN + 1
+_VISUAL_DTYPES = frozenset({"video", "image"})
+# Columns that count rows: of floating-point numbers the least and the greatest do not tell enough.
+_COUNTED = frozenset({"frame_index", "index"})
+
+# Extremes of these are compared by another order than the footer's bytes are read in.
+_UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
+# Statistics are often computed and written in single precision.
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
+_MAX_DEPTH = 8
+_VALUES = ("min", "max", "mean", "std")
+_PICTURE_SHAPES = {(3, 1, 1), (1, 1, 1)}
+_NUMBER = (int, float)
 
 
 class ClipFacts(NamedTuple):
@@ -301,28 +328,6 @@ def _plain(name: str) -> str:
     return re.sub(r"(?<=\d\d)be$", "le", plain)
 
 
-# ------------------------------------------------------------------------------------------------
-# What can be wrong with the table of one episode, mostly by what its footer says.
-
-
-# Column to its least and its greatest value.
-Extremes = Mapping[str, tuple[float, float]]
-Times = npt.NDArray[np.floating[Any]]
-
-# How far LeRobot lets a frame lie from the timestamp that asks for it.
-_LEROBOT_TOLERANCE_SECONDS = 1e-4
-_FIRST_FRAMES = 2048
-_NO_TENSOR_FROM = 2**63
-_BROADCAST_RATES = ("23.976", "29.97", "59.94")
-_KEPT_TIMES = 256
-# No index or task has these numbers: it is not known; a value is none, such as NaN or 1.5.
-NOT_KNOWN = -(2**62)
-NO_INDEX = NOT_KNOWN + 1
-_VISUAL_DTYPES = frozenset({"video", "image"})
-# Columns that count rows: of floating-point numbers the least and the greatest do not tell enough.
-_COUNTED = frozenset({"frame_index", "index"})
-
-
 class RowFacts(NamedTuple):
     """What a table's rows say about their place in the dataset.
 
@@ -577,20 +582,6 @@ def _index(value: float) -> int:
 def _span(least: float, greatest: float) -> str:
     said = [f"{value:g}" if isinstance(value, float) else str(value) for value in (least, greatest)]
     return said[0] if least == greatest else " to ".join(said)
-
-
-# ------------------------------------------------------------------------------------------------
-# Statistics of an episode against what the footer of its table says.
-
-
-# Extremes of these are compared by another order than the footer's bytes are read in.
-_UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
-# Statistics are often computed and written in single precision.
-_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
-_MAX_DEPTH = 8
-_VALUES = ("min", "max", "mean", "std")
-_PICTURE_SHAPES = {(3, 1, 1), (1, 1, 1)}
-_NUMBER = (int, float)
 
 
 class StatsCheck:

@@ -30,11 +30,9 @@ from leconvert.model.values import (
     SLICE_COLUMNS,
     FileTable,
     Finding,
-    IntArray,
     Misfit,
     SourceScan,
     StreamScan,
-    camera_of,
 )
 from leconvert.support.errors import SourceError
 from leconvert.support.text import count, shown
@@ -65,13 +63,12 @@ def join_scans(
     computed = Repairs(computed_columns=_NUMBERED)
     stored = tables.repaired_schema(schema, computed)
     source = np.repeat(np.arange(len(scans)), [scan.num_episodes for scan in scans])
-    decoders: dict[str, list[str]] = {}
     return SourceScan(
         sources=sources,
         fps=scans[0].fps,
         episode_index=np.concatenate([scan.episode_index for scan in scans]),
         length=np.concatenate([scan.length for scan in scans]),
-        streams=[_joined_stream(scans, each.stream, decoders) for each in scans[0].streams],
+        streams=[_joined_stream(scans, each.stream) for each in scans[0].streams],
         data_schema=tables.serialize_schema(
             tables.output_schema(stored, joined.features, list_entry=list_entry)
         ),
@@ -81,14 +78,8 @@ def join_scans(
         ),
         features=joined.features,
         robot_type=scans[0].robot_type,
-        decoders=decoders,
-        misfits=_joined_misfits(scans),
         source=source,
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# What all sources must have in common.
 
 
 def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schema:
@@ -163,10 +154,6 @@ def _type_rows(schemas: Sequence[pa.Schema]) -> Iterator[list[str]]:
             yield [shown(name), *stored]
 
 
-# ------------------------------------------------------------------------------------------------
-# What becomes of each source.
-
-
 def _task_maps(views: Sources) -> list[dict[int, int] | None]:
     """Return for each source the result's index of each of its tasks; None where it is the same.
 
@@ -217,43 +204,29 @@ def _numbered_on(scan: SourceScan, view: SourceView, task_map: Mapping[int, int]
     )
 
 
-def _joined_stream(
-    scans: Sequence[SourceScan], name: str, decoders: dict[str, list[str]]
-) -> StreamScan:
-    """Join one stream of all scans; say in ``decoders`` what its groups are."""
+def _joined_stream(scans: Sequence[SourceScan], name: str) -> StreamScan:
+    """Join one stream of all scans, its groups numbered through."""
     groups: dict[str, int] = {}
     parts: list[StreamScan] = []
     num_files = 0
     for source, scan in enumerate(scans):
         part = next(each for each in scan.streams if each.stream == name)
-        group = part.group
-        if camera_of(name) is not None:
-            numbers = [groups.setdefault(kind, len(groups)) for kind in scan.decoders[name]]
-            group = np.array(numbers, dtype=np.int64)[part.group]
         files = replace(part.files, source=np.full(len(part.files), source, dtype=np.int64))
-        parts.append(replace(part, files=files, file=part.file + num_files, group=group))
+        part = replace(part, files=files, file=part.file + num_files)
+        if name == DATA_STREAM:  # rows are numbered anew
+            part = replace(part, misfit=part.misfit | int(Misfit.CHANGED_ROWS))
+        else:
+            numbers = [groups.setdefault(kind, len(groups)) for kind in part.kinds]
+            part = replace(part, group=np.array(numbers, dtype=np.int64)[part.group])
+        parts.append(part)
         num_files += len(files)
-    if camera_of(name) is not None:
-        decoders[name] = list(groups)
 
     def chained(of: Callable[[StreamScan], Any], columns: Sequence[str]) -> list[Any]:
         return [np.concatenate([getattr(of(part), column) for part in parts]) for column in columns]
 
     files = FileTable(*chained(lambda part: part.files, FILE_COLUMNS))
-    return StreamScan(name, files, *chained(lambda part: part, SLICE_COLUMNS))
-
-
-def _joined_misfits(scans: Sequence[SourceScan]) -> dict[str, IntArray]:
-    """Return why files cannot be taken as they are: rows are numbered anew, clips stay."""
-    found = {
-        name: np.concatenate([scan.misfits[name] for scan in scans]) for name in scans[0].misfits
-    }
-    found[DATA_STREAM] = found[DATA_STREAM] | int(Misfit.CHANGED_ROWS)
-    return found
-
-
-# ------------------------------------------------------------------------------------------------
-# What the user should know.
+    slices = chained(lambda part: part, SLICE_COLUMNS)
+    return StreamScan(name, files, *slices, kinds=tuple(groups))
 
 
 def _findings_of(scans: Sequence[SourceScan], *, has_quantiles: bool) -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -71,14 +70,14 @@ from leconvert.dataset.scan.dataset_checks import (
     wrong_rate,
 )
 from leconvert.dataset.scan.declare import declare_columns
-from leconvert.dataset.scan.episodes import (
-    EpisodePaths,
-    EpisodeScanner,
-    Gathered,
-    ScanAccumulator,
-    ScannedSource,
-)
 from leconvert.dataset.scan.file_checks import declared_as_encoded
+from leconvert.dataset.scan.gathering import (
+    EpisodePaths,
+    Gathered,
+    ScannedSource,
+    gather,
+    settled_slices,
+)
 from leconvert.dataset.scan.modality import (
     check_modality,
     read_modality,
@@ -86,6 +85,7 @@ from leconvert.dataset.scan.modality import (
     task_columns,
 )
 from leconvert.dataset.scan.trimming import trimmed_before, trimmed_slices
+from leconvert.dataset.scan.v2 import EpisodeScanner
 from leconvert.dataset.scan.v3 import read_v3_source
 from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
@@ -103,7 +103,7 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import said_version
 from leconvert.support.errors import SourceError
-from leconvert.support.parallel import Spread, parallel_map
+from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes
@@ -222,7 +222,17 @@ def _read_v2_source(
         devices_with_fleeting_inodes(),
         checks_steps=to == "v2.1",
     )
-    gathered = _look(look, streams, episodes.index, progress, spread)
+    blocks = _blocks(len(episodes.index))
+    gathered = gather(
+        look,
+        blocks,
+        dict.fromkeys(streams, episodes.index),
+        np.ones(len(episodes.index), np.bool_),
+        progress,
+        spread,
+        weights=[stop - first for first, stop in blocks],
+        num_files=len(episodes.index) * len(streams),
+    )
     return ScannedSource(
         info, paths, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
     )
@@ -341,20 +351,16 @@ def _resolved(
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
     bounded = _quantile_bounds(features, settled.repairs) if facts.has_quantiles else ()
     settled = replace(settled, findings=(*settled.findings, *stale, *bounded))
-    scans = [slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM) for slices in cut]
     length = episodes.length.copy()
     for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
         length[np.searchsorted(episodes.index, episode)] = stop - first
     episodes = replace(episodes, length=length)
     schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
-    decoders = {slices.stream: slices.kinds_of(settled.kept) for slices in gathered.slices[1:]}
-    found = _scan(root, info, episodes, scans, survey, schema, settled, decoders)
-    return _renamed(
-        replace(
-            found, misfits=_misfits(paths, episodes, replace(gathered, slices=cut), schema, settled)
-        ),
-        options.renames,
-    )
+    streams = [settled_slices(slices, settled.kept) for slices in cut]
+    if schema:
+        streams[0] = _with_row_misfits(streams[0], paths, episodes, gathered, schema, settled)
+    found = _scan(root, info, episodes, streams, survey, schema, settled)
+    return _renamed(found, options.renames)
 
 
 def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> ResolvedRepairs:
@@ -390,8 +396,6 @@ def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
         streams=[
             replace(each, stream=renamed_stream(each.stream, renames)) for each in scan.streams
         ],
-        decoders={renamed_stream(name, renames): kinds for name, kinds in scan.decoders.items()},
-        misfits={renamed_stream(name, renames): why for name, why in scan.misfits.items()},
     )
 
 
@@ -416,27 +420,25 @@ def _quantile_bounds(
         )
 
 
-def _misfits(
+def _with_row_misfits(
+    data: StreamScan,
     paths: EpisodePaths,
     episodes: EpisodeTable,
     gathered: Gathered,
     data_schema: bytes,
     settled: ResolvedRepairs,
-) -> dict[str, IntArray]:
-    """Return why files of the episodes that are kept cannot be taken as they are."""
-    data, kept = gathered.slices[0], settled.kept
-    found = {slices.stream: slices.misfit[kept] for slices in gathered.slices}
-    if data_schema:
-        schema = tables.deserialize_schema(data_schema)
-        found[DATA_STREAM] = data_misfits(
-            found[DATA_STREAM],
-            has_other_columns=with_other_columns(paths, episodes, data, schema)[kept],
-            first_index=gathered.first_index[kept],
-            episode_index=episodes.index[kept],
-            length=episodes.length[kept],
-            repairs=settled.repairs,
-        )
-    return found
+) -> StreamScan:
+    """Return the slices of tables with all reasons why their files cannot be taken as they are."""
+    kept, schema = settled.kept, tables.deserialize_schema(data_schema)
+    misfit = data_misfits(
+        data.misfit,
+        has_other_columns=with_other_columns(paths, episodes, gathered.slices[0], schema)[kept],
+        first_index=gathered.first_index[kept],
+        episode_index=episodes.index[kept],
+        length=episodes.length[kept],
+        repairs=settled.repairs,
+    )
+    return replace(data, misfit=misfit)
 
 
 def _located(
@@ -478,26 +480,6 @@ def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
     if frame_rate(stated) != info.fps:
         said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
         yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
-
-
-def _look(
-    look: EpisodeScanner,
-    streams: list[str],
-    episode_index: IntArray,
-    progress: Progress,
-    spread: Spread | None,
-) -> Gathered:
-    num_episodes = len(episode_index)
-    gatherer = ScanAccumulator(streams, episode_index)
-    blocks = _blocks(num_episodes)
-    weights = [stop - first for first, stop in blocks]
-    with (
-        progress.stage("scan", num_episodes * len(streams), "files") as stage,
-        closing(parallel_map(look, blocks, spread, weights=weights)) as looked_at,
-    ):
-        for block in looked_at:
-            stage.advance(gatherer.add(block))
-    return gatherer.gathered()
 
 
 def _blocks(num_episodes: int) -> list[tuple[int, int]]:
@@ -742,7 +724,6 @@ def _scan(
     survey: SourceFiles,
     data_schema: bytes,
     settled: ResolvedRepairs,
-    decoders: Mapping[str, Sequence[str]] | None = None,
 ) -> SourceScan:
     source = Source(
         root=str(root),
@@ -761,7 +742,6 @@ def _scan(
         findings=settled.findings,
         features=settled.repairs.features(info.features),
         robot_type=info.raw.get("robot_type"),
-        decoders=decoders or {},
     )
 
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from leconvert import media
 from leconvert.dataset.findings import Observation
-from leconvert.dataset.scan.episodes import EpisodePaths, Slices, index_of_remuxed
-from leconvert.model.values import DATA_STREAM, IntArray, Misfit
+from leconvert.dataset.scan.gathering import EpisodePaths
+from leconvert.dataset.scan.v2 import index_of_remuxed
+from leconvert.model.values import DATA_STREAM, IntArray, Misfit, StreamScan
 from leconvert.support.errors import UsageError
 from leconvert.support.text import count, shown
 
@@ -28,14 +29,14 @@ Intervals = Mapping[int, tuple[int, int]]
 
 
 def trimmed_slices(
-    slices: Sequence[Slices],
+    slices: Sequence[StreamScan],
     paths: EpisodePaths,
     episode_index: IntArray,
     length: IntArray,
     intervals: Intervals,
     fps: Fraction,
     to: str,
-) -> tuple[list[Slices], list[Observation]]:
+) -> tuple[list[StreamScan], list[Observation]]:
     """Return the slices of all streams once some episodes are trimmed, and what cannot be cut.
 
     The index of each of their clips is read again. Nothing is said of what could not be read.
@@ -52,20 +53,21 @@ def trimmed_slices(
     found, remarks = [], []
     clips: dict[int, list[_Clip]] = {}
     for each in slices:
-        numbers, first = each.numbers.copy(), each.first.copy()
-        size_bytes, lead = each.size_bytes.copy(), each.lead.copy()
+        names = ("first", "frames", "size_bytes", "roll_bytes", "lead", "misfit")
+        columns = {name: getattr(each, name).copy() for name in names}
+        first, frames, size_bytes, roll_bytes, lead, misfit = columns.values()
         readable = each.is_readable & ~each.is_missing
         for episode, (begin, stop) in intervals.items():
             at = int(np.searchsorted(episode_index, episode))
-            samples = int(numbers[at, 3])
-            numbers[at, 5] |= int(Misfit.SHARED)
+            samples = int(frames[at])
+            misfit[at] |= int(Misfit.SHARED)
             if not readable[at] or samples < length[at]:
                 continue  # why is said
             if each.stream == DATA_STREAM:
                 first[at] += begin
-                numbers[at, 4] = numbers[at, 4] * (stop - begin) // samples
+                roll_bytes[at] = roll_bytes[at] * (stop - begin) // samples
                 size_bytes[at] = size_bytes[at] * (stop - begin) // samples
-                numbers[at, 3] = stop - begin
+                frames[at] = stop - begin
                 continue
             (path,) = paths.absolute(each.stream, [episode])
             clip = _index(path, fps)
@@ -82,9 +84,9 @@ def trimmed_slices(
                 remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
                 continue
             first[at], lead[at] = own + cut[0], begin - cut[0]
-            numbers[at, 3] = cut[1] - cut[0]
-            size_bytes[at] = numbers[at, 4] = clip.sizes[own + cut[0] : own + cut[1]].sum()
-        found.append(replace(each, numbers=numbers, first=first, size_bytes=size_bytes, lead=lead))
+            frames[at] = cut[1] - cut[0]
+            size_bytes[at] = roll_bytes[at] = clip.sizes[own + cut[0] : own + cut[1]].sum()
+        found.append(replace(each, **columns))
     if to == "v2.1":
         for episode in clips.keys() - {remark.episode for remark in remarks}:
             at = int(np.searchsorted(episode_index, episode))
@@ -94,7 +96,7 @@ def trimmed_slices(
 
 def trimmed_before(
     root: Path,
-    slices: Sequence[Slices],
+    slices: Sequence[StreamScan],
     paths: EpisodePaths,
     episode_index: IntArray,
     length: IntArray,
@@ -113,20 +115,20 @@ def trimmed_before(
         fps: Frames a second.
     """
     videos = [each for each in slices if each.stream != DATA_STREAM]
-    wider: dict[int, list[Slices]] = {}
+    wider: dict[int, list[StreamScan]] = {}
     for each in videos:
         is_part = (each.misfit & int(Misfit.SHARED)) != 0
-        for at in np.flatnonzero(is_part & (each.numbers[:, 3] > length)).tolist():
+        for at in np.flatnonzero(is_part & (each.frames > length)).tolist():
             if int(episode_index[at]) not in intervals:
                 wider.setdefault(at, []).append(each)
     within: dict[int, tuple[int, int]] = {}
     for at in wider:
-        if any(each.numbers[at, 3] < length[at] for each in videos):
+        if any(each.frames[at] < length[at] for each in videos):
             continue  # what is wrong with that camera is said
         clips = []
         for each in videos:
             (path,) = paths.absolute(each.stream, [int(episode_index[at])])
-            own, samples = int(each.first[at] + each.lead[at]), int(each.numbers[at, 3])
+            own, samples = int(each.first[at] + each.lead[at]), int(each.frames[at])
             begin = int(each.first[at])
             clips.append(_Clip(_index(path, fps), own, begin, begin + samples))
         if (found := _held_by_v21(clips, 0, int(length[at]))) is not None:

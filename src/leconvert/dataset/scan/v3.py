@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from leconvert import media, tables
 from leconvert.dataset.files import special_files
-from leconvert.dataset.findings import Observation, ObservationLog, RepeatedObservations
+from leconvert.dataset.findings import Observation, ObservationLog
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import (
     NO_TASK,
@@ -34,17 +34,6 @@ from leconvert.dataset.formats.v2 import (
 )
 from leconvert.dataset.scan.changes import FileFacts, signed_inode
 from leconvert.dataset.scan.dataset_checks import check_declarations
-from leconvert.dataset.scan.episodes import (
-    NO_FILE,
-    BoolArray,
-    Gathered,
-    ScannedSource,
-    Scanner,
-    Slices,
-    TableKinds,
-    index_of_remuxed,
-    say_unread,
-)
 from leconvert.dataset.scan.file_checks import (
     NO_INDEX,
     NOT_KNOWN,
@@ -54,10 +43,21 @@ from leconvert.dataset.scan.file_checks import (
     StatsCheck,
     steps_are_even,
 )
+from leconvert.dataset.scan.gathering import (
+    SLICE_NUMBERS,
+    Look,
+    ScannedSource,
+    Scanner,
+    SeenSlices,
+    gather,
+)
+from leconvert.dataset.scan.v2 import TableKinds, index_of_remuxed, say_unread
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
+    NO_FILE,
+    BoolArray,
     Finding,
     FloatArray,
     IntArray,
@@ -68,7 +68,7 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
-from leconvert.support.parallel import Spread, parallel_map
+from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
@@ -150,13 +150,27 @@ def read_v3_source(
         devices_with_fleeting_inodes(),
         to == "v2.1",
     )
-    gathered = _look(look, wanted, streams, table, kept, progress, spread)
+    gathered = gather(
+        look,
+        [(number,) for number in range(len(wanted))],
+        {
+            stream: v3_file_key(table.placed[stream].chunk, table.placed[stream].file)
+            for stream in streams
+        },
+        kept,
+        progress,
+        spread,
+        weights=[len(routed.episodes) for routed in wanted],
+        num_files=len(wanted),
+    )
+    # A file also has episodes that are not selected.
+    about_kept = [each for each in gathered.remarks if each.episode is None or kept[each.episode]]
     return ScannedSource(
         info,
         V3Paths(root, routes),
         _episodes(table, ranges, kept, remarks),
         tasks,
-        replace(gathered, missing_stats=missing_stats),
+        replace(gathered, remarks=about_kept, missing_stats=missing_stats),
         remarks,
         reads_stats=True,
     )
@@ -187,10 +201,6 @@ def _info(raw: Mapping[str, Any], declared: v3.Declared) -> DatasetInfo:
         chunks_size=1,
         located={},
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# The tables below ``meta``.
 
 
 def _read_tasks(
@@ -319,10 +329,6 @@ def _check_stats(
     return missing
 
 
-# ------------------------------------------------------------------------------------------------
-# Where the files are.
-
-
 class V3Paths:
     """Relative and absolute paths of the files that episodes lie in."""
 
@@ -362,43 +368,6 @@ class V3Paths:
         """Return nothing: which file is whose is said by a table, not by names."""
 
 
-# ------------------------------------------------------------------------------------------------
-# One look at one file.
-
-
-@dataclass(slots=True, eq=False)
-class FileLook:
-    """What a look at one file found; arrays have shape (n,), one value an episode in it.
-
-    Attributes:
-        facts: Size, time and inode; `NO_FILE` and zeros where it is missing.
-        kind: As `Slices.kinds`; empty where it cannot be read.
-        first: First row or frame of each slice.
-        frames: Rows or frames of each, as they are in the file.
-        size_bytes: Bytes of each.
-        roll_bytes: What each counts towards the file size limit.
-        misfit: The `Misfit` of each, as far as the file alone says it.
-        rows: What the rows of each say.
-        remarks: About single episodes.
-        sightings: About many.
-        clips: What clips of each decoder configuration are.
-        lead: Frames of each slice before the episode's first.
-    """
-
-    first: IntArray
-    frames: IntArray
-    size_bytes: IntArray
-    roll_bytes: IntArray
-    lead: IntArray
-    facts: tuple[int, int, int] = (0, 0, 0)
-    kind: str = ""
-    misfit: int = 0
-    rows: list[RowFacts] = field(default_factory=list)
-    remarks: list[Observation] = field(default_factory=list)
-    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
-    clips: dict[str, ClipFacts] = field(default_factory=dict)
-
-
 class FileScanner(Scanner):
     """Looks at one file after another."""
 
@@ -430,12 +399,12 @@ class FileScanner(Scanner):
             if (camera := camera_of(routed.stream)) is not None
         }
 
-    def __call__(self, number: int) -> FileLook:
+    def __call__(self, number: int) -> Look:
         """Look at one of the files."""
         routed = self._routes[number]
         lengths = self._ranges.length[routed.episodes]
-        none = np.zeros(len(lengths), dtype=np.int64)
-        look = FileLook(none, none, none, none, none)
+        look, kind = Look(num_files=1), ""
+        numbers = np.zeros(len(lengths), SLICE_NUMBERS)
         file = f"{self._root}/{routed.path}"
         notes = ObservationLog(
             look.remarks,
@@ -448,65 +417,74 @@ class FileScanner(Scanner):
         forget_old_names([file])
         try:
             facts = FileFacts.of(file, self._fleeting_inodes)
-            look.facts = facts.size_bytes, facts.mtime_ns, signed_inode(facts.inode)
+            numbers["file_bytes"], numbers["mtime_ns"] = facts.size_bytes, facts.mtime_ns
+            numbers["inode"] = signed_inode(facts.inode)
             if routed.stream == DATA_STREAM:
-                self._look_at_table(routed, lengths, look, notes)
+                kind = self._look_at_table(routed, lengths, numbers, look, notes)
             else:
-                self._look_at_video(routed, lengths, look, notes)
+                kind = self._look_at_video(routed, lengths, numbers, look, notes)
         except (OSError, UnreadableSourceError) as error:
-            look.kind = ""
             look.rows = [RowFacts()] * len(lengths)
             look.remarks.clear()
             if say_unread(error, notes):
-                look.facts = NO_FILE, 0, 0
+                numbers = np.zeros_like(numbers)
+                numbers["file_bytes"] = NO_FILE
             look.remarks[:] = [
                 replace(remark, episode=episode)
                 for remark in look.remarks
                 for episode in routed.episodes.tolist()
             ]
+        kinds = [kind] * len(lengths)
+        look.slices.append(SeenSlices(routed.stream, routed.episodes, numbers, kinds))
         return look
 
-    # --- tables -----------------------------------------------------------------------------
-
     def _look_at_table(
-        self, routed: v3.RoutedFile, lengths: IntArray, look: FileLook, notes: ObservationLog
-    ) -> None:
+        self,
+        routed: v3.RoutedFile,
+        lengths: IntArray,
+        numbers: npt.NDArray[np.void],
+        look: Look,
+        notes: ObservationLog,
+    ) -> str:
+        """Fill in the numbers of a table's slices, and return its kind."""
         with tables.DataFile(notes.file) as table:
-            look.kind = self._kinds(table)
+            kind = self._kinds(table)
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
         with pq.ParquetFile(notes.file) as file:
             if rows == int(lengths.sum()):
-                look.first, look.frames = np.cumsum(lengths) - lengths, lengths
+                first, frames = np.cumsum(lengths) - lengths, lengths
             else:
-                look.first, look.frames = v3.rows_by_column(file, routed.episodes)
-                self._say_wrong_rows(routed, lengths, rows, look, notes)
-            is_whole = (look.first >= 0) & (look.frames == lengths) & (lengths > 0)
-            look.rows = self._check_rows(file, routed, look.first, is_whole, notes)
+                first, frames = v3.rows_by_column(file, routed.episodes)
+                self._say_wrong_rows(routed, lengths, rows, first, frames, notes)
+            is_whole = (first >= 0) & (frames == lengths) & (lengths > 0)
+            look.rows = self._check_rows(file, routed, first, is_whole, notes)
         if lengths.tolist() != [rows]:
-            look.misfit = Misfit.SHARED
-        look.first = np.maximum(look.first, 0)
-        look.size_bytes = look.facts[0] * look.frames // max(1, rows)
+            numbers["misfit"] = Misfit.SHARED
+        numbers["first"], numbers["frames"] = np.maximum(first, 0), frames
+        numbers["size_bytes"] = numbers["file_bytes"] * frames // max(1, rows)
         if group_rows == lengths.tolist():
-            look.roll_bytes = np.array(group_bytes, dtype=np.int64)
+            numbers["roll_bytes"] = group_bytes
         else:
-            look.roll_bytes = sum(group_bytes) * look.frames // max(1, rows)
+            numbers["roll_bytes"] = sum(group_bytes) * frames // max(1, rows)
+        return kind
 
     def _say_wrong_rows(
         self,
         routed: v3.RoutedFile,
         lengths: IntArray,
         rows: int,
-        look: FileLook,
+        first: IntArray,
+        frames: IntArray,
         notes: ObservationLog,
     ) -> None:
         said = f"{shown(notes.path)} has {count(rows, 'row')}, its episodes have "
         said += f"{int(lengths.sum())}; the rows of each are found by their episode_index"
         said += f", rows of episodes that {v3.EPISODES_DIR} does not list are left behind."
         notes.sight("rows-by-column", said)
-        for place in np.flatnonzero((look.frames != lengths) | (look.first < 0)).tolist():
+        for place in np.flatnonzero((frames != lengths) | (first < 0)).tolist():
             notes.episode = int(routed.episodes[place])
-            has = count(int(look.frames[place]), "row")
-            where = "" if look.first[place] >= 0 or not look.frames[place] else ", not side by side"
+            has = count(int(frames[place]), "row")
+            where = "" if first[place] >= 0 or not frames[place] else ", not side by side"
             notes.say(
                 "row-count",
                 f"{shown(notes.path)} has {has} of episode {notes.episode}{where}; "
@@ -581,25 +559,29 @@ class FileScanner(Scanner):
             passed = min(max(0, spans[0][1] - begin), len(held))
             held, begin = held[passed:], begin + passed
 
-    # --- videos -----------------------------------------------------------------------------
-
     def _look_at_video(
-        self, routed: v3.RoutedFile, lengths: IntArray, look: FileLook, notes: ObservationLog
-    ) -> None:
-        fps, stored = self._declared.fps, None
+        self,
+        routed: v3.RoutedFile,
+        lengths: IntArray,
+        numbers: npt.NDArray[np.void],
+        look: Look,
+        notes: ObservationLog,
+    ) -> str:
+        """Fill in the numbers of a video's slices, and return its decoder configuration."""
+        fps, stored, misfit = self._declared.fps, None, Misfit(0)
         try:
             clip = media.read_clip_index(notes.file)
         except media.UnsupportedClipError as error:
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
-            (clip, stored), look.misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
+            (clip, stored), misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
         else:
             if media.may_be_damaged(clip):
                 media.check_decodes(clip)
         if lengths.tolist() != [clip.num_samples]:
-            look.misfit |= Misfit.SHARED
+            misfit |= Misfit.SHARED
         else:
-            look.misfit |= clip.misfit(fps)
-        look.kind = clip.config_key
+            misfit |= clip.misfit(fps)
+        numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, notes)
         if clip.other_tracks:
@@ -628,12 +610,12 @@ class FileScanner(Scanner):
         seconds = seconds if stored is None else stored
         _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
         sound &= begins >= 0
-        look.first = np.where(sound, begins, 0)
-        look.frames = np.where(sound, ends - begins, 0)
-        look.lead = np.where(sound, first - begins, 0)
+        begins, ends = np.where(sound, begins, 0), np.where(sound, ends, 0)
         at = np.concatenate(([0], np.cumsum(clip.sizes)))
-        look.size_bytes = at[look.first + look.frames] - at[look.first]
-        look.roll_bytes = look.size_bytes
+        numbers["first"], numbers["frames"] = begins, ends - begins
+        numbers["lead"] = np.where(sound, first - begins, 0)
+        numbers["size_bytes"] = numbers["roll_bytes"] = at[ends] - at[begins]
+        return clip.config_key
 
 
 def _frames_begin(
@@ -707,83 +689,3 @@ def _say_drift(
         said = f"{shown(notes.path)}: {off:,} of {int(lengths.sum()):,} frames lie 0.1 ms or more "
         said += f"from their time, by up to {worst:.6f} s; in the result all times are exact."
         notes.sight("drifted-times", said)
-
-
-# ------------------------------------------------------------------------------------------------
-# All files.
-
-
-def _look(
-    look: FileScanner,
-    routes: Sequence[v3.RoutedFile],
-    streams: Sequence[str],
-    table: v3.EpisodeTable,
-    kept: BoolArray,
-    progress: Progress,
-    spread: Spread | None,
-) -> Gathered:
-    number = len(table)
-    numbers = {stream: np.zeros((number, 6), dtype=np.int64) for stream in streams}
-    first = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
-    size_bytes = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
-    lead = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
-    kind = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
-    kinds: dict[str, dict[str, int]] = {stream: {} for stream in streams}
-    first_index = np.full(number, NOT_KNOWN, dtype=np.int64)
-    has_rows: BoolArray = np.zeros(number, np.bool_)
-    task = np.full(number, NOT_KNOWN, dtype=np.int64)
-    tasks: dict[int, tuple[int, ...]] = {}
-    remarks: list[Observation] = []
-    sightings = RepeatedObservations()
-    clips: dict[str, ClipFacts] = {}
-    pieces = [(place,) for place in range(len(routes))]
-    with progress.stage("scan", len(routes), "files") as stage:
-        looks = parallel_map(look, pieces, spread, weights=[len(r.episodes) for r in routes])
-        for routed, seen in zip(routes, looks, strict=True):
-            stream, episodes = routed.stream, routed.episodes
-            numbers[stream][episodes, :3] = seen.facts
-            numbers[stream][episodes, 3] = seen.frames
-            numbers[stream][episodes, 4] = seen.roll_bytes
-            numbers[stream][episodes, 5] = seen.misfit
-            first[stream][episodes] = seen.first
-            size_bytes[stream][episodes] = seen.size_bytes
-            lead[stream][episodes] = seen.lead
-            kind[stream][episodes] = kinds[stream].setdefault(seen.kind, len(kinds[stream]))
-            for episode, facts in zip(episodes.tolist(), seen.rows, strict=False):
-                first_index[episode] = facts.first_index
-                has_rows[episode] = facts.was_looked_at
-                if len(facts.tasks) == 1:
-                    task[episode] = facts.tasks[0]
-                elif facts.tasks:
-                    tasks[episode] = facts.tasks
-            remarks += seen.remarks
-            sightings.merge(seen.sightings)
-            clips |= seen.clips
-            stage.advance(1)
-    own = np.flatnonzero(kept)
-    slices = [
-        Slices(
-            stream,
-            numbers[stream][own],
-            kind[stream][own],
-            tuple(kinds[stream]),
-            v3_file_key(table.placed[stream].chunk, table.placed[stream].file)[own],
-            first[stream][own],
-            size_bytes[stream][own],
-            lead[stream][own],
-        )
-        for stream in streams
-    ]
-    place_of = {episode: place for place, episode in enumerate(own.tolist())}
-    return Gathered(
-        slices,
-        first_index[own],
-        has_rows[own],
-        task[own],
-        {place_of[episode]: found for episode, found in tasks.items() if episode in place_of},
-        [each for each in remarks if each.episode is None or each.episode in place_of],
-        sightings,
-        {},
-        {},
-        clips,
-    )

@@ -93,8 +93,7 @@ class SlurmOptions:
     nodes: int = flag(1, "number of nodes (default: 1)", "N", whole(1))
     workers_per_node: int = flag(4, "workers per node (default: 4)", "N", whole(1))
     cpus_per_task: int = flag(1, "cores per worker (default: 1)", "N", whole(1))
-    # The first round figure above what `leconvert.run.worker_pool.worker_bytes` expects of the
-    # largest dataset of scripts/bench_worker_memory.py.
+    # Four times what `leconvert.run.worker_pool.worker_bytes` gives a worker without large tables.
     mem: str = flag("1G", "memory per worker (default: 1G)", "SIZE")
     time: str = flag("04:00:00", "the longest run time of a worker (default: 04:00:00)", "HH:MM:SS")
     constraint: str | None = flag(None, "features that a node must have", "FEATURES")

@@ -1,4 +1,4 @@
-"""The new tree, file by file: linked, joined from parts, or written anew."""
+"""The new tree: its tables under ``meta/``, its files, and what the workers left for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from leconvert.dataset.formats import (
 from leconvert.dataset.scan import files_along
 from leconvert.dataset.scan.modality import extension_files, mended_extension
 from leconvert.model.repairs import Repairs
-from leconvert.model.values import DATA_STREAM, OutputFile, Shard, Source, camera_of
+from leconvert.model.values import DATA_STREAM, OutputFile, Shard, Slice, Source, camera_of
 from leconvert.run.appending import other_files
 from leconvert.run.layout import first_frames
 from leconvert.run.leasing import BatchState, Board, read_done, read_failed, void_done
@@ -55,10 +55,6 @@ from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
     from leconvert.dataset.statistics import ImageStats
-
-# ------------------------------------------------------------------------------------------------
-# The tables under ``meta/`` of the result: the source's, routed anew and with repairs applied.
-
 
 # For each stream the files of computed statistics, with the first position of each.
 StatsFiles = Mapping[str, Sequence[tuple[int, Path]]]
@@ -283,10 +279,6 @@ def _computed_lines(run: OpenedRun, files: Sequence[tuple[int, Path]]) -> Iterat
                     ) from error
 
 
-# ------------------------------------------------------------------------------------------------
-# The new tree, file by file: linked, joined from parts, or written anew.
-
-
 _PARTIAL = ".partial"
 
 
@@ -412,18 +404,11 @@ class Assembly:
         scan, _ = self._run.scan.stream(file.stream, file.first, file.stop)
         frames = scan.frames.tolist()
         if file.stream == DATA_STREAM:
-            rows = [
-                tables.RowRange(path, count, first)
-                for path, first, count in _parts(file, shards, frames)
-            ]
             schema = tables.deserialize_schema(self._run.manifest.data_schema)
-            tables.join_tables(rows, target, schema=schema)
+            tables.join_tables(_parts(file, shards, frames), target, schema=schema)
             return
         media.join_clips(
-            [
-                media.ClipRange(path, first, count)
-                for path, first, count in _parts(file, shards, frames)
-            ],
+            list(_parts(file, shards, frames)),
             target,
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
@@ -433,12 +418,12 @@ class Assembly:
 
 def _parts(
     file: OutputFile, shards: list[tuple[Shard, str]], frames: Sequence[int]
-) -> Iterator[tuple[str, int, int]]:
-    """Yield the part, the first row or sample in it, and their number, of each episode."""
+) -> Iterator[Slice]:
+    """Yield each episode's slice of the part that it is in."""
     for shard, path in shards:
         first = 0
         for number in frames[shard.first - file.first : shard.stop - file.first]:
-            yield path, first, number
+            yield Slice(path, first, number)
             first += number
 
 
@@ -455,10 +440,6 @@ def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
     for relative in files_along(run.manifest.sources):
         if not extension_files([relative], source.repairs):
             yield relative, relative
-
-
-# ------------------------------------------------------------------------------------------------
-# What the workers left: which batches are done, and where their shards are.
 
 
 _FAILURES_SHOWN = 20

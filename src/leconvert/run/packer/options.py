@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# ------------------------------------------------------------------------------------------------
-# What a packer reports.
-
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
@@ -49,10 +46,6 @@ class PackReport:
         for name in ("kept", "removed"):
             record[name] = None if record[name] is None else str(record[name])
         return record
-
-
-# ------------------------------------------------------------------------------------------------
-# What a packer asks and tells whoever runs the workers that it waits for.
 
 
 class WorkerMonitor:

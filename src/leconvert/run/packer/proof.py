@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from leconvert.dataset.files import dataset_with_meta, names_to_keep
 from leconvert.dataset.scan import FileFacts, check_source_unchanged, meta_digest, source_changed
+from leconvert.run.conversion import ProofOptions
 from leconvert.run.packer.options import PackReport
 from leconvert.run.proof import reason_to_keep, verify_pair
 from leconvert.support.errors import (
@@ -30,6 +31,7 @@ from leconvert.support.text import first_few, shown
 from leconvert.workdir.former import TreeFacts
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
 from leconvert.workdir.journal import Journal
+from leconvert.workdir.locks import LockWait
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.swap import (
     codebase_version,
@@ -40,6 +42,27 @@ from leconvert.workdir.swap import (
 )
 
 _DIFFERENCES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A run whose packer's lock this process holds.
+
+    Attributes:
+        run: The run.
+        journal: Its journal, under this packer's generation.
+        options: What is proven, replaced and removed.
+        lock_wait: How to wait for the target's lock.
+        stop: Set from outside to end the work.
+        progress: Where to report.
+    """
+
+    run: OpenedRun
+    journal: Journal
+    options: ProofOptions
+    lock_wait: LockWait
+    stop: threading.Event
+    progress: Progress
 
 
 def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
@@ -69,21 +92,22 @@ class Proof:
 
 
 def prove_tree(
-    run: OpenedRun,
-    journal: Journal,
+    packing: Packing,
     tree: Path,
     place: Path | None,
     depth: str,
-    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None,
-    stop: threading.Event,
-    progress: Progress,
+    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
 ) -> Proof:
     """Compare a finished tree with the run's sources.
 
     Args:
+        packing: The run.
         tree: The tree, of an overlay in place its ``meta/``.
         place: Where the only source lies now, if not where it was planned; likewise.
+        depth: ``structure`` or ``bytes``.
+        clip_digests: What the workers of this run found of its clips; None to read them.
     """
+    run, journal = packing.run, packing.journal
     roots = [place or Path(source.root) for source in run.manifest.sources]
     if place is None and run.manifest.is_overlay_in_place:
         roots = [run.manifest.exchanged]
@@ -95,12 +119,12 @@ def prove_tree(
             opened.enter_context(as_dataset(run, tree)),
             [opened.enter_context(as_dataset(run, root)) for root in roots],
             depth=depth,
-            progress=progress,
+            progress=packing.progress,
             clip_digests=clip_digests,
             read_rows=run.manifest.kept_episodes,
             keeps_further=bool(run.manifest.kept_episodes),
             repairs=[source.repairs for source in run.manifest.sources],
-            stop=stop,
+            stop=packing.stop,
         )
     outcome: dict[str, Any] = {
         "depth": report.depth,
@@ -255,17 +279,6 @@ def tree_facts(tree: Path) -> TreeFacts:
     return TreeFacts.of(tree, meta_digest(tree, codebase_version(tree) or ""))
 
 
-# ------------------------------------------------------------------------------------------------
-# Removes the source that a conversion replaced, where the user asked for it and all is proven.
-#
-# The new dataset is in place by then. What is removed was compared by this very process: the
-# source with the plan, and the result with the source, byte by byte; and both are as they were
-# then. The old tree is first renamed to a name of ours, where nobody looks for it, and looked at
-# once more. A crash before leaves it where it was kept. After it the next process compares what
-# is there again, and keeps what it cannot compare. `leconvert clean --of DATASET --old` removes
-# by the same steps (`remove_compared`).
-
-
 def kept_source(target: Path) -> Path | None:
     """Return where the source that was replaced at a target lies, None where there is none."""
     # One whose removal was interrupted has a name of ours.
@@ -314,19 +327,19 @@ def remove_compared(
     return reason
 
 
-def remove_source(
-    run: OpenedRun,
-    journal: Journal,
-    report: PackReport,
-    proof: Proof,
-    stop: threading.Event,
-    progress: Progress,
-) -> PackReport:
+def remove_source(packing: Packing, report: PackReport, proof: Proof) -> PackReport:
     """Remove the kept source of a finished conversion, unless something would be lost with it.
+
+    The new dataset is in place by then. This process has compared the source with the plan and the
+    result with the source, byte by byte, and both are as they were then. The old tree first gets a
+    name of ours, where nobody looks for it, and is looked at once more. A crash before that leaves
+    it where it was kept. After a later crash the next process compares what is there again, and
+    keeps what it cannot compare.
 
     Returns:
         The report, with what became of the source.
     """
+    run = packing.run
     target = run.manifest.exchanged
     kept, doomed = kept_source(target), removed_old_dir(target)
     if kept is None:
@@ -340,7 +353,7 @@ def remove_source(
         return replace(report, kept=kept, kept_because=rest_of_removal(doomed))
     trees = proof.trees
     if trees is None or first_change(trees.result, target) is not None:
-        trees = prove_tree(run, journal, target, kept, "bytes", None, stop, progress).trees
+        trees = prove_tree(packing, target, kept, "bytes").trees
     assert trees is not None, "a proof by bytes, in place"
     reason = _reason_to_keep(run, target, kept) or remove_compared(
         target, old_dir(target), trees, kept=kept

@@ -21,6 +21,7 @@ from leconvert.run.leasing import Board, LeaseStore
 from leconvert.run.packer.assembly import Assembly, Collector, check_all_done
 from leconvert.run.packer.options import PackReport, WorkerMonitor
 from leconvert.run.packer.proof import (
+    Packing,
     Proof,
     as_dataset,
     check_source_as_compared,
@@ -81,94 +82,18 @@ def pack_run(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PackReport:
-    """Assemble a run's result and swap it into place."""
-    stop = stop or threading.Event()
-    manifest = run.manifest
-    options.check_source(is_outline=manifest.outline is not None)
-    source, target, exchanged = Path(manifest.source), Path(manifest.target), manifest.exchanged
-    silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
-    with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
-        journal = Journal(run.paths, manifest.run_id, fs=run.fs)
-        journal.begin()
-        finished = _finish_swapped(run, journal, options, silent, stop, progress)
-        if finished is not None:
-            return finished
-        _check_not_converted(run)
-        appends = bool(manifest.kept_episodes)
-        options.check_target(source, target, manifest.to, manifest.layout, appends=appends)
-        former = _former_files(run)
-        board = _board(run)
-        if not wait or board.all_settled():
-            check_all_done(run, board)
-        check_tables_unchanged(run)
-        tree = adopt_staging(exchanged, journal)
-        with _while_ours(tree, journal), as_dataset(run, tree) as dataset:
-            remove_left_trees(target, journal)
-            collector, assembly = Collector(run), Assembly(run, dataset)
-            try:
-                _assemble(
-                    run, assembly, collector, board, watcher or WorkerMonitor(), stop, progress
-                )
-            except (BatchesFailedError, IncompleteError, PlanMismatchError):
-                # Only links and tables: whoever packs next makes them again, or removes them.
-                with suppress(LeconvertError, OSError):
-                    remove_new_tree(tree, manifest.run_id)
-                raise
-            if appends and (lost := what_is_lost(tree, target, others=not stands_as_left(target))):
-                raise not_as_planned(target, f"as its source is now, {lost}")
-            proof = Proof()
-            if options.depth != "none":
-                proof = prove_tree(
-                    run,
-                    journal,
-                    tree,
-                    None,
-                    options.depth,
-                    collector.clip_digests,
-                    stop,
-                    progress,
-                )
-        _check_stop(stop)
-        notes = {
-            "linked": assembly.linked,
-            "copied": assembly.copied,
-            "joined": assembly.joined,
-            "cloned_bytes": collector.cloned_bytes,
-            "copied_bytes": collector.copied_bytes,
-            "verified": options.depth,
-            "verification": proof.outcome,
-            "peak_memory_bytes": Machine().peak_memory(),
-        }
-        journal.write(PackStep.PACKING, notes=notes)
+    """Assemble a run's result and swap it into place; end a run whose swap began.
 
-        def check_once_more() -> None:
-            _check_not_converted(run)
-            check_source_unchanged(run)
-            check_current(run)
-
-        with target_lock(target, manifest.run_id, wait=silent):
-            _check_not_converted(run)
-            old = options.old_place(
-                source,
-                target,
-                manifest.to,
-                manifest.layout,
-                appends=appends,
-                run_id=manifest.run_id,
-            )
-            if old == former_dir(target, manifest.run_id):
-                write_former(target, tree, manifest.run_id, tree_facts(target), fs=run.fs)
-            swap_into_place(
-                SwapPlan(exchanged, tree, old),
-                journal,
-                before_exchange=check_once_more,
-                came_out=_planned_tree_of(run, former, proof),
-            )
-            return _finish(run, journal, options, proof, stop, progress)
-
-
-class NoResultError(TargetError):
-    """A run is over, but no dataset that it wrote stands at its target any more."""
+    Args:
+        run: The run.
+        options: What is proven, replaced and removed.
+        wait: Whether to wait for workers.
+        watcher: Whoever runs the workers; by default workers come from elsewhere.
+        stop: Set from outside to end the work.
+        progress: Where to report.
+    """
+    with _packing(run, options, stop or threading.Event(), progress) as packing:
+        return _finish_swapped(packing) or _pack(packing, watcher or WorkerMonitor(), wait=wait)
 
 
 @any_storage_errors()
@@ -186,85 +111,149 @@ def finish_run(
     another one has proven.
 
     Args:
+        run: The run.
+        options: What is proven, replaced and removed.
         check: Called once the result is known to be in place, before it is compared; what it raises
             is raised.
+        stop: Set from outside to end the work.
+        progress: Where to report.
 
     Returns:
         What was done; None where nothing is in place, so that the run goes on like any other.
     """
-    manifest = run.manifest
-    options.check_source(is_outline=manifest.outline is not None)
-    silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
-    with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
-        journal = Journal(run.paths, manifest.run_id, fs=run.fs)
+    with _packing(run, options, stop, progress) as packing:
+        return _finish_swapped(packing, check)
+
+
+class NoResultError(TargetError):
+    """A run is over, but no dataset that it wrote stands at its target any more."""
+
+
+@contextmanager
+def _packing(
+    run: OpenedRun, options: ProofOptions, stop: threading.Event, progress: Progress
+) -> Iterator[Packing]:
+    """Hold the packer's lock of a run, under a new generation."""
+    run_id = run.manifest.run_id
+    options.check_source(is_outline=run.manifest.outline is not None)
+    lock_wait = LockWait(options.max_wait_seconds, progress.say, stop.wait)
+    with packer_lock(run.paths, run_id, wait=lock_wait, beats=True):
+        journal = Journal(run.paths, run_id, fs=run.fs)
         journal.begin()
-        return _finish_swapped(run, journal, options, silent, stop, progress, check)
+        yield Packing(run, journal, options, lock_wait, stop, progress)
+
+
+def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport:
+    """Assemble the tree, prove it, and swap it into place."""
+    run, journal, options = packing.run, packing.journal, packing.options
+    manifest = run.manifest
+    source, target, exchanged = Path(manifest.source), Path(manifest.target), manifest.exchanged
+    appends = bool(manifest.kept_episodes)
+    _check_not_converted(run)
+    options.check_target(source, target, manifest.to, manifest.layout, appends=appends)
+    former = _former_files(run)
+    board = _board(run)
+    if not wait or board.all_settled():
+        check_all_done(run, board)
+    check_tables_unchanged(run)
+    tree = adopt_staging(exchanged, journal)
+    with _while_ours(tree, journal), as_dataset(run, tree) as dataset:
+        remove_left_trees(target, journal)
+        collector, assembly = Collector(run), Assembly(run, dataset)
+        try:
+            _assemble(packing, assembly, collector, board, watcher)
+        except (BatchesFailedError, IncompleteError, PlanMismatchError):
+            # Only links and tables: whoever packs next makes them again, or removes them.
+            with suppress(LeconvertError, OSError):
+                remove_new_tree(tree, manifest.run_id)
+            raise
+        if appends and (lost := what_is_lost(tree, target, others=not stands_as_left(target))):
+            raise not_as_planned(target, f"as its source is now, {lost}")
+        proof = Proof()
+        if options.depth != "none":
+            proof = prove_tree(packing, tree, None, options.depth, collector.clip_digests)
+    _check_stop(packing.stop)
+    notes = {
+        "linked": assembly.linked,
+        "copied": assembly.copied,
+        "joined": assembly.joined,
+        "cloned_bytes": collector.cloned_bytes,
+        "copied_bytes": collector.copied_bytes,
+        "verified": options.depth,
+        "verification": proof.outcome,
+        "peak_memory_bytes": Machine().peak_memory(),
+    }
+    journal.write(PackStep.PACKING, notes=notes)
+
+    def check_once_more() -> None:
+        _check_not_converted(run)
+        check_source_unchanged(run)
+        check_current(run)
+
+    with target_lock(target, manifest.run_id, wait=packing.lock_wait):
+        _check_not_converted(run)
+        old = options.old_place(
+            source, target, manifest.to, manifest.layout, appends=appends, run_id=manifest.run_id
+        )
+        if old == former_dir(target, manifest.run_id):
+            write_former(target, tree, manifest.run_id, tree_facts(target), fs=run.fs)
+        swap_into_place(
+            SwapPlan(exchanged, tree, old),
+            journal,
+            before_exchange=check_once_more,
+            came_out=_planned_tree_of(run, former, proof),
+        )
+        return _finish(packing, proof)
 
 
 def _finish_swapped(
-    run: OpenedRun,
-    journal: Journal,
-    options: ProofOptions,
-    silent: LockWait,
-    stop: threading.Event,
-    progress: Progress,
-    check: Callable[[], None] = lambda: None,
+    packing: Packing, check: Callable[[], None] = lambda: None
 ) -> PackReport | None:
+    """End a run whose swap began; None where nothing of it is in place."""
+    run, options = packing.run, packing.options
     source, target = Path(run.manifest.source), Path(run.manifest.target)
     if not swap_has_begun(run) or not target.parent.is_dir():
         return None
-    with target_lock(target, run.manifest.run_id, wait=silent):
-        if recover_swap(journal, run.manifest.exchanged) is not SwapOutcome.COMPLETED:
+    with target_lock(target, run.manifest.run_id, wait=packing.lock_wait):
+        if recover_swap(packing.journal, run.manifest.exchanged) is not SwapOutcome.COMPLETED:
             return None
         if not is_converted(target, run.manifest.to):
             raise _no_result(run)
         options.check_proof(source, target)
         check()
-        return _finish(
-            run,
-            journal,
-            options,
-            _prove_again(run, journal, options, stop, progress),
-            stop,
-            progress,
-        )
+        return _finish(packing, _prove_again(packing))
 
 
-def _prove_again(
-    run: OpenedRun,
-    journal: Journal,
-    options: ProofOptions,
-    stop: threading.Event,
-    progress: Progress,
-) -> Proof:
+def _prove_again(packing: Packing) -> Proof:
     """Compare a result that another process put in place with its source, where that lies now."""
+    run = packing.run
     target = run.manifest.exchanged
     place: Path | None = None
     if run.manifest.in_place:
         place = kept_source(target)
         if place is None:
-            return _checked_alone(run, f"{old_dir(target)} is gone", progress)
+            return _checked_alone(packing, f"{old_dir(target)} is gone")
     else:
         gone = [each.root for each in run.manifest.sources if not is_there(Path(each.root))]
         if gone:
-            return _checked_alone(run, f"{', '.join(gone)} is gone", progress)
+            return _checked_alone(packing, f"{', '.join(gone)} is gone")
     try:
         check_source_unchanged(run, place)
     except SourceChangedError as error:
         if place is not None and place != old_dir(target):
             # Its removal began: what is left of it proves nothing.
-            return _checked_alone(run, "the removal of its source has begun", progress)
+            return _checked_alone(packing, "the removal of its source has begun")
         raise _result_is_of_another(run, error) from error
-    depth = "bytes" if options.depth == "bytes" else "structure"
-    return prove_tree(run, journal, target, place, depth, None, stop, progress)
+    depth = "bytes" if packing.options.depth == "bytes" else "structure"
+    return prove_tree(packing, target, place, depth)
 
 
-def _checked_alone(run: OpenedRun, because: str, progress: Progress) -> Proof:
+def _checked_alone(packing: Packing, because: str) -> Proof:
     """Look at a result whose source is gone, as `leconvert check` does; that proves no depth."""
     from leconvert.dataset.check import check_dataset
 
-    target = Path(run.manifest.target)
-    report = check_dataset(target, progress=progress)
+    target = Path(packing.run.manifest.target)
+    report = check_dataset(target, progress=packing.progress)
     errors = [finding.message for finding in report.findings if finding.severity == "error"]
     if errors:
         raise VerificationError(
@@ -385,15 +374,14 @@ def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
 
 
 def _assemble(
-    run: OpenedRun,
+    packing: Packing,
     assembly: Assembly,
     collector: Collector,
     board: Board,
     watcher: WorkerMonitor,
-    stop: threading.Event,
-    progress: Progress,
 ) -> None:
     """Fill the tree: tables while workers still work, each file as soon as it is there."""
+    run, stop = packing.run, packing.stop
     along = files_along(run.manifest.sources)
     if run.manifest.is_overlay_in_place:  # what is not in `meta/` stays where it is
         along = {path: source for path, source in along.items() if path.startswith(f"{META}/")}
@@ -424,7 +412,7 @@ def _assemble(
     watcher.saw_the_end()
     check_all_done(run, board, watcher.remarks())
     num_files = sum(layout.num_files for layout in run.manifest.streams)
-    with progress.stage("pack", num_files + len(along) + 1, "files") as stage:
+    with packing.progress.stage("pack", num_files + len(along) + 1, "files") as stage:
         stage.advance(num_files)
         if not early:
             assembly.add_meta(collector.stats_files)
@@ -436,15 +424,9 @@ def _assemble(
             stage.advance(1)
 
 
-def _finish(
-    run: OpenedRun,
-    journal: Journal,
-    options: ProofOptions,
-    proof: Proof,
-    stop: threading.Event,
-    progress: Progress,
-) -> PackReport:
+def _finish(packing: Packing, proof: Proof) -> PackReport:
     """Remove what nobody needs any more, and say what was done; harmless to repeat."""
+    run, journal = packing.run, packing.journal
     state = journal.read()
     source, target = Path(run.manifest.source), Path(run.manifest.target)
     outcome = proof.outcome or state.notes.get("verification")
@@ -461,9 +443,9 @@ def _finish(
         verified=proof.depth,
         verified_because=proof.because,
     )
-    if options.delete_source:
+    if packing.options.delete_source:
         try:
-            report = remove_source(run, journal, report, proof, stop, progress)
+            report = remove_source(packing, report, proof)
         except SourceChangedError as error:
             raise _result_is_of_another(run, error) from error
     # Last: many of its files are files of the result, and to lose a name is a change of a file.

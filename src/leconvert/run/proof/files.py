@@ -1,12 +1,11 @@
-"""What else lies in a result than files of episodes, or is missing from it.
+"""What lies in a result besides the files of its episodes, and what it lacks of its source.
 
-What a proven result does not hold of its source,
-before anybody removes that; tables of the dataset, and files that came along.
+The tables of a result and the files that came along are compared; and before a source is removed,
+`reason_to_keep` says what would be lost with it.
 """
 
 from __future__ import annotations
 
-import filecmp
 import hashlib
 import json
 import os
@@ -31,14 +30,16 @@ from leconvert.dataset.scan.modality import MODALITY_PATH, feature_of_entry, rea
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, TARGET_VERSIONS
 from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.metadata import Expected
+from leconvert.run.proof.equality import naming, same_bytes, same_json
+from leconvert.run.proof.expected import Expected
 from leconvert.run.proof.result import ResultTables
-from leconvert.run.proof.rows import naming
 from leconvert.support.errors import LeconvertError
 from leconvert.support.storage_errors import raise_storage_trouble
 
 __all__ = [
+    "README_PATH",
     "compare_other_files",
+    "is_pushed_card",
     "reason_to_keep",
     "was_repaired",
 ]
@@ -52,112 +53,7 @@ def was_repaired(result: Path) -> bool:
         return False
 
 
-# ------------------------------------------------------------------------------------------------
-# What a proven result does not hold of its source, before anybody removes that.
-
-
-_SHOWN = 3
-
-
-def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
-    """Say what would be lost with a source; None where its result holds all of it.
-
-    What `verify_pair` compares to the byte is not looked at again; every other file of the source,
-    strays included, must be in the result with the same bytes, and of the files of episodes nothing
-    may be left behind: no rows or frames of no episode, no sound.
-
-    Returns:
-        Half a sentence, such as ``2 episodes of it are not in the result``.
-    """
-    if repairs.selected_episodes is not None:
-        return f"only its episodes {repairs.selected_episodes} are in the result"
-    if repairs.trimmed_episodes:
-        shown = ", ".join(map(str, repairs.trimmed_episodes))
-        return f"of its episodes these were trimmed: {shown}"
-    if repairs.dropped_episodes:
-        count = len(repairs.dropped_episodes)
-        verb = "episode of it is" if count == 1 else "episodes of it are"
-        return f"{count} {verb} not in the result"
-    if repairs.dropped_features:
-        shown = ", ".join(repairs.dropped_features)
-        return f"features of it are not in the result: {shown}"
-    try:
-        dataset = open_dataset(source, repairs)
-        if dataset.version == TARGET_VERSIONS[0] != open_dataset(result).version:
-            return "v2.1 has no place for all that tables of v3.0 say"
-        others = _other_files(dataset)
-        missing = [name for name in others if not _same(source / name, result / name)]
-        partly = [] if missing else _partly_held(dataset)
-    except (LeconvertError, OSError, ValueError, KeyError, TypeError) as error:
-        return f"its files could not be listed: {error}"
-    if not missing and not partly:
-        return None
-    names = missing or partly
-    files = "1 file" if len(names) == 1 else f"{len(names)} files"
-    verb = "is" if len(names) == 1 else "are"
-    is_not = f"{verb} not in the result" if missing else f"{verb} not wholly in the result"
-    shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
-    return f"{files} {is_not}: {shown}"
-
-
-def _partly_held(dataset: Dataset) -> list[str]:
-    """Return the files with rows or frames of no episode, or with other tracks than video."""
-    found = []
-    for stream in dataset.streams:
-        slices = dataset.slices(stream)
-        if stream == DATA_STREAM and slices.whole:
-            continue  # the number of rows was compared
-        held = np.zeros(len(slices.paths), dtype=np.int64)
-        np.add.at(held, slices.file, dataset.episodes.length)
-        for path, frames in zip(slices.paths, held.tolist(), strict=True):
-            file = dataset.root / path
-            if stream == DATA_STREAM:
-                is_held = sum(tables.row_group_rows(file)) == frames
-            else:
-                is_held = media.count_tracks_and_frames(file) == (1, frames)
-            if not is_held:
-                found.append(path)
-    return found
-
-
-def _other_files(dataset: Dataset) -> list[str]:
-    """Return every name but those whose content `verify_pair` compares; strays among them."""
-    source = dataset.root
-    compared = {path for stream in dataset.streams for path in dataset.slices(stream).paths}
-    # Links to folders of episodes; what they lead to stays.
-    on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
-    # The tables are replaced by files of another form; `verify_pair` compares their content.
-    known = {*compared, *on_the_way, *dataset.tables()}
-    return sorted(name for name in names_to_keep(source) if name not in known)
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return same_bytes(one, other)
-    except OSError:
-        return False
-
-
-def same_bytes(one: Path, other: Path) -> bool:
-    """Say whether two files hold the same bytes now.
-
-    `filecmp` remembers its answers by the files' sizes and times; what is deleted on this answer
-    must have been read for it.
-
-    Raises:
-        OSError: One of them cannot be read.
-    """
-    filecmp.clear_cache()
-    return filecmp.cmp(one, other, shallow=False)
-
-
-# ------------------------------------------------------------------------------------------------
-# Files that belong to a repo on the Hub rather than to the dataset in it.
-
-
 README_PATH = "README.md"
-
-"""Where the part of a dataset card begins that a push writes."""
 
 
 def is_pushed_card(result: Path) -> bool:
@@ -173,12 +69,7 @@ def is_pushed_card(result: Path) -> bool:
         return False
 
 
-# ------------------------------------------------------------------------------------------------
-# What lies in a result besides the files of its episodes: its tables, and what came along.
-
-
 _EPISODE_FOLDERS = ("data/", "videos/")
-_BLOCK_BYTES = 1 << 20
 
 
 def compare_other_files(
@@ -278,7 +169,7 @@ def _compare_extension(
     else:
         groups = {*gone.get("state", ()), *gone.get("action", ())}
         expected = {name: value for name, value in expected.items() if name not in groups}
-    if json.dumps(expected, sort_keys=True) != json.dumps(found, sort_keys=True):
+    if not same_json(expected, found):
         yield Difference("entries", path, "the source's, without features left out", "others")
 
 
@@ -291,13 +182,16 @@ def _compare_contents(
             expected_bytes, found_bytes = theirs.stat().st_size, ours.stat().st_size
             if expected_bytes != found_bytes:
                 yield Difference("size in bytes", path, str(expected_bytes), str(found_bytes))
-            elif read_bytes:
-                expected, found = _sha256(theirs), _sha256(ours)
-                if expected != found:
-                    yield Difference("content (SHA-256)", path, expected, found)
+            elif read_bytes and not same_bytes(theirs, ours):
+                yield Difference("content (SHA-256)", path, _sha256(theirs), _sha256(ours))
         except OSError as error:
             raise_storage_trouble(error, ours)
             yield Difference("readable file", path, "the source's content", str(error))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb", buffering=0) as file, naming(path):
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _leads_into(link: Path, folder: Path) -> bool:
@@ -307,9 +201,83 @@ def _leads_into(link: Path, folder: Path) -> bool:
         return False
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file, naming(path):
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+_SHOWN = 3
+
+
+def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
+    """Say what would be lost with a source; None where its result holds all of it.
+
+    What `verify_pair` compares to the byte is not looked at again; every other file of the source,
+    strays included, must be in the result with the same bytes, and of the files of episodes nothing
+    may be left behind: no rows or frames of no episode, no sound.
+
+    Returns:
+        Half a sentence, such as ``2 episodes of it are not in the result``.
+    """
+    if repairs.selected_episodes is not None:
+        return f"only its episodes {repairs.selected_episodes} are in the result"
+    if repairs.trimmed_episodes:
+        shown = ", ".join(map(str, repairs.trimmed_episodes))
+        return f"of its episodes these were trimmed: {shown}"
+    if repairs.dropped_episodes:
+        count = len(repairs.dropped_episodes)
+        verb = "episode of it is" if count == 1 else "episodes of it are"
+        return f"{count} {verb} not in the result"
+    if repairs.dropped_features:
+        shown = ", ".join(repairs.dropped_features)
+        return f"features of it are not in the result: {shown}"
+    try:
+        dataset = open_dataset(source, repairs)
+        if dataset.version == TARGET_VERSIONS[0] != open_dataset(result).version:
+            return "v2.1 has no place for all that tables of v3.0 say"
+        others = _other_files(dataset)
+        missing = [name for name in others if not _same(source / name, result / name)]
+        partly = [] if missing else _partly_held(dataset)
+    except (LeconvertError, OSError, ValueError, KeyError, TypeError) as error:
+        return f"its files could not be listed: {error}"
+    if not missing and not partly:
+        return None
+    names = missing or partly
+    files = "1 file" if len(names) == 1 else f"{len(names)} files"
+    verb = "is" if len(names) == 1 else "are"
+    is_not = f"{verb} not in the result" if missing else f"{verb} not wholly in the result"
+    shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
+    return f"{files} {is_not}: {shown}"
+
+
+def _partly_held(dataset: Dataset) -> list[str]:
+    """Return the files with rows or frames of no episode, or with other tracks than video."""
+    found = []
+    for stream in dataset.streams:
+        slices = dataset.slices(stream)
+        if stream == DATA_STREAM and slices.whole:
+            continue  # the number of rows was compared
+        held = np.zeros(len(slices.paths), dtype=np.int64)
+        np.add.at(held, slices.file, dataset.episodes.length)
+        for path, frames in zip(slices.paths, held.tolist(), strict=True):
+            file = dataset.root / path
+            if stream == DATA_STREAM:
+                is_held = sum(tables.row_group_rows(file)) == frames
+            else:
+                is_held = media.count_tracks_and_frames(file) == (1, frames)
+            if not is_held:
+                found.append(path)
+    return found
+
+
+def _other_files(dataset: Dataset) -> list[str]:
+    """Return every name but those whose content `verify_pair` compares; strays among them."""
+    source = dataset.root
+    compared = {path for stream in dataset.streams for path in dataset.slices(stream).paths}
+    # Links to folders of episodes; what they lead to stays.
+    on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
+    # The tables are replaced by files of another form; `verify_pair` compares their content.
+    known = {*compared, *on_the_way, *dataset.tables()}
+    return sorted(name for name in names_to_keep(source) if name not in known)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return same_bytes(one, other)
+    except OSError:
+        return False

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,75 +34,22 @@ from leconvert.dataset.formats.v3 import (
 )
 from leconvert.model.values import DATA_STREAM, OVERLAY
 from leconvert.run.proof.difference import Difference
+from leconvert.run.proof.equality import differing_keys
+from leconvert.run.proof.expected import Expected, Routes, read_routes
 from leconvert.run.proof.metadata import (
-    Expected,
-    ResultStats,
-    Routes,
     compare_info,
     compare_location,
     compare_own_values,
-    compare_stats,
     compare_tasks,
-    flat_columns,
-    flattened,
-    read_routes,
-    same_json,
     unusable_columns,
 )
+from leconvert.run.proof.statistics import ResultStats, compare_stats, flat_columns, flattened
 from leconvert.support.errors import UsageError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
 from leconvert.workdir.swap import has_source_tables
 
 __all__ = ["ResultTables", "tables_of"]
-
-
-class ResultTables(Protocol):
-    """The tables of a result; what cannot be read of them raises.
-
-    Attributes:
-        root: The result.
-    """
-
-    root: Path
-
-    @property
-    def target(self) -> Target:
-        """The version that the result is of."""
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes that the result lists."""
-
-    def compare_info(self, expected: Expected) -> Iterator[Difference]:
-        """Compare ``info.json``."""
-
-    def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the tasks, and how the table presents them to its readers."""
-
-    def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:
-        """Yield what is wrong with the table of episodes so that nothing can be compared."""
-
-    def compare_form(self) -> Iterator[Difference]:
-        """Compare what the table of episodes says of itself."""
-
-    def routes(self, streams: Sequence[str]) -> Routes:
-        """Return which files hold the episodes."""
-
-    def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the table of episodes without statistics and files."""
-
-    def compare_stats(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the statistics of episodes, and those of the dataset with their aggregate."""
-
-    def own_files(self, there: Mapping[str, bool]) -> set[str]:
-        """Return the tables that there must be, given all files that there are."""
-
-    def computed_stats(self, position: int) -> Mapping[str, Any]:
-        """Return the statistics of an episode, by column ``stats/<feature>/<name>``."""
-
-    def task_indices(self) -> dict[str, int]:
-        """Return the index of each task's text, the first where a text has several."""
 
 
 # The conversion's own choice, which the source does not tell.
@@ -115,7 +62,7 @@ _TASK_COLUMNS = ["task", "task_index"]
 
 
 class V3Tables:
-    """The tables of a v3.0 result, see `ResultTables`."""
+    """The tables of a v3.0 result; what cannot be read of them raises."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -240,7 +187,7 @@ class V3Tables:
 
 
 class V21Tables:
-    """The tables of a v2.1 result, see `ResultTables`."""
+    """The tables of a v2.1 result, with the methods of `V3Tables`."""
 
     target = TARGETS["v2.1"]
 
@@ -303,12 +250,9 @@ class V21Tables:
         )
         for have, (index, length, line) in zip(self._episodes, of_source, strict=True):
             wanted = v2.episode_line(line, int(have["episode_index"]), length)
-            for key in {**wanted, **have}:
-                if not same_json(wanted.get(key), have.get(key)) or (key in wanted) != (
-                    key in have
-                ):
-                    theirs, ours = (str(row.get(key, "no such key")) for row in (wanted, have))
-                    yield Difference(key, path, theirs, ours, episode=index)
+            for key in differing_keys(wanted, have):
+                theirs, ours = (str(row.get(key, "no such key")) for row in (wanted, have))
+                yield Difference(key, path, theirs, ours, episode=index)
 
     def compare_stats(self, expected: Expected) -> Iterator[Difference]:
         """Compare the statistics of episodes, and those of the dataset with their aggregate."""
@@ -344,6 +288,10 @@ class V21Tables:
     def task_indices(self) -> dict[str, int]:
         """Return the index of each task's text, the first where a text has several."""
         return {text: index for index, text in reversed(v2.load_tasks(self.root))}
+
+
+type ResultTables = V3Tables | V21Tables
+"""The tables of a result, each read by its format."""
 
 
 def _data_files(result: ResultTables) -> list[str]:

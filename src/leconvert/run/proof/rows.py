@@ -1,401 +1,55 @@
-"""One data file of a result against the parquet files that it was joined from."""
+"""One data file of a result against the parquet files that it was made of.
+
+A file is proven in one of three ways. A file that is the source's as it is (`KeptTable`) must only
+serve the result. A row group that was copied as it stood is compared as bytes. Rows that were
+encoded anew or repaired are read on both sides, and repaired here in another way than the worker's.
+"""
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import tables
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, IntArray
+from leconvert.run.layout import changes_rows
+from leconvert.run.proof.columns import DataSchemas, wrong_extremes
 from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.metadata import Expected, same_statistic
+from leconvert.run.proof.equality import (
+    OpenFile,
+    differing_bytes,
+    first_difference,
+    first_differing_row,
+    is_as_long,
+    same_statistic,
+    same_values,
+)
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import array_of, is_list
 from leconvert.tables.join import holds_bytes
-from leconvert.tables.schemas import HUGGINGFACE_KEY
 
 __all__ = [
-    "DataSchemas",
+    "KeptTable",
     "RowRules",
     "RowSpan",
     "SourceRows",
     "as_stored",
     "compare_computed_stats",
-    "compare_footer",
     "compare_rows",
     "expected_rows",
-    "first_difference",
-    "naming",
-    "same_values",
     "shown_value",
 ]
-
-
-# ------------------------------------------------------------------------------------------------
-# The footer of a data file: its columns and types, and what it states of each row group.
-#
-# Readers go by these without looking at a row: `datasets` takes types and images from the schema,
-# and whoever filters rows skips row groups by the least and greatest value that the footer
-# states.
-
-
-# Parquet's own numbers of fields, which Arrow shows as metadata.
-_FIELD_ID = b"PARQUET:field_id"
-
-
-class DataSchemas:
-    """The schemas that the data files of a result may have: those that its source gives.
-
-    Episodes whose columns can be brought to those of the others may differ a little, and the
-    result has the schema of most. So a schema is right if any episode of the source gives it; the
-    others are looked at only where the file's own first episode does not. Threads may share it.
-
-    Args:
-        expected: The sources, as the result must hold them.
-        list_entry: See `leconvert.tables.output_schema`.
-    """
-
-    def __init__(self, expected: Expected, list_entry: str) -> None:
-        self._list_entry = list_entry
-        self._features = expected.features
-        self._expected = expected
-        self._lock = threading.Lock()
-        self._known: list[pa.Schema] = []
-        self._is_complete = False
-        # Of the source's file that was read last: many episodes in a row may be in it, and mostly
-        # the next file has the same columns.
-        self._last_path: tuple[str, pa.Schema] | None = None
-        self._last: tuple[pa.Schema, Repairs, pa.Schema] | None = None
-        self._right: tuple[pa.Schema, pa.Schema, bool] | None = None
-
-    def of(self, position: int) -> pa.Schema:
-        """Return the schema of a file that is made of one episode."""
-        path, last = self._expected.path(DATA_STREAM, position), self._last_path
-        if last is not None and last[0] == path:
-            return last[1]
-        given = self.given(tables.read_data_schema(path), position)
-        self._last_path = path, given
-        return given
-
-    def given(self, stored: pa.Schema, position: int) -> pa.Schema:
-        """Return the schema of a file that is made of one episode, given that of its source."""
-        repairs, last = self._expected.source_of(position).repairs, self._last
-        if (
-            last is not None
-            and last[1] is repairs
-            and (stored is last[0] or stored.equals(last[0], check_metadata=True))
-        ):
-            return last[2]
-        source = tables.repaired_schema(stored, repairs)
-        given = _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
-        self._last = stored, repairs, given
-        return given
-
-    def had_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> bool:
-        """Tell whether a file has the columns of the last one in which they were right."""
-        last = self._right
-        return (
-            last is not None
-            and last[1] is wanted
-            and last[2] == is_kept
-            and (found is last[0] or bool(found.equals(last[0], check_metadata=True)))
-        )
-
-    def note_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> None:
-        """Note the columns of a file in which nothing was wrong."""
-        self._right = found, wanted, is_kept
-
-    def episodes(self, positions: Sequence[int]) -> list[int]:
-        """Return the numbers of some episodes in the source."""
-        numbers: list[int] = self._expected.index[positions].tolist()
-        return numbers
-
-    def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
-        """Yield what LeRobot would not read as the result's ``info.json`` is to declare it."""
-        for name, feature in self._features.items():
-            if feature["dtype"] == "video":
-                continue
-            what = f"column {name!r} that LeRobot reads"
-            wanted = f"{feature['dtype']} of shape {feature.get('shape')}"
-            if name not in found.names:
-                yield Difference(what, path, wanted, "none", stream=DATA_STREAM)
-                continue
-            kind = found.field(name).type
-            if tables.read_by_lerobot(name, feature, kind).verdict == "refused":
-                yield Difference(what, path, wanted, str(kind), stream=DATA_STREAM)
-        for name in found.names:
-            if name not in self._features or self._features[name]["dtype"] == "video":
-                what = f"column {name!r}"
-                yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
-
-    def allow(self, found: pa.Schema) -> bool:
-        """Tell whether any episode of the source gives a schema."""
-        with self._lock:
-            if not self._is_complete:
-                for position in range(len(self._expected)):
-                    schema = self.of(position)
-                    if not any(_same(schema, known) for known in self._known):
-                        self._known.append(schema)
-                self._is_complete = True
-        return any(_same(found, known) for known in self._known)
-
-
-def compare_footer(
-    path: str,
-    file: tables.StoredGroups,
-    schemas: DataSchemas,
-    lengths: Sequence[int],
-    positions: Sequence[int],
-    first_indices: Sequence[int],
-) -> Iterator[Difference]:
-    """Yield where a data file has other columns or types, or row groups of other places.
-
-    Nothing is said of a file that cannot be read, or whose row groups are not its episodes: that is
-    for `leconvert.run.proof.rows` to say.
-    """
-    schema, expected = file.schema, schemas.of(positions[0])
-    if not schemas.had_right(schema, expected, is_kept=False):
-        found, differences = _plain(schema), list[Difference]()
-        if not _same(found, expected) and not schemas.allow(found):
-            differences += [
-                Difference(what, path, wanted, have, stream=DATA_STREAM)
-                for what, wanted, have in _schema_differences(expected, found)
-            ]
-        differences += schemas.unreadable(found, path)
-        if not differences:
-            schemas.note_right(schema, expected, is_kept=False)
-        yield from differences
-    if file.rows != list(lengths):
-        return
-    groups = zip(lengths, positions, first_indices, strict=True)
-    for (length, position, first), stated in zip(groups, file.extremes(), strict=True):
-        demanded = {"index": (first, first + length - 1), "episode_index": (position, position)}
-        if demanded.items() <= stated.items():
-            continue
-        (episode,) = schemas.episodes([position])
-        for column, values in demanded.items():
-            if stated.get(column, values) != values:
-                what, have = _stated(column), str(stated[column])
-                yield Difference(what, path, str(values), have, episode, DATA_STREAM)
-
-
-def wrong_extremes(
-    group: pq.RowGroupMetaData, rows: pa.Table
-) -> Iterator[tuple[str, object, object]]:
-    """Yield column, actual and stated extremes where a row group's footer is too narrow."""
-    import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
-
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        name, stated = chunk.path_in_schema, chunk.statistics
-        at = rows.schema.get_field_index(name)
-        kind = None if at < 0 else rows.schema.field(at).type
-        is_number = kind is not None and (
-            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        )
-        if stated is None or not stated.has_min_max or not is_number:
-            continue
-        column, bounds = rows.column(at), (stated.min, stated.max)
-        if pa.types.is_float16(column.type):  # Arrow compares none, and gives the bounds as bytes
-            column = column.cast(pa.float32())
-            bounds = tuple(np.frombuffer(b"".join(bounds), "<f2").tolist())
-        actual = pc.min_max(column).as_py()
-        least, greatest = actual["min"], actual["max"]
-        # Comparing with NaN, or with nothing, says nothing.
-        if least is not None and (least < bounds[0] or greatest > bounds[1]):
-            yield _stated(name), (least, greatest), bounds
-
-
-def _stated(column: str) -> str:
-    return f"least and greatest {column!r} by the footer"
-
-
-def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple[str, str, str]]:
-    if expected.names != found.names:
-        yield "columns", str(expected.names), str(found.names)
-        return
-    for wanted, have in zip(expected, found, strict=True):
-        if not _same_field(wanted, have):
-            yield f"type of column {have.name!r}", _described(wanted), _described(have)
-    told, tells = _told_to_datasets(expected), _told_to_datasets(found)
-    for name in [name for name in {**told, **tells} if told.get(name) != tells.get(name)]:
-        yield f"`huggingface` entry of column {name!r}", str(told.get(name)), str(tells.get(name))
-    if _other_metadata(expected) != _other_metadata(found):
-        yield "schema metadata", str(_other_metadata(expected)), str(_other_metadata(found))
-
-
-def _same_field(left: pa.Field, right: pa.Field) -> bool:
-    """Tell whether two columns are alike, whatever the elements of their lists are called."""
-    return bool(left.equals(right) and (left.metadata or {}) == (right.metadata or {}))
-
-
-def _described(field: pa.Field) -> str:
-    text = str(field.type) if field.nullable else f"{field.type} not null"
-    return f"{text} {field.metadata}" if field.metadata else text
-
-
-def _same(left: pa.Schema, right: pa.Schema) -> bool:
-    return bool(
-        left.equals(right)
-        and all(map(_same_field, left, right))
-        and _told_to_datasets(left) == _told_to_datasets(right)
-        and _other_metadata(left) == _other_metadata(right)
-    )
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    fields = [
-        field.with_metadata(
-            {key: value for key, value in field.metadata.items() if key != _FIELD_ID}
-        )
-        if field.metadata
-        else field
-        for field in schema
-    ]
-    return pa.schema(fields, metadata=schema.metadata)
-
-
-def _told_to_datasets(schema: pa.Schema) -> Mapping[str, Any]:
-    try:
-        told = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _other_metadata(schema: pa.Schema) -> dict[bytes, bytes]:
-    return {key: value for key, value in (schema.metadata or {}).items() if key != HUGGINGFACE_KEY}
-
-
-# ------------------------------------------------------------------------------------------------
-# Byte ranges of two files side by side, a block at a time: nothing hashed, little held.
-
-
-# Two of these fit into the cache of a core beside each other.
-_BLOCK_BYTES = 256 * 1024
-
-type Runs = Sequence[tuple[int, int]]
-"""Begin and length in bytes of ranges of a file, read one behind the other."""
-
-
-def first_difference(
-    expected: int,
-    expected_runs: Runs,
-    found: int,
-    found_runs: Runs,
-    *,
-    paths: tuple[str, str],
-) -> int | None:
-    """Compare ranges of two open files as if those of each were one.
-
-    Returns:
-        Place of the first byte that differs, counted from the first byte of the first range; None
-        where all are the same. Where a file or its ranges end early, that is the place.
-    """
-    left, right = list(expected_runs)[::-1], list(found_runs)[::-1]
-    place = 0
-    while left and right:
-        (left_at, left_size), (right_at, right_size) = left.pop(), right.pop()
-        both = min(left_size, right_size)
-        for done in range(0, both, _BLOCK_BYTES):
-            size = min(_BLOCK_BYTES, both - done)
-            theirs = _read(expected, size, left_at + done, paths[0])
-            ours = _read(found, size, right_at + done, paths[1])
-            if theirs != ours or len(ours) != size:
-                return place + done + _equal_bytes(theirs, ours)
-        place += both
-        if left_size > both:
-            left.append((left_at + both, left_size - both))
-        if right_size > both:
-            right.append((right_at + both, right_size - both))
-    return place if left or right else None
-
-
-@contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an error of the block name a file: the system does not where that is open already."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or os.fspath(path)
-        raise
-
-
-def _read(descriptor: int, size: int, place: int, path: str) -> bytes:
-    """Read so many bytes, fewer only where the file ends."""
-    with naming(path):
-        data = os.pread(descriptor, size, place)
-        while len(data) < size:
-            more = os.pread(descriptor, size - len(data), place + len(data))
-            if not more:
-                break
-            data += more
-    return data
-
-
-def _equal_bytes(one: bytes, other: bytes) -> int:
-    """Return the length of the longest equal beginning, by bisection."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-# ------------------------------------------------------------------------------------------------
-# Values of rows as a message shows them.
-
-
-_MOST_CHARACTERS = 200
-
-
-def shown_value(values: pa.Array, row: int) -> str:
-    """Return a value as text: the beginning of a long one, and something for what is no text."""
-    if row >= len(values):
-        return "no such row"
-    try:
-        text = str(values[row].as_py())
-    except (UnicodeDecodeError, ValueError, OverflowError) as error:
-        # Damaged bytes need not be of the column's type.
-        return f"no {values.type}: {error}"
-    if len(text) > _MOST_CHARACTERS:
-        return f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
-    return text
-
-
-# ------------------------------------------------------------------------------------------------
-# Source rows in the types in which a result holds them.
-
-
-def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
-    """Return rows in the types of a schema where that loses nothing, and else as they are.
-
-    An episode that was recorded with narrower types than the others is written with theirs. Which
-    types a result may have is for `leconvert.run.proof.rows` to say.
-    """
-    try:
-        return tables.align_table(rows, schema, path=path)
-    except UnreadableSourceError:
-        return rows
-
-
-# ------------------------------------------------------------------------------------------------
-# One data file of a result against the parquet files that it was joined from.
 
 
 class RowSpan(NamedTuple):
@@ -457,6 +111,129 @@ class RowRules(NamedTuple):
             for name in self.repairs.computed_stats
             if self.features.get(name, {}).get("dtype") != "video"
         ]
+
+
+class KeptTable:
+    """A data file of a result that is the source's as it is; both files are open.
+
+    Both files alone show this: they have the same size and the same footer. Then nothing in the
+    file was written anew. What is left to compare is whether it serves the result: its columns and
+    the range of ``index``; and with ``--bytes`` the number of each row and every byte.
+
+    Args:
+        ours: The file of the result.
+        theirs: That of the source, with the same footer.
+    """
+
+    def __init__(self, ours: tables.DataFile, theirs: tables.OpenedTable) -> None:
+        self._ours = ours
+        self._theirs = theirs
+
+    @classmethod
+    def found(cls, path: str, source: str, repairs: Repairs) -> Self | None:
+        """Return the file at a path if it is the source's, and no repair was to change its rows.
+
+        What is wrong with a file that cannot be read is said by whoever reads it.
+        """
+        if changes_rows(repairs):
+            return None
+        with ExitStack() as opened:
+            try:
+                if not is_as_long(source, os.stat(path).st_size):  # noqa: PTH116 - for every file
+                    return None
+                ours = opened.enter_context(tables.DataFile(path))
+                theirs = opened.enter_context(tables.OpenedTable(source))
+            except (UnreadableSourceError, OSError):
+                return None
+            if not ours.has_footer_of(theirs):
+                return None
+            opened.pop_all()
+            return cls(ours, theirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ours.table.close()
+        self._theirs.close()
+
+    def compare_rows(
+        self, path: str, span: RowSpan, rules: RowRules, *, read_bytes: bool
+    ) -> Iterator[Difference]:
+        """Yield where the numbers in the file are not the result's, or its bytes not kept."""
+        file, episode, stream = self._ours, span.episode, DATA_STREAM
+        if read_bytes:
+            theirs = OpenFile(self._theirs.descriptor, self._theirs.path)
+            ours = OpenFile(file.table.descriptor, file.path)
+            yield from differing_bytes(theirs, ours, path, episode, stream)
+        if file.rows != span.length:
+            has = str(file.rows)
+            yield Difference("rows", path, str(span.length), has, episode, stream)
+            return
+        try:
+            wanted = {
+                "index": np.arange(span.first_index, span.first_index + span.length),
+                "episode_index": np.full(span.length, span.position),
+            }
+            columns = [
+                column
+                for column, numbers in wanted.items()
+                if column in file.columns and (read_bytes or not self._has_range(column, numbers))
+            ]
+            if columns:
+                for column, found in zip(columns, file.numbers(*columns), strict=True):
+                    yield from _same_numbers(column, wanted[column], found, path, episode)
+            table = None
+            if rules.computes(episode):
+                with closing(tables.open_parquet(file.path)) as rows:
+                    table = rows.read_all(use_threads=False)
+        except (OSError, UnreadableSourceError, pa.ArrowException) as error:
+            raise_storage_trouble(error, getattr(error, "path", None) or file.path)
+            yield Difference("readable rows", path, "rows", str(error), episode, stream)
+            return
+        if table is not None:
+            for what, expected, have in compare_computed_stats(span, table, rules):
+                yield Difference(what, path, str(expected), str(have), episode, stream)
+
+    def _has_range(self, column: str, wanted: IntArray) -> bool:
+        """Tell whether a column is the source's, and states the least and greatest that it must."""
+        file = self._ours
+        return (
+            len(wanted) > 0
+            and file.null_count(column) == 0
+            and file.extremes.get(column) == (wanted[0], wanted[-1])
+            and file.is_column_of(column, self._theirs)
+        )
+
+    def compare_columns(
+        self, path: str, schemas: DataSchemas, position: int
+    ) -> Iterator[Difference]:
+        """Yield where the file has columns that are not those of the result."""
+        found = self._ours.schema()
+        wanted = schemas.given(found, position)
+        if schemas.had_right(found, wanted, is_kept=True):
+            return
+        differences = list(schemas.unreadable(found, path))
+        if not tables.holds_columns_of(found, wanted):
+            ours, theirs = (str([f"{f.name}: {f.type}" for f in each]) for each in (found, wanted))
+            differences.insert(0, Difference("columns", path, theirs, ours, stream=DATA_STREAM))
+        if not differences:
+            schemas.note_right(found, wanted, is_kept=True)
+        yield from differences
+
+
+def _same_numbers(
+    column: str, wanted: IntArray, found: npt.NDArray[Any], path: str, episode: int
+) -> Iterator[Difference]:
+    if len(found) != len(wanted):
+        what, demanded, has = f"rows of column {column!r}", str(len(wanted)), str(len(found))
+        yield Difference(what, path, demanded, has, episode, DATA_STREAM)
+        return
+    wrong = np.flatnonzero(found != wanted)
+    if len(wrong):
+        row = int(wrong[0])
+        what, demanded, has = f"column {column!r}, row {row}", str(wanted[row]), str(found[row])
+        yield Difference(what, path, demanded, has, episode, DATA_STREAM)
 
 
 def compare_rows(
@@ -526,14 +303,8 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
         ranges = table.copied_from(span.row_group, source)
         if ranges is None:
             return False
-        theirs, ((begin, size),) = ranges
-        if source.whole is None:
-            paths = (source.path, table.path)
-            ours = [(begin, size)]
-            return first_difference(source.descriptor, theirs, stored, ours, paths=paths) is None
-        pages = b"".join([source.whole[first : first + length] for first, length in theirs])
-        with naming(table.path):
-            return pages == os.pread(stored, size, begin)
+        files = OpenFile(source.descriptor, source.path), OpenFile(stored, table.path)
+        return first_difference(*files, *ranges) is None
 
 
 def _compare_columns(
@@ -548,9 +319,38 @@ def _compare_columns(
         ours = found.column(name).combine_chunks()
         theirs = expected.column(name).combine_chunks()
         if not same_values(theirs, ours):
-            row = _first_difference(theirs, ours)
+            row = first_differing_row(theirs, ours)
             place = f"column {name!r}, row {row}"
             yield place, shown_value(theirs, row), shown_value(ours, row)
+
+
+def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
+    """Return rows in the types of a schema where that loses nothing, and else as they are.
+
+    An episode that was recorded with narrower types than the others is written with theirs. Which
+    types a result may have is what `leconvert.run.proof.columns` compares.
+    """
+    try:
+        return tables.align_table(rows, schema, path=path)
+    except UnreadableSourceError:
+        return rows
+
+
+_MOST_CHARACTERS = 200
+
+
+def shown_value(values: pa.Array, row: int) -> str:
+    """Return a value as text: the beginning of a long one, and something for what is no text."""
+    if row >= len(values):
+        return "no such row"
+    try:
+        text = str(values[row].as_py())
+    except (UnicodeDecodeError, ValueError, OverflowError) as error:
+        # Damaged bytes need not be of the column's type.
+        return f"no {values.type}: {error}"
+    if len(text) > _MOST_CHARACTERS:
+        return f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
+    return text
 
 
 def expected_rows(span: RowSpan, rules: RowRules, rows: SourceRows) -> pa.Table:
@@ -718,56 +518,3 @@ def compare_computed_stats(
             have = stats.get(column)
             if not same_statistic(value, have):
                 yield column, value, have
-
-
-def _first_difference(expected: pa.Array, found: pa.Array) -> int:
-    low, high = 0, max(len(expected), len(found))
-    while low < high:  # the longest equal head, by bisection
-        middle = (low + high + 1) // 2
-        if same_values(expected.slice(0, middle), found.slice(0, middle)):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def same_values(expected: pa.Array, found: pa.Array) -> bool:
-    """Tell whether two arrays hold the same values bit by bit.
-
-    Floats are compared by their bits, so NaN equals NaN and 0.0 does not equal -0.0. A list of
-    fixed size equals one of variable size with the same values.
-    """
-    if len(expected) != len(found) or expected.null_count != found.null_count:
-        return False
-    if expected.null_count:
-        if not expected.is_null().equals(found.is_null()):
-            return False
-        expected, found = expected.drop_null(), found.drop_null()
-    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
-        return expected.type == found.type and same_values(expected.storage, found.storage)
-    if is_list(expected.type):
-        import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
-
-        return bool(
-            is_list(found.type)
-            and pc.list_value_length(expected)
-            .cast(pa.int64())
-            .equals(pc.list_value_length(found).cast(pa.int64()))
-            and same_values(pc.list_flatten(expected), pc.list_flatten(found))
-        )
-    if pa.types.is_struct(expected.type):
-        names = [field.name for field in expected.type]
-        return bool(
-            pa.types.is_struct(found.type)
-            and names == [field.name for field in found.type]
-            and all(
-                same_values(left, right)
-                for left, right in zip(expected.flatten(), found.flatten(), strict=True)
-            )
-        )
-    if expected.type != found.type:
-        return False
-    if pa.types.is_floating(expected.type):
-        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[expected.type.bit_width]
-        expected, found = expected.view(bits), found.view(bits)
-    return bool(expected.equals(found))

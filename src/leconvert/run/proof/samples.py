@@ -1,16 +1,19 @@
-"""Random pictures of a result against those of its source: the right frame, not only a frame.
+"""Random pictures and samples of a result against its source: the right frame, not only a frame.
 
 A frame of the source is known by its rank within its episode's clip. That of the result is looked
 up as a loader does it: by the episode's start in the file and the timestamp of its row. So a result
-whose times lead to a neighbour is found out, however alike the files are.
+whose times lead to a neighbour is found out, however alike the files are. Samples are loaded as
+LeRobot's own dataset loads them; no other module of the proof knows LeRobot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +21,89 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media
-from leconvert.model.values import DATA_STREAM, stream_of_camera
+from leconvert.model.values import DATA_STREAM, IntArray, stream_of_camera
 from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.pair import Comparer, Place, Sampling
+from leconvert.run.proof.pieces import Comparer
 from leconvert.run.proof.rows import SourceRows, expected_rows
-from leconvert.support.errors import InstallationError, UnreadableSourceError
+from leconvert.support.errors import InstallationError, UnreadableSourceError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.support.storage_errors import raise_storage_trouble
 
-__all__ = ["check_lerobot", "compare_pictures", "compare_samples"]
+__all__ = [
+    "EVERYTHING",
+    "Place",
+    "Sampling",
+    "check_lerobot",
+    "chosen",
+    "compare_pictures",
+    "compare_samples",
+]
+
+
+class Place(NamedTuple):
+    """One frame: the position of its episode, and its place in the order of presentation there."""
+
+    position: int
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What is looked at beside, or instead of, everything.
+
+    Attributes:
+        share: Share of the episodes whose files are compared, above 0 and up to 1; one at least.
+        decode: Pictures to decode on both sides.
+        deep: Samples to load through LeRobot's dataset.
+        seed: Decides which; equal seeds choose the same of equal datasets.
+    """
+
+    share: float = 1.0
+    decode: int = 0
+    deep: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UsageError(f"sample must be above 0 and at most 1, not {self.share:g}.")
+        for name, count in (("decode", self.decode), ("deep", self.deep)):
+            if count < 0:
+                raise UsageError(f"--{name} takes 0 or more, not {count}.")
+
+    def episodes(self, num_episodes: int) -> npt.NDArray[np.bool_] | None:
+        """Return which episodes are compared, shape (E,); None for all."""
+        if self.share == 1:
+            return None
+        is_chosen = np.zeros(num_episodes, np.bool_)
+        is_chosen[chosen(num_episodes, max(1, round(self.share * num_episodes)), self.seed)] = True
+        return is_chosen
+
+    def frames(
+        self, count: int, lengths: IntArray, groups: Sequence[str] = ("",)
+    ) -> list[tuple[str, Place]]:
+        """Return frames of random groups, group by group and in order."""
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        found = []
+        for number in chosen(total * len(groups), count, self.seed).tolist():
+            group, frame = divmod(number, total)
+            position = int(np.searchsorted(ends, frame, side="right"))
+            first = int(ends[position] - lengths[position])
+            found.append((groups[group], Place(position, frame - first)))
+        return found
+
+
+EVERYTHING = Sampling()
+"""All episodes; nothing is decoded."""
+
+
+def chosen(population: int, count: int, seed: int) -> IntArray:
+    """Return ``count`` different numbers below ``population``, ascending; all if there are fewer.
+
+    Python's own generator is used: what it gives for a seed does not change with its version.
+    """
+    numbers = random.Random(seed).sample(range(population), min(count, population))  # noqa: S311
+    return np.array(sorted(numbers), np.int64)
 
 
 Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
@@ -152,12 +229,6 @@ def _decoded_rows(rows: pa.Table, key: str, frames: list[int], depth: bool) -> l
 def _shown(picture: Picture) -> str:
     mean = float(picture.mean()) if picture.size else 0.0
     return f"{'x'.join(map(str, picture.shape))}, mean {mean:.3f}"
-
-
-# ------------------------------------------------------------------------------------------------
-# Random samples as LeRobot's own dataset loads them from a result, against the source.
-#
-# The only module here that knows LeRobot, and it is imported for nothing else.
 
 
 def check_lerobot() -> None:

@@ -1,4 +1,11 @@
-"""One video file of a result against the clips that it was joined from."""
+"""One video file of a result against the clips that it was made of.
+
+A file is proven in one of three ways. A file with the index of its source's clip was *kept*, and
+must only serve the result. In a *joined* file each episode's samples are compared with the digest
+that a worker noted when it read the clip. Without a digest they are compared with the clip's index.
+The header of a joined file is then compared with the one that its samples demand. ``--bytes``
+compares the coded bytes as well.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +22,37 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media
+from leconvert.model.values import Misfit
+from leconvert.run.layout import MISFIT_SAID
 from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.metadata import joinable
-from leconvert.run.proof.rows import first_difference, naming
+from leconvert.run.proof.equality import (
+    OpenFile,
+    differing_bytes,
+    first_difference,
+    naming,
+    open_file,
+)
+from leconvert.run.proof.expected import joinable
 from leconvert.support.errors import UnreadableSourceError
 
 __all__ = [
-    "SourceClips",
+    "ClipReader",
     "Span",
-    "as_joined",
     "check_video",
     "compare_clips",
     "compare_header",
+    "compare_kept_clip",
+    "is_kept_clip",
 ]
 
 
 _SAMPLES_AT_A_TIME = 1 << 14
+# Aligned to more than any file has, episodes lie exactly where they are said to.
+_WHERE_THEY_ARE = 1 << 62
+_CONTAINERS = frozenset([b"moov", b"trak", b"edts", b"mdia", b"minf", b"dinf", b"stbl"])
+_SHOWN_BYTES = 8
+_MDAT_HEADER_BYTES = 16
+_LARGEST_GAP_BYTES = 1 << 20
 
 
 class Span(NamedTuple):
@@ -67,6 +89,46 @@ class Span(NamedTuple):
         return self.length if self.samples is None else self.samples
 
 
+def is_kept_clip(index: media.ClipIndex, source: media.ClipIndex) -> bool:
+    """Tell whether two indices say the same: then no clip was joined into the file of the one."""
+    return (
+        (index.file_size_bytes, index.timescale, index.duration, index.other_tracks)
+        == (source.file_size_bytes, source.timescale, source.duration, source.other_tracks)
+        and (index.sample_entry, index.geometry) == (source.sample_entry, source.geometry)
+        and all(
+            _are_equal(getattr(index, name), getattr(source, name))
+            for name in ("sizes", "places", "shown", "keyframes")
+        )
+    )
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Tell whether two columns of an index are equal; a plain clip says one in a few numbers."""
+    if isinstance(one, int | range) or isinstance(other, int | range):
+        return bool(one == other)
+    return np.array_equal(one, other)
+
+
+def compare_kept_clip(
+    path: str, stream: str, index: media.ClipIndex, span: Span, fps: Fraction, *, read_bytes: bool
+) -> Iterator[Difference]:
+    """Yield why LeRobot would miss frames in a kept video file, or where its bytes are others."""
+    if read_bytes:
+        with open_file(span.source) as theirs, open_file(index.path) as ours:
+            yield from differing_bytes(theirs, ours, path, span.episode, stream)
+    misfit = index.misfit(fps)
+    for reason in Misfit:
+        if reason in misfit:
+            what, wanted = "a file that LeRobot reads as it is", "one of even frames from 0 on"
+            said = f"it {MISFIT_SAID[reason]}"
+            yield Difference(what, path, wanted, said, span.episode, stream)
+    if index.num_samples != span.length:
+        frames = str(index.num_samples)
+        yield Difference("number of frames", path, str(span.length), frames, span.episode, stream)
+    for name, expected, have in _other_times(span, 0, _Places.at(fps)):
+        yield Difference(name, path, str(expected), str(have), span.episode, stream)
+
+
 def check_video(
     path: str, stream: str, index: media.ClipIndex, num_frames: int, fps: Fraction
 ) -> Iterator[Difference]:
@@ -84,11 +146,11 @@ def check_video(
     yield from _stray_bytes(index, differs)
 
 
-class SourceClips:
-    """Reads indices of source files, and holds the last one.
+class ClipReader:
+    """Reads indices of files, and holds the last one.
 
-    Many files of a result may be cut from one file, whose index is that of all its episodes.
-    Threads may share it: at worst two read the same index.
+    Many files of a result may be cut from one file of the source, and many pieces are of one file
+    of the result. Threads may share it: at worst two read the same index.
     """
 
     def __init__(self) -> None:
@@ -113,7 +175,7 @@ def compare_clips(
     index: media.ClipIndex,
     spans: Sequence[Span],
     fps: Fraction,
-    clips_of: SourceClips,
+    clips_of: ClipReader,
     *,
     read_bytes: bool,
 ) -> Iterator[Difference]:
@@ -128,10 +190,8 @@ def compare_clips(
     sources = [source for source, _ in groupby(read, attrgetter("source"))]
     clips = clips_of.read(sources, read_ahead=read_bytes)
     with ExitStack() as files, ExitStack() as last:
-        result, source = -1, ""
-        if read_bytes:
-            result = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
-            files.callback(os.close, result)
+        source = ""
+        result = files.enter_context(open_file(index.path)) if read_bytes else None
         for span in spans:
             part = slice(span.first_sample, span.first_sample + span.num_samples)
             lead = index.reordering(part.start, part.stop)
@@ -143,7 +203,7 @@ def compare_clips(
                     clip = last.enter_context(joinable(next(clips), source, fps))
                 theirs = _part_of(clip, span)
                 found += _against_source(index, part, lead, clip, theirs)
-                if read_bytes and theirs.stop - theirs.start == span.num_samples:
+                if result is not None and theirs.stop - theirs.start == span.num_samples:
                     found += _same_packets(index, part, clip, theirs, result)
             for what, expected, have in found:
                 yield Difference(what, path, str(expected), str(have), span.episode, stream)
@@ -246,19 +306,11 @@ def _against_source(
 
 
 def _same_packets(
-    index: media.ClipIndex, part: slice, clip: media.ClipIndex, theirs: slice, result: int
+    index: media.ClipIndex, part: slice, clip: media.ClipIndex, theirs: slice, result: OpenFile
 ) -> _Found:
-    source = os.open(clip.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        place = first_difference(
-            source,
-            clip.byte_runs(theirs.start, theirs.stop),
-            result,
-            index.byte_runs(part.start, part.stop),
-            paths=(clip.path, index.path),
-        )
-    finally:
-        os.close(source)
+    runs = clip.byte_runs(theirs.start, theirs.stop), index.byte_runs(part.start, part.stop)
+    with open_file(clip.path) as source:
+        place = first_difference(source, result, *runs)
     if place is None:
         return
     ends = np.cumsum(clip.sizes[theirs])
@@ -322,68 +374,6 @@ def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
     yield int(begins[-1] + sizes[-1]), index.file_size_bytes
 
 
-# ------------------------------------------------------------------------------------------------
-# The header of a joined video file: every byte of it follows from its samples and one clip.
-#
-# What decoders go by beside the packets (decoder configuration, dimensions, edit list, durations)
-# stands in ``ftyp`` and ``moov``. A file's own packets give one header and no other, once the
-# source says how to decode them: so that header is written again and compared byte by byte.
-
-
-# Aligned to more than any file has, episodes lie exactly where they are said to.
-_WHERE_THEY_ARE = 1 << 62
-_CONTAINERS = frozenset([b"moov", b"trak", b"edts", b"mdia", b"minf", b"dinf", b"stbl"])
-_SHOWN_BYTES = 8
-_MDAT_HEADER_BYTES = 16
-_LARGEST_GAP_BYTES = 1 << 20
-
-
-def as_joined(
-    name: str, span: Span, fps: Fraction, clips_of: SourceClips
-) -> media.ClipIndex | None:
-    """Return the index of the source's file if a file is what a join of one slice of it writes.
-
-    A file that begins with the header for the samples of its slice, and is as long as this says,
-    holds these samples and nothing else: neither its index need be read nor what is between them.
-    None where that is not so, or not to be had cheaply; `check_video`, `compare_clips` and
-    `compare_header` then say what differs.
-
-    Args:
-        span: The one episode of the file, without samples beside its frames.
-    """
-    start = span.source_first
-    if start is None:
-        return None  # its clip has an index of its own, which takes as long to read as the file's
-    (clip,) = clips_of.read([span.source])
-    stop = start + span.num_samples
-    if not isinstance(clip, media.ClipIndex) or not start < stop <= clip.num_samples:
-        return None
-    sizes, keyframes = clip.sizes[start:stop], clip.keyframes[start:stop]
-    lead, samples = clip.reordering(start, stop), media.FileSamples()
-    samples.add(sizes, keyframes, lead, source_offset=0, num_bytes=int(np.add.reduce(sizes)))
-    expected = media.build_header(
-        samples, fps=fps, sample_entry=clip.sample_entry, geometry=clip.geometry, block_align=0
-    )
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            size_bytes = os.fstat(descriptor).st_size
-            head = os.pread(descriptor, len(expected.content), 0)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return None
-    if (
-        size_bytes != expected.size_bytes
-        or head != expected.content
-        or not keyframes[0]
-        or any(_other_times(span, 0, _Places.at(fps)))
-        or span.order_digest not in (None, media.order_digest(sizes, keyframes, lead))
-    ):
-        return None
-    return clip
-
-
 def compare_header(
     path: str,
     stream: str,
@@ -391,17 +381,21 @@ def compare_header(
     lengths: Sequence[int],
     first_clip: str,
     fps: Fraction,
-    clips_of: SourceClips,
+    clips_of: ClipReader,
     *,
     may_be_free: bool = False,
-    head: bytes = b"",
 ) -> Iterator[Difference]:
     """Yield where a video file's header is not the one that its samples and the source demand.
 
-    Nothing is said of a file whose samples are not as they should be: `compare_clips` says that.
+    What decoders go by beside the packets (decoder configuration, dimensions, edit list, durations)
+    stands in ``ftyp`` and ``moov``. A file's own packets give one header and no other, once the
+    source says how to decode them: so that header is written again and compared byte by byte.
+    Nothing is said of a file whose samples are not as they should be: `check_video` and
+    `compare_clips` say that.
 
     Args:
-        head: What was read of the file's beginning.
+        may_be_free: Whether parts of the header may be a box that means nothing, as in a file
+            that was repaired.
     """
     begins: list[int] = []
     start = 0
@@ -447,9 +441,8 @@ def compare_header(
     size = len(expected.content)
     # Up to the first sample; no alignment asks for more than this.
     stop = max(size, begins[0] if may_be_free else min(begins[0], size + _LARGEST_GAP_BYTES))
-    if len(head) < stop:
-        with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every file
-            head = file.read(stop)
+    with open_file(index.path) as file, naming(index.path):
+        head = os.pread(file.descriptor, stop, 0)
     if may_be_free and _without_room(head[: begins[0]]) == _without_room(expected.content):
         return
     found, gap = head[:size], head[size:stop]
@@ -462,7 +455,7 @@ def compare_header(
 
 
 def _without_room(header: bytes) -> list[tuple[str, bytes]]:
-    """Return the boxes of a header but those that hold nothing; of media data what is no zero."""
+    """Return the header's non-empty boxes; of ``mdat``, the bytes that are not zero."""
     return [
         (name, content[_MDAT_HEADER_BYTES:].strip(b"\0") if name == "mdat" else content)
         for name, content in _boxes(header)

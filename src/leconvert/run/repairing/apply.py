@@ -1,8 +1,8 @@
 """Carry a repair out: a new tree beside the dataset, compared with it, put in its place.
 
 A dataset is repaired by making another one. That costs a copy, which is none where the file system
-shares extents: every file is cloned, and what is written is the changed bytes of indices and the
-tables under ``meta/``. Where it does not share them, the bytes are copied, which `repair_dataset`
+shares extents: every file is cloned, and what is written is indices of videos and the tables under
+``meta/``. Where it does not share them, the bytes are copied, which `repair_dataset`
 says before it begins. Nothing is hard-linked: LeRobot's tools rewrite parquet files in place, and
 would change both trees. Nothing is written into a file of the dataset, so that whoever has one open
 goes on reading what it opened, and a repair that dies has changed nothing.
@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import read_info, refuse_pointers
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
-from leconvert.model.values import Finding
+from leconvert.model.values import Finding, Slice
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.run.packer import facts_of_tree
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
@@ -64,19 +65,21 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.support.text import amount
-from leconvert.workdir.fs import can_clone, make_folders_below, sync_tree
+from leconvert.workdir.fs import LOCAL, can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.removal import remove_new_tree
 from leconvert.workdir.swap import (
     SwapPlan,
-    begin_tree,
     check_target,
+    exchange_trees,
+    has_mark_of,
+    mark_tree,
     old_dir,
     recover_marked,
+    remove_mark,
     source_as_output,
     staging_dir,
     staging_trees,
-    swap_marked,
     try_renames,
 )
 
@@ -87,6 +90,8 @@ _IN_PLACE, _OUTPUT = "repair", "repair-output"
 REPAIR_RUNS = frozenset({_IN_PLACE, _OUTPUT})
 """The run ids that mark the trees of repairs."""
 _DIFFERENCES_SHOWN = 20
+# So that a join shares blocks with the stored file where the file system can.
+_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ class RepairReport:
         dry_run: Whether nothing was written.
         was_repaired: Whether the output was this already, proven anew; then nothing was written.
         plan: What was changed.
-        written_bytes: Bytes of the patches and of files that were written anew.
+        written_bytes: Bytes of indices of videos and of files that were written anew.
         copied_bytes: Bytes that were copied as they are.
         cloned_bytes: Bytes that the two datasets share.
         seconds: How long it took.
@@ -190,7 +195,9 @@ def repair_dataset(
                     "to it.",
                 )
 
-        begin_tree(plan.staging, run_id)
+        with storage_errors(plan.staging):
+            LOCAL.make_dir(plan.staging)
+        mark_tree(plan.staging, run_id)
         writer = _TreeWriter(root, plan.staging, repair, stop, progress)
         try:
             writer.write(changes)
@@ -201,7 +208,8 @@ def repair_dataset(
             with suppress(Exception):
                 remove_new_tree(plan.staging, run_id)
             raise
-        swap_marked(plan, run_id, came_out=unchanged)
+        exchange_trees(plan, is_new=has_mark_of(run_id), came_out=unchanged, run_id=run_id)
+        remove_mark(target, run_id)
     return replace(
         report,
         written_bytes=writer.written_bytes,
@@ -347,12 +355,18 @@ class _TreeWriter:
 
     def _write_video(self, path: str) -> None:
         video, source, target = self._videos[path], self._root / path, self._tree / path
-        if video.patch is not None:
-            self._copied(media.copy_file(source, target, patch=video.patch))
-            self.written_bytes += len(video.patch.new)
+        if video.how == "remux":
+            media.remux_clip(source, target, fps=self._plan.fps, other_tracks=True)
+            self.copied_bytes += target.stat().st_size
             return
         joined = media.join_clips(
-            [media.ClipRange(str(source))], target, fps=self._plan.fps, block_align=4096
+            [
+                Slice(str(source), first, stop - first)
+                for first, stop in pairwise([*video.begins, video.frames])
+            ],
+            target,
+            fps=self._plan.fps,
+            block_align=_BLOCK_BYTES,
         )
         self.copied_bytes += joined.copied_bytes
         self.cloned_bytes += joined.cloned_bytes

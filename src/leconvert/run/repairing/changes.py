@@ -25,7 +25,7 @@ from leconvert import media, tables
 from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
-from leconvert.run.proof import same_values
+from leconvert.run.proof import same_bytes, same_values
 from leconvert.run.repairing.plan import RepairPlan
 from leconvert.support.errors import InterruptedRunError, LeconvertError
 from leconvert.support.progress import NO_PROGRESS, Progress
@@ -41,7 +41,6 @@ __all__ = [
 
 # Version 2 puts rows of tables into another order: who does not know of that would miss them.
 _FORMAT, _VERSIONS = "leconvert/repaired", (1, 2)
-_BLOCK_BYTES = 4 * 1024**2
 _ROWS = 1024
 
 
@@ -52,8 +51,7 @@ class Changes:
     Attributes:
         number: 1 for the first repair of a dataset, one more for each later one.
         fps: Frames a second, as numerator and denominator.
-        patched: Where in each patched video file the changed bytes are: offset and number.
-        joined: Video files whose samples were joined into a new file.
+        videos: Video files whose frames got other times.
         data: Changed columns of each data file.
         episodes: Changed columns of ``meta/episodes``.
         episode_rows: The row that each row of ``meta/episodes`` was before; empty where none moved.
@@ -65,8 +63,7 @@ class Changes:
 
     number: int
     fps: tuple[int, int]
-    patched: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    joined: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()
     data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     episodes: tuple[str, ...] = ()
     episode_rows: tuple[int, ...] = ()
@@ -77,12 +74,10 @@ class Changes:
     @classmethod
     def of(cls, plan: RepairPlan, number: int) -> Changes:
         """Return what a plan changes."""
-        patches = {video.path: video.patch for video in plan.videos if video.patch is not None}
         return cls(
             number,
             (plan.fps.numerator, plan.fps.denominator),
-            {path: (patch.offset, len(patch.new)) for path, patch in patches.items()},
-            tuple(video.path for video in plan.videos if video.patch is None),
+            tuple(video.path for video in plan.videos),
             {data.path: data.columns for data in plan.data},
             tuple(sorted(plan.episodes)),
             () if plan.episode_rows is None else tuple(plan.episode_rows.tolist()),
@@ -97,8 +92,8 @@ class Changes:
         return cls(
             number=record["number"],
             fps=(record["fps"][0], record["fps"][1]),
-            patched={path: (place[0], place[1]) for path, place in record["patched"].items()},
-            joined=tuple(record["joined"]),
+            # Earlier versions patched files where the new times had room in the index.
+            videos=(*record["patched"], *record["joined"]),
             data={path: tuple(names) for path, names in record["data"].items()},
             episodes=tuple(record["episodes"]),
             episode_rows=tuple(record.get("episode_rows", ())),
@@ -111,6 +106,7 @@ class Changes:
 def write_changes(root: Path, changes: Changes) -> None:
     """Write the record below a dataset."""
     fields = asdict(changes)
+    fields |= {"patched": {}, "joined": fields.pop("videos")}
     version = 2 if changes.episode_rows or changes.task_rows else 1
     if version == 1:
         del fields["episode_rows"], fields["task_rows"]
@@ -177,7 +173,7 @@ def compare_trees(
 
 def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterator[str]:
     one, other = source / path, result / path
-    if path in changes.patched or path in changes.joined:
+    if path in changes.videos:
         yield from _compare_video(one, other, path, changes)
     elif path in changes.data:
         yield from _compare_table(one, other, path, changes.data[path])
@@ -193,7 +189,7 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
         # The same text may lead into either tree, and one that leads out of them may be another.
         if one.readlink() != other.readlink() and one.resolve() != other.resolve():
             yield f"{path} leads elsewhere."
-    elif not _same_bytes(one, other):
+    elif not same_bytes(one, other):
         yield f"{path} has other bytes."
 
 
@@ -221,17 +217,13 @@ def _compare_video(one: Path, other: Path, path: str, changes: Changes) -> Itera
     if not same_samples:
         yield f"{path} has other packets, or has them in another order."
         return
-    scale, frame_ticks = media.frame_ticks(Fraction(*changes.fps))
-    # time / timescale == rank * frame_ticks / scale, in whole numbers of any size
-    shown = after.presentation_times.astype(object) * scale
-    if not np.array_equal(shown, after.ranks.astype(object) * frame_ticks * after.timescale):
+    if not media.has_exact_times(after, Fraction(*changes.fps)):
         yield f"{path} has frames that are not at their exact time."
-    if path in changes.patched:
-        first, length = changes.patched[path]
-        if not _same_bytes(one, other, but=(first, first + length)):
-            yield f"{path} has other bytes than those of its times."
-    elif media.samples_sha256(before) != media.samples_sha256(after):
+    if media.samples_sha256(before) != media.samples_sha256(after):
         yield f"{path} has packets of other bytes."
+    # An earlier version joined some files without their sound.
+    if after.other_tracks and media.other_tracks_sha256(one) != media.other_tracks_sha256(other):
+        yield f"{path} has packets of other bytes in a track that is no video."
 
 
 def _compare_table(one: Path, other: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
@@ -319,22 +311,3 @@ def _row_blocks(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:
     rows = file.metadata.num_rows
     sizes = [min(_ROWS, rows - first) for first in range(0, rows, _ROWS)]
     return tables.regrouped((batch.select(names) for batch in batches), schema, sizes)
-
-
-def _same_bytes(one: Path, other: Path, *, but: tuple[int, int] = (0, 0)) -> bool:
-    """Tell whether two files have the same bytes, but for one stretch."""
-    if one.stat().st_size != other.stat().st_size:
-        return False
-    with one.open("rb", buffering=0) as left, other.open("rb", buffering=0) as right:
-        position = 0
-        while True:
-            ours, theirs = left.read(_BLOCK_BYTES), right.read(_BLOCK_BYTES)
-            if len(ours) != len(theirs):
-                return False
-            if not ours:
-                return True
-            if ours != theirs:
-                first, stop = (max(0, place - position) for place in but)
-                if ours[:first] != theirs[:first] or ours[stop:] != theirs[stop:]:
-                    return False
-            position += len(ours)

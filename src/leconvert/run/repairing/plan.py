@@ -76,20 +76,20 @@ _ROWS_IN_DOUBT = frozenset({"rows", "episode-order", "file-order", "stray-data"}
 
 @dataclass(frozen=True, slots=True)
 class VideoRepair:
-    """What becomes of one video file.
+    """A video file whose samples go into a new file, in which frame *i* is at i / fps.
 
     Attributes:
         path: It, relative to the dataset.
-        how: ``patch``: the same file with other times in its index. ``join``: its samples in a new
-            file, since no index of the same size can say the times.
-        patch: What is patched.
+        how: ``join``: the samples are joined, as in a conversion. ``remux``: FFmpeg copies them,
+            and brings sound and subtitles along.
         frames: Frames in it.
+        begins: Its first sample and those at which an episode begins that can be cut out.
     """
 
     path: str
-    how: Literal["patch", "join"]
+    how: Literal["join", "remux"]
     frames: int
-    patch: media.Patch | None = None
+    begins: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,11 +183,10 @@ class RepairPlan:
     def summary(self) -> tuple[str, ...]:
         """Return what is changed, one line a kind."""
         lines = []
-        for how, said in (("patch", "new times in the index of"), ("join", "joined again:")):
-            files = [video for video in self.videos if video.how == how]
-            if files:
-                frames = sum(video.frames for video in files)
-                lines.append(f"{said} {count(len(files), 'video file')} ({count(frames, 'frame')})")
+        if self.videos:
+            files = count(len(self.videos), "video file")
+            frames = count(sum(video.frames for video in self.videos), "frame")
+            lines.append(f"new times in the index of {files} ({frames})")
         if self.data:
             names = sorted({name for data in self.data for name in data.columns})
             lines.append(f"{', '.join(names)} in {count(len(self.data), 'data file')}")
@@ -215,7 +214,7 @@ class RepairPlan:
                     "path": video.path,
                     "how": video.how,
                     "frames": video.frames,
-                    "patched_bytes": len(video.patch.new) if video.patch else None,
+                    "patched_bytes": None,
                 }
                 for video in self.videos
             ],
@@ -460,7 +459,6 @@ class _Planner:
         path = self._check.root / routed.path
         try:
             index = media.read_clip_index(path)
-            patch = media.retiming(path, self._declared.fps)
         except UnreadableSourceError as error:
             self._remarks.append(f"{routed.path} is left as it is: {error.message}")
             return
@@ -482,10 +480,17 @@ class _Planner:
         }
         if codes <= expected.keys():
             return  # nothing of it can be told from its times
-        if patch is None:
-            self._videos.append(VideoRepair(routed.path, "join", index.num_samples))
-        elif patch.old != patch.new:
-            self._videos.append(VideoRepair(routed.path, "patch", index.num_samples, patch))
+        if not media.has_exact_times(index, fps):
+            if not index.begins_at(0):
+                self._remarks.append(
+                    f"{routed.path} is left as it is: it does not begin with a keyframe."
+                )
+                return
+            try:
+                self._videos.append(self._video_repair(routed.path, index, spans))
+            except UnreadableSourceError as error:  # FFmpeg cannot copy its tracks
+                self._remarks.append(f"{routed.path} is left as it is: {error.message}")
+                return
         for name, stored, exact_seconds in (
             ("from_timestamp", placed.begin_seconds, spans.from_seconds),
             ("to_timestamp", placed.end_seconds, spans.to_seconds),
@@ -503,6 +508,21 @@ class _Planner:
                 self._findings.append(
                     found(code, said, episode=episode, stream=stream, path=routed.path)
                 )
+
+    def _video_repair(self, path: str, index: media.ClipIndex, spans: EpisodeSpans) -> VideoRepair:
+        lost = len(index.other_tracks) and (
+            len(index.other_tracks) - media.carried_tracks(index.path)
+        )
+        if lost:
+            self._remarks.append(
+                f"{path} has {count(lost, 'other track')} that cannot be brought along; the "
+                "dataset that is kept has them."
+            )
+        if index.other_tracks:
+            return VideoRepair(path, "remux", index.num_samples, ())
+        cuts = {*spans.begin.tolist(), *spans.stop.tolist()} - {0, index.num_samples}
+        begins = [0, *(cut for cut in sorted(cuts) if index.begins_at(cut))]
+        return VideoRepair(path, "join", index.num_samples, tuple(begins))
 
     def _plan_stats(self) -> None:
         of_stats = [

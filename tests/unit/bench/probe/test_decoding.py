@@ -15,24 +15,25 @@ import pytest
 import torch
 from schema_checker import violations
 
-from leconvert.bench.probe import environment
-from leconvert.bench.probe import limit as verdicts
-from leconvert.bench.probe.diagnose import _Pieces, diagnose_decoding, missing_pieces
-from leconvert.bench.probe.environment import FoundFfmpeg, video_facts
-from leconvert.bench.probe.limit import (
+from leconvert.bench import environment
+from leconvert.bench.environment import FoundFfmpeg, video_facts
+from leconvert.bench.probe import decoding as verdicts
+from leconvert.bench.probe.decoding import (
     LimitPlan,
     _Clip,
+    diagnose_decoding,
     limit_of,
     measure_limit,
+    missing_pieces,
     timed_decoding,
     videos_to_decode,
 )
 from leconvert.dataset.formats import Slices
 from leconvert.loading import decoders
-from leconvert.loading.files import RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.support.errors import ProbeError
 from leconvert.testing.encode import encode_clip
+from leconvert.transfer.files import SparseFile, files_at
 
 
 def test_whole_calls_count_until_the_time_is_over() -> None:
@@ -48,7 +49,7 @@ def test_whole_calls_count_until_the_time_is_over() -> None:
 
     done = timed_decoding(calls(), 5.0, clock=lambda: now)
 
-    assert (done.frames, done.seconds) == (96, 6.0)
+    assert done == (96, 6.0)
 
 
 def test_the_limit_is_random_access_with_the_most_processes() -> None:
@@ -116,7 +117,7 @@ def test_how_a_video_is_coded_is_read_from_its_packets(several_files: Path) -> N
     with path.open("rb") as file:
         facts = video_facts(file)
 
-    assert facts.as_record() == {
+    assert facts == {
         "codec": "h264", "gop": 2, "width": 64, "height": 48, "pixel_format": "yuv420p",
         "has_b_frames": False,
     }  # fmt: skip
@@ -127,7 +128,7 @@ def test_a_title_in_another_encoding_hides_nothing_of_how_a_video_is_coded(tmp_p
     encode_clip(path, np.zeros((3, 16, 16, 3), np.uint8), fps=Fraction(30))
     path.write_bytes(path.read_bytes().replace(b"Lavf", b"M\xfcll"))
     with path.open("rb") as file:
-        assert video_facts(file).codec == "h264"
+        assert video_facts(file)["codec"] == "h264"
 
 
 def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
@@ -136,9 +137,9 @@ def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
     for module in (environment, verdicts):
         monkeypatch.setattr(module, "PACKETS_LOOKED_AT", 12)
     fetched: list[int] = []
-    fetch = RemoteFile._fetch
+    fetch = SparseFile._fetch
     monkeypatch.setattr(
-        RemoteFile, "_fetch", lambda *call: fetched.append(call[2] - call[1]) or fetch(*call)
+        SparseFile, "_fetch", lambda *call: fetched.append(call[2] - call[1]) or fetch(*call)
     )
     local = files_at(several_files)
     meta = load_meta(local)
@@ -238,7 +239,7 @@ SOUND = {
 def test_what_is_missing_is_said_once_and_with_a_remedy(
     changes: dict[str, Any], said: list[str]
 ) -> None:
-    missing = missing_pieces(_Pieces(**(SOUND | changes)))
+    missing = missing_pieces(**(SOUND | changes))
 
     assert [sentence.startswith(begin) for sentence, begin in zip(missing, said, strict=True)] == [
         True

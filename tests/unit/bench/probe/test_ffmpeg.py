@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.bench.probe.environment import (
+from leconvert.bench.environment import (
     FoundFfmpeg,
     find_ffmpeg,
     link_plain_names,

@@ -9,7 +9,6 @@ import pytest
 from leconvert.bench.probe.measure import (
     BatchFacts,
     Measured,
-    TimingPlan,
     measure,
     percentiles_ms,
     time_single_pass,
@@ -28,7 +27,12 @@ class Time:
 
 
 def run(
-    seconds_of_batches: list[float], plan: TimingPlan, *, epochs: int = 50
+    seconds_of_batches: list[float],
+    warmup: int,
+    duration_s: float,
+    *,
+    num_batches: int | None = None,
+    epochs: int = 50,
 ) -> tuple[Measured, list[int]]:
     time, opened = Time(), []
 
@@ -38,12 +42,15 @@ def run(
             time.now += seconds
             yield BatchFacts(samples=4, episodes=2, worker=number % 2)
 
-    measured = measure(open_epoch, lambda batch: batch, plan, clock=time)
+    measured = measure(
+        open_epoch, lambda batch: batch, warmup_batches=warmup, duration_s=duration_s,
+        num_batches=num_batches, clock=time,
+    )  # fmt: skip
     return measured, opened
 
 
 def test_the_clock_starts_with_the_last_warm_up_batch() -> None:
-    measured, _ = run([5.0, 1.0, 2.0, 2.0, 2.0, 9.0], TimingPlan(2, 6.0))
+    measured, _ = run([5.0, 1.0, 2.0, 2.0, 2.0, 9.0], 2, 6.0)
 
     assert measured.first_batch_latency_s == 5.0
     assert measured.waits_s == (2.0, 2.0, 2.0)
@@ -54,21 +61,21 @@ def test_the_clock_starts_with_the_last_warm_up_batch() -> None:
 
 
 def test_the_last_batch_is_counted_whole_with_its_time() -> None:
-    measured, _ = run([1.0, 4.0, 4.0], TimingPlan(1, 5.0))
+    measured, _ = run([1.0, 4.0, 4.0], 1, 5.0)
 
     assert measured.steady_window_s == 8.0
     assert measured.samples == 8
 
 
 def test_a_cap_on_batches_ends_the_stretch_early() -> None:
-    measured, _ = run([1.0] * 10, TimingPlan(2, 100.0, num_batches=3))
+    measured, _ = run([1.0] * 10, 2, 100.0, num_batches=3)
 
     assert len(measured.facts) == 3
     assert measured.steady_window_s == 3.0
 
 
 def test_a_short_dataset_is_read_again_and_that_counts() -> None:
-    measured, opened = run([1.0, 1.0], TimingPlan(1, 5.0))
+    measured, opened = run([1.0, 1.0], 1, 5.0)
 
     assert opened == [0, 1, 2]
     assert measured.epochs == 3
@@ -76,21 +83,21 @@ def test_a_short_dataset_is_read_again_and_that_counts() -> None:
 
 
 def test_without_warm_up_the_first_batch_counts_with_its_latency() -> None:
-    measured, _ = run([3.0, 1.0], TimingPlan(0, 4.0))
+    measured, _ = run([3.0, 1.0], 0, 4.0)
 
     assert measured.waits_s == (3.0, 1.0)
     assert measured.steady_window_s == 4.0
 
 
 def test_an_empty_loader_gives_nothing_and_ends() -> None:
-    measured, opened = run([], TimingPlan(3, 60.0))
+    measured, opened = run([], 3, 60.0)
 
     assert (measured.samples, measured.samples_per_s) == (0, 0.0)
     assert opened == [0]
 
 
 def test_a_loader_that_runs_dry_in_the_warm_up_gives_nothing() -> None:
-    measured, opened = run([1.0], TimingPlan(3, 60.0), epochs=2)
+    measured, opened = run([1.0], 3, 60.0, epochs=2)
 
     assert measured.samples == 0
     assert opened == [0, 1, 2]
@@ -105,11 +112,11 @@ def test_progress_hears_of_every_batch_that_counts() -> None:
             yield BatchFacts(3, 1, 0)
 
     measure(
-        open_epoch, lambda batch: batch, TimingPlan(1, 3.0), clock=time,
-        on_batch=lambda samples, seconds: heard.append((samples, seconds)),
+        open_epoch, lambda batch: batch, warmup_batches=1, duration_s=3.0, clock=time,
+        on_batch=heard.append,
     )  # fmt: skip
 
-    assert heard == [(3, 1.0), (3, 2.0), (3, 3.0)]
+    assert heard == [1.0, 2.0, 3.0]
 
 
 def test_shares_of_workers_and_randomness_come_from_the_batches() -> None:
@@ -144,17 +151,17 @@ def test_the_single_pass_tells_decoding_from_the_rest() -> None:
             time.now += 1.0
             yield {"frame": reader.decode(3.0)}
 
-    with timed_calls(reader, "decode", clock=time) as watch:
-        done = time_single_pass(samples(), watch, num_warmup=2, num_samples=5, clock=time)
+    with timed_calls(reader, "decode", clock=time) as decoding_s:
+        done = time_single_pass(samples(), decoding_s, num_warmup=2, num_samples=5, clock=time)
 
-    assert done.as_metrics() == {
+    assert done == {
         "single_proc_samples_per_s": 0.25, "fetch_pct": 25.0, "decode_pct": 75.0
     }  # fmt: skip
     assert reader.decode(1.0) == 1.0
-    assert watch.seconds == 3.0 * 7
+    assert decoding_s() == 3.0 * 7
 
 
 def test_a_single_pass_without_samples_has_no_shares() -> None:
     done = time_single_pass([], None, num_warmup=1, num_samples=5)
 
-    assert set(done.as_metrics().values()) == {None}
+    assert set(done.values()) == {None}

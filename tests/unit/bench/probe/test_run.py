@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from schema_checker import violations
 
-from leconvert.bench.probe import limit as verdicts
-from leconvert.bench.probe.environment import require_packages
-from leconvert.bench.probe.limit import failure_of, find_limit, run_limit
+from leconvert.bench.environment import require_packages
+from leconvert.bench.probe import decoding as verdicts
+from leconvert.bench.probe.compare import failure_of
+from leconvert.bench.probe.decoding import find_limit, run_limit
 from leconvert.bench.probe.options import RunOptions
-from leconvert.bench.probe.results import write_document
 from leconvert.bench.probe.run import run_probe
-from leconvert.loading.files import files_at
+from leconvert.bench.results import write_document
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.order import spread_order
 from leconvert.support.errors import InstallationError, ProbeError, SourceError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.transfer.files import files_at
 
 BRIEF = RunOptions(
     root="/replaced", batch_size=8, num_workers=0, warmup_batches=1, num_batches=4,

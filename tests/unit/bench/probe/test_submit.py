@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from leconvert.bench.probe.options import (
-    SCENARIOS,
-    ResourceChanges,
-    Resources,
+from leconvert.bench.probe.options import SCENARIOS, Resources
+from leconvert.bench.probe.submit import (
+    changed,
+    parse_matrix,
+    parse_places,
     parse_resource_changes,
-    parse_scenarios,
+    plan_matrix,
+    plan_scenarios,
 )
-from leconvert.bench.probe.submit import parse_matrix, parse_places, plan_matrix, plan_scenarios
 from leconvert.support.errors import UsageError
-
-NO_CHANGES = ResourceChanges({})
 
 
 def test_a_scenario_is_a_job_that_runs_it_where_its_files_are() -> None:
     jobs = plan_scenarios(
-        parse_scenarios("mmap_local,stream_hub,stream_bucket_2node"),
+        "mmap_local,stream_hub,stream_bucket_2node",
         places=parse_places(["bucket=hf://buckets/lab/set"], repo_id="lab/set", root="sets/set"),
         passed_on=("--max-episodes=3",),
-        changes=NO_CHANGES,
     )
     assert [(job.name, job.arguments, job.resources) for job in jobs] == [
         (
@@ -50,16 +48,12 @@ def test_a_scenario_is_a_job_that_runs_it_where_its_files_are() -> None:
 
 
 def test_a_local_dataset_may_be_found_by_its_name_but_a_bucket_without_one_must_be_named() -> None:
-    (job,) = plan_scenarios(
-        parse_scenarios("mmap_local"), places={}, passed_on=(), changes=NO_CHANGES
-    )
+    (job,) = plan_scenarios("mmap_local", places={})
     assert job.arguments == ("probe", "run", "--scenario=mmap_local")
     with pytest.raises(UsageError, match="source bucket") as refused:
         plan_scenarios(
-            parse_scenarios("stream_bucket"),
+            "stream_bucket",
             places=parse_places(["hub=hf://datasets/lab/set"], repo_id=None, root="set"),
-            passed_on=(),
-            changes=NO_CHANGES,
         )
     assert refused.value.next_step == "Say so with --root-of bucket=URL."
 
@@ -86,10 +80,11 @@ def test_a_place_that_makes_no_sense_is_refused(text: str) -> None:
 
 def test_a_matrix_is_every_combination_with_a_gpu_only_where_one_decodes() -> None:
     jobs = plan_matrix(
-        parse_matrix("hub,local", "sarm,single", "cpu,cuda"),
+        "hub,local",
+        "sarm,single",
+        "cpu,cuda",
         places=parse_places([], repo_id="lab/set", root="set"),
-        passed_on=(),
-        changes=parse_resource_changes({"cpus": ["local=2"]}, ["local", "hub"]),
+        resources={"cpus": ["local=2"]},
     )
     assert [(job.name, job.resources.gpus, job.resources.cpus) for job in jobs] == [
         ("probe-local-sarm-cpu", 0, 2),
@@ -109,9 +104,7 @@ def test_a_matrix_is_every_combination_with_a_gpu_only_where_one_decodes() -> No
 
 def test_a_scenario_gets_a_gpu_where_the_run_wants_one() -> None:
     wanted = [
-        plan_scenarios(
-            parse_scenarios("mmap_local"), places={}, passed_on=passed_on, changes=NO_CHANGES
-        )[0].resources.gpus
+        plan_scenarios("mmap_local", places={}, passed_on=passed_on)[0].resources.gpus
         for passed_on in (("--decode-device=cuda",), ("--device=cuda",), ("--device=cpu",))
     ]
     assert wanted == [1, 1, 0]
@@ -143,9 +136,9 @@ def test_what_is_meant_for_one_job_beats_what_is_meant_for_all() -> None:
         },
         list(SCENARIOS),
     )
-    of_hub = changes.applied("stream_hub", SCENARIOS["stream_hub"].resources)
+    of_hub = changed(SCENARIOS["stream_hub"].resources, changes, "stream_hub")
     assert of_hub == Resources(nodes=3, cpus=4, mem="100G", time="1-00:00:00")
-    assert changes.applied("mmap_local", Resources()) == Resources(
+    assert changed(Resources(), changes, "mmap_local") == Resources(
         cpus=8, mem="100G", time="1-00:00:00"
     )
 

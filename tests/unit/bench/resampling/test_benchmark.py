@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,35 +17,32 @@ from tests.unit.bench.probe.schema_checker import violations
 from torch.utils.data import DataLoader
 
 from leconvert.bench.resampling.benchmark import (
-    ResampleOptions,
+    SyntheticSet,
     everything,
-    measure_batch_size,
-    ratios,
     run_resample,
     stem_of,
 )
 from leconvert.bench.resampling.loaders import (
     CHUNK,
-    LENGTHS,
-    ResampledDataset,
     SmallDiffusionPolicy,
-    batches_of,
     open_loader,
     paths_of,
     set_epoch,
     windows,
 )
+from leconvert.bench.resampling.options import ResampleOptions
 from leconvert.bench.resampling.pipelines import (
     BaselinePipeline,
     BatchedPipeline,
-    GpuUse,
     Pipeline,
-    Task,
-    gpu_reader,
-    grid,
+    batches_of,
+    measure_batch_size,
+    ratios,
 )
-from leconvert.bench.resampling.trajectories import Hdf5Set, SyntheticSet, methods_for, preload
+from leconvert.bench.sampler import GpuUse
 from leconvert.cli.main import main
+from leconvert.loading import LENGTHS, ResampledBatches, ResampledDataset
+from leconvert.loading.trajectories import Hdf5Set, methods_for, preload
 from leconvert.support.errors import ProbeError, UsageError
 
 PATHS = ["baseline", "batched", "table"]
@@ -100,8 +98,8 @@ def test_all_data_paths_teach_the_policy_the_same(document: dict[str, Any]) -> N
 
 
 def test_a_mode_measures_its_own_paths_alone() -> None:
-    task = Task(SyntheticSet(count=4), {}, 50.0)
-    apart = Task(SyntheticSet(count=4), {}, 50.0, preloaded=False)
+    task = ResampledBatches(preload(SyntheticSet(count=4)), {}, 50.0)
+    apart = ResampledBatches(SyntheticSet(count=4), {}, 50.0)
 
     assert paths_of("compare", task, 0) == PATHS
     assert paths_of("compare", task, 2) == ["baseline", "batched"]
@@ -135,7 +133,7 @@ class _Stage:
 
 def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "leconvert.bench.resampling.benchmark._exact",
+        "leconvert.bench.resampling.pipelines._exact",
         lambda _task, places: {"x": np.zeros((len(places), 1, 1))},
     )
     slow = _Scripted("baseline", {"resample": 0.06, "collate": 0.02}, "resample", 0.0)
@@ -146,8 +144,8 @@ def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch
     stage = _Stage()
 
     rows = measure_batch_size(
-        [slow, fast], Task(SyntheticSet(count=9), {}, 50.0), batch_size=4, repeats=3, num_epochs=2,
-        warmup_batches=1, seed=0, stage=stage,  # type: ignore[arg-type]
+        [slow, fast], ResampledBatches(SyntheticSet(count=9), {}, 50.0),
+        batch_size=4, repeats=3, num_epochs=2, warmup_batches=1, seed=0, stage=stage,  # type: ignore[arg-type]
     )  # fmt: skip
     (ratio,) = ratios(rows)
 
@@ -176,7 +174,7 @@ def test_batches_are_a_function_of_seed_and_epoch() -> None:
 def test_all_ways_give_the_same_batch() -> None:
     source = preload(SyntheticSet(count=6, seed=2))
     methods = methods_for(source, {"action[6]": "nearest"})
-    task = Task(source, methods, 50.0, "rows")
+    task = ResampledBatches(source, methods, 50.0)
     ways: list[Pipeline] = [
         BaselinePipeline(task),
         BatchedPipeline(task, "fp32", "cpu"),
@@ -185,7 +183,7 @@ def test_all_ways_give_the_same_batch() -> None:
 
     results = [way.run([4, 0, 5])[1] for way in ways]
 
-    longest = max(len(grid(source.load(place).duration_s, 50)) for place in (4, 0, 5))
+    longest = max(len(source.load(place).targets(50)) for place in (4, 0, 5))
     assert results[0]["action"].shape == (3, longest, 7)
     for other in results[1:]:
         for key, values in results[0].items():
@@ -196,7 +194,7 @@ def test_all_ways_give_the_same_batch() -> None:
 def test_loaders_give_the_same_batches_in_the_same_order(num_workers: int) -> None:
     source = preload(SyntheticSet(count=7, seed=2))
     methods = methods_for(source, {})
-    task = Task(source, methods, 20.0)
+    task = ResampledBatches(source, methods, 20.0)
     batches = {}
     for path in paths_of("compare", task, num_workers):
         loader = open_loader(
@@ -231,7 +229,7 @@ def test_a_dataset_class_gives_torch_batches_of_one_rate(tmp_path: Path, in_memo
     assert [len(batch[LENGTHS]) for batch in batches] == [2, 2, 1]
     for number in range(5):
         alone, one = dataset[number], made.load(number)
-        targets = grid(one.duration_s, 20)
+        targets = one.targets(20)
         batch, row = batches[number // 2], number % 2
         count = int(batch[LENGTHS][row])
         assert count == len(targets)
@@ -323,27 +321,32 @@ def test_batch_sizes_are_the_usual_ones_that_the_set_is_large_enough_for() -> No
     assert ResampleOptions(batch_sizes=(5,)).sized(9).batch_sizes == (5,)
 
 
-def test_the_use_of_a_gpu_is_the_mean_of_what_was_read() -> None:
-    import threading
-
-    read_twice = threading.Event()
+def test_the_use_of_a_gpu_is_the_mean_of_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
     seen = iter([20.0, 60.0])
+    asked: list[str] = []
 
-    def reader() -> float:
+    def utilization(device: str) -> float:
+        asked.append(device)
         try:
             return next(seen)
         except StopIteration:
-            read_twice.set()
+            failed.set()
             raise OSError from None
 
-    with GpuUse(reader) as use:
-        assert read_twice.wait(20)
-    with GpuUse(None) as unknown:
-        pass
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
+    with GpuUse("cuda:1") as use:
+        assert failed.wait(20)
 
     assert use.mean_pct == 40
-    assert unknown.mean_pct is None
-    assert gpu_reader("cpu") is None
+    assert set(asked) == {"cuda:1"}
+
+
+def test_the_use_of_what_is_no_gpu_is_unknown() -> None:
+    with GpuUse("cpu") as use:
+        pass
+
+    assert use.mean_pct is None
 
 
 def test_no_preload_reads_while_timing_and_a_single_mode_compares_nothing(tmp_path: Path) -> None:
@@ -390,14 +393,3 @@ def test_the_command_writes_results_tables_plots_and_a_report(
     assert "Training a small diffusion policy" in report
     for row in document["results"]:
         assert f'<td class="num">{row["trajectories_per_s"]:.0f}</td>' in report
-
-
-def test_the_gpu_that_is_watched_is_the_one_that_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(torch.cuda, "utilization", lambda device: asked.append(device) or 40)
-    reader = gpu_reader("cuda:1")
-    assert reader is not None
-    assert reader() == 40
-    assert set(asked) == {"cuda:1"}

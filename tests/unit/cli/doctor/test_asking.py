@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli import examination as doctor
-from leconvert.cli.examination import Answer, ask, import_troubles, library_loads, probe_diagnosis
+from leconvert.cli.examination import (
+    NoAnswerError,
+    ask,
+    import_troubles,
+    library_loads,
+    probe_diagnosis,
+)
 
 
 def _python(code: str) -> list[str]:
@@ -16,27 +22,26 @@ def _python(code: str) -> list[str]:
 
 
 def test_what_a_process_says_is_the_answer() -> None:
-    assert ask(_python("print('hello')")) == Answer("hello\n")
+    assert ask(_python("print('hello')")) == "hello\n"
 
 
-def test_a_process_that_hangs_is_left_after_the_limit() -> None:
-    answer = ask(_python("import signal; signal.pause()"), limit_seconds=0.3)
-    assert answer == Answer("", "no answer within 0.3 s")
-
-
-def test_a_process_that_crashes_is_told_by_its_signal() -> None:
-    answer = ask(_python("import os; os.kill(os.getpid(), 11)"))
-    assert answer == Answer("", "it was ended by signal 11")
-
-
-def test_a_process_that_fails_is_told_by_its_last_words() -> None:
-    answer = ask(_python("raise SystemExit('no driver')"))
-    assert answer == Answer("", "no driver")
-    assert ask(_python("raise SystemExit(3)")) == Answer("", "it ended with 3")
-
-
-def test_a_program_that_is_not_there_is_no_surprise() -> None:
-    assert ask(["/none/python"]) == Answer("", "it cannot be started: No such file or directory")
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (_python("import signal; signal.pause()"), "no answer within 0.5 s"),
+        (_python("import os; os.kill(os.getpid(), 11)"), "it was ended by signal 11"),
+        (_python("raise SystemExit('no driver')"), "no driver"),
+        (_python("raise SystemExit(3)"), "it ended with 3"),
+        (["/none/python"], "it cannot be started: No such file or directory"),
+    ],
+)
+def test_a_process_that_hangs_crashes_or_fails_is_told_by_its_limit_signal_or_last_words(
+    command: list[str], why: str
+) -> None:
+    limit_seconds = 0.5 if "0.5" in why else 60.0
+    with pytest.raises(NoAnswerError) as told:
+        ask(command, limit_seconds=limit_seconds)
+    assert str(told.value) == why
 
 
 def test_a_library_loads_or_does_not() -> None:
@@ -45,19 +50,24 @@ def test_a_library_loads_or_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome"),
+    ("answer", "why"),
     [
-        (Answer('{"decoder": {}}'), ({"decoder": {}}, None)),
-        (Answer('{"error": "UsageError", "message": "No."}'), (None, "No.")),
-        (Answer("nonsense"), (None, "it answered 'nonsense'")),
-        (Answer("", "no answer within 60 s"), (None, "no answer within 60 s")),
+        ('{"error": "UsageError", "message": "No."}', "No."),
+        ("nonsense", "it answered 'nonsense'"),
     ],
 )
-def test_a_diagnosis_is_read_or_told_why_not(
-    answer: Answer, outcome: object, monkeypatch: pytest.MonkeyPatch
+def test_a_diagnosis_that_cannot_be_read_is_told_why_not(
+    answer: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "ask", lambda _command: answer)
-    assert probe_diagnosis() == outcome
+    with pytest.raises(NoAnswerError) as told:
+        probe_diagnosis()
+    assert str(told.value) == why
+
+
+def test_a_diagnosis_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ask", lambda _command: '{"decoder": {}}')
+    assert probe_diagnosis() == {"decoder": {}}
 
 
 def test_imports_tell_what_does_not_load_by_the_first_line_of_its_error(

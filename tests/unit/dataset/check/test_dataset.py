@@ -43,7 +43,7 @@ from leconvert.dataset.check.dataset import DatasetReport
 from leconvert.dataset.findings import V3_CATALOGUE, shortened
 from leconvert.dataset.formats.v3 import rows
 from leconvert.model.float32_tolerance import frames_out_of_reach
-from leconvert.model.values import Finding, LayoutOptions
+from leconvert.model.values import Finding, LayoutOptions, Slice
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -121,7 +121,7 @@ def drop_last_frame(root: Path) -> None:
     index = media.read_clip_index(root / TOP)
     fps = json.loads((root / "meta/info.json").read_bytes())["fps"]
     shorter = root / "shorter.mp4"
-    part = media.ClipRange(str(root / TOP), 0, index.num_samples - 1)
+    part = Slice(str(root / TOP), 0, index.num_samples - 1)
     media.join_clips([part], shorter, fps=Fraction(str(fps)))
     shorter.replace(root / TOP)
 
@@ -182,7 +182,7 @@ def repeat_first_frame(root: Path) -> None:
     """Let the video have its first frame once more at its end."""
     index = media.read_clip_index(root / TOP)
     path = str(root / TOP)
-    parts = [media.ClipRange(path, 0, index.num_samples), media.ClipRange(path, 0, 1)]
+    parts = [Slice(path, 0, index.num_samples), Slice(path, 0, 1)]
     media.join_clips(parts, root / "longer.mp4", fps=Fraction(30))
     (root / "longer.mp4").replace(root / TOP)
 
@@ -191,7 +191,7 @@ def insert_a_frame(root: Path) -> None:
     """Let the video have its first frame once more after the first episode."""
     frames = media.read_clip_index(root / TOP).num_samples
     cut = (0, 12), (0, 1), (12, frames - 12)
-    parts = [media.ClipRange(str(root / TOP), *part) for part in cut]
+    parts = [Slice(str(root / TOP), *part) for part in cut]
     media.join_clips(parts, root / "longer.mp4", fps=Fraction(30))
     (root / "longer.mp4").replace(root / TOP)
 

@@ -27,8 +27,8 @@ from leconvert.dataset.scan import (
     scan_source,
 )
 from leconvert.dataset.scan.dataset_checks import DataColumns, check_columns
-from leconvert.dataset.scan.episodes import EpisodeScanner
 from leconvert.dataset.scan.file_checks import ClipCheck, StatsCheck, pixel_format
+from leconvert.dataset.scan.v2 import EpisodeScanner
 from leconvert.model.values import DATA_STREAM, stream_of_camera
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import SourceChangedError
@@ -394,9 +394,9 @@ def test_a_looker_in_another_process_sees_what_it_sees_here(sound_source: Path) 
     paths = SourcePaths(sound_source, info)
     look = EpisodeScanner(paths, Fraction(30), info.features, streams, index, length, None)
     here, there = look(1, 3), pickle.loads(pickle.dumps(look))(1, 3)
-    for one, other in zip(here.numbers, there.numbers, strict=True):
-        assert one.tolist() == other.tolist()
-    assert here.kinds == there.kinds
+    for one, other in zip(here.slices, there.slices, strict=True):
+        assert one.numbers.tolist() == other.numbers.tolist()
+        assert (one.stream, one.kinds) == (other.stream, other.kinds)
     assert here.rows == there.rows
 
 

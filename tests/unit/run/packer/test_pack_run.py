@@ -15,7 +15,7 @@ from leconvert.run.conversion import ProofOptions
 from leconvert.run.leasing import LeaseStore
 from leconvert.run.packer import WorkerMonitor, pack_run, proof, swap_has_begun
 from leconvert.run.packer import run as packing
-from leconvert.run.packer.proof import prove_tree
+from leconvert.run.packer.proof import Packing, prove_tree
 from leconvert.run.planner import open_or_plan
 from leconvert.run.proof import Difference, VerificationReport
 from leconvert.support.errors import (
@@ -28,6 +28,7 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal
+from leconvert.workdir.locks import LockWait
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.swap import staging_trees
 
@@ -170,17 +171,12 @@ def test_of_many_differences_twenty_are_shown_and_all_are_counted(
     monkeypatch.setattr(proof, "verify_pair", differs)
     journal = Journal(planned.paths, planned.manifest.run_id)
     journal.begin()
+    stop, say = threading.Event(), NO_PROGRESS.say
+    packing = Packing(
+        planned, journal, ProofOptions(), LockWait(0, say, stop.wait), stop, NO_PROGRESS
+    )
     with pytest.raises(VerificationError) as caught:
-        prove_tree(
-            planned,
-            journal,
-            tmp_path / "tree",
-            None,
-            "structure",
-            {},
-            threading.Event(),
-            NO_PROGRESS,
-        )
+        prove_tree(packing, tmp_path / "tree", None, "structure", {})
     assert len(caught.value.details) == 21
     assert caught.value.details[-1] == "... and 3 more"
     noted = journal.read().notes["verification"]

@@ -11,6 +11,7 @@ from mutation import AV1, BYTES, HEVC, SPARE_TOP, STRUCTURE, TOP, WRIST, Mutatio
 from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert import media
+from leconvert.model.values import Slice
 
 __all__ = ["MUTATIONS", "exchange"]
 
@@ -135,7 +136,7 @@ def _join(*ranges: tuple[int, int]) -> Damage:
 
     def damage(root: Path) -> None:
         path, joined = root / TOP, root / "joined.mp4"
-        parts = [media.ClipRange(str(path), *part) for part in ranges]
+        parts = [Slice(str(path), *part) for part in ranges]
         media.join_clips(parts, joined, fps=_FPS, block_align=512)
         joined.replace(path)
 

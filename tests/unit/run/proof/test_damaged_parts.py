@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -356,11 +358,16 @@ def test_nested_statistics_are_compared_name_by_name(result: Path, small_source:
 
 
 def test_a_file_that_came_along_and_fails_to_be_read_is_no_difference(
-    result: Path, source_copy: Path
+    result: Path, source_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (source_copy / "README.md").write_text("")
-    (result / "README.md").unlink()
-    (result / "README.md").symlink_to("/proc/self/mem")  # a file of no bytes that fails to read
+    read = os.pread
+
+    def fail(file: int, size: int, place: int) -> bytes:
+        if Path(f"/proc/self/fd/{file}").readlink() == result / "README.md":
+            raise OSError(errno.EIO, "Input/output error")
+        return read(file, size, place)
+
+    monkeypatch.setattr(os, "pread", fail)
     assert verify(result, source_copy).ok
     with pytest.raises(StorageError, match="input/output error") as told:
         verify(result, source_copy, depth="bytes")

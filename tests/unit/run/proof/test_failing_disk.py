@@ -15,7 +15,7 @@ from tests.pictures import CAMERA
 
 import leconvert
 from leconvert.dataset.formats.v3 import INFO_PATH, REPAIRS_PATH, STATS_PATH
-from leconvert.run.proof import Sampling, pair, samples, verify_pair
+from leconvert.run.proof import Sampling, pieces, samples, verify_pair
 from leconvert.support.errors import StorageError, UnreadableSourceError
 from leconvert.support.parallel import Spread
 from leconvert.support.storage_errors import raise_storage_trouble
@@ -78,20 +78,20 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return read(file, size, place)
 
-    monkeypatch.setattr("leconvert.run.proof.rows.os.pread", pread)
+    monkeypatch.setattr("leconvert.run.proof.equality.os.pread", pread)
 
 
 @pytest.mark.parametrize("name", [TOP, DATA])
 def test_an_error_amid_packets_or_rows_names_the_file_of_the_result(
     converted: Path, small_source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare = pair.Comparer._compare_table if name == DATA else pair.Comparer._compare_video
+    compare = pieces.Comparer._compare_table if name == DATA else pieces.Comparer._compare_video
 
     def late(self: Any, *args: Any, **options: Any) -> Any:
         failing_reads(monkeypatch, converted / name)
         return compare(self, *args, **options)
 
-    monkeypatch.setattr(pair.Comparer, compare.__name__, late)
+    monkeypatch.setattr(pieces.Comparer, compare.__name__, late)
     error = refusal(converted, small_source, depth="bytes")
     assert error.path == str(converted / name)
     assert "input/output error" in error.message

@@ -19,10 +19,11 @@ import pytest
 from mutations_of_videos import exchange
 
 from leconvert import media
+from leconvert.model.values import Slice
 from leconvert.run.proof import verify_pair
-from leconvert.run.proof.metadata import Routes
-from leconvert.run.proof.pair import cut_pieces
-from leconvert.run.proof.rows import same_values
+from leconvert.run.proof.equality import first_differing_row, same_values
+from leconvert.run.proof.expected import Routes
+from leconvert.run.proof.pieces import cut_pieces
 from leconvert.support.errors import InterruptedRunError
 from leconvert.support.parallel import Spread
 from leconvert.testing import DatasetSpec, make_dataset
@@ -188,9 +189,7 @@ def drop_last_frame(root: Path) -> None:
     path = root / TOP
     index = media.read_clip_index(path)
     shorter = root / "shorter.mp4"
-    media.join_clips(
-        [media.ClipRange(str(path), 0, index.num_samples - 1)], shorter, fps=leconvert_fps(root)
-    )
+    media.join_clips([Slice(str(path), 0, index.num_samples - 1)], shorter, fps=leconvert_fps(root))
     shorter.replace(path)
 
 
@@ -317,12 +316,10 @@ def test_values_are_the_same_bit_by_bit(left: pa.Array, right: pa.Array, same: b
 
 
 def test_comparison_knows_where_a_column_begins_to_differ() -> None:
-    from leconvert.run.proof.rows import _first_difference
-
     values = pa.array(list(range(100)))
     for place in (0, 1, 57, 99):
         changed = pc.if_else(pc.equal(values, place), -1, values)
-        assert _first_difference(values, changed) == place
+        assert first_differing_row(values, changed) == place
 
 
 def test_small_files_share_a_piece_and_large_ones_are_cut() -> None:

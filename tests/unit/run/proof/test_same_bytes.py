@@ -9,25 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.run.proof import rows, same_bytes
-from leconvert.run.proof.rows import first_difference
-
-PATHS = ("one", "other")
+from leconvert.run.proof import equality, same_bytes
+from leconvert.run.proof.equality import OpenFile, first_difference, open_file
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_BLOCK_BYTES", 4)
+    monkeypatch.setattr(equality, "_BLOCK_BYTES", 4)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[tuple[int, int]]:
+def files(tmp_path: Path) -> Iterator[tuple[OpenFile, OpenFile]]:
     (tmp_path / "one").write_bytes(b"..abcdefghijklm..")
     (tmp_path / "other").write_bytes(b"hijklm-abc-defgXij")
-    opened = [os.open(tmp_path / name, os.O_RDONLY) for name in ("one", "other")]
-    yield (opened[0], opened[1])
-    for descriptor in opened:
-        os.close(descriptor)
+    with open_file(tmp_path / "one") as one, open_file(tmp_path / "other") as other:
+        yield one, other
 
 
 @pytest.mark.parametrize(
@@ -47,38 +43,38 @@ def files(tmp_path: Path) -> Iterator[tuple[int, int]]:
     ],
 )
 def test_the_first_byte_that_differs_is_found(
-    files: tuple[int, int],
+    files: tuple[OpenFile, OpenFile],
     expected: list[tuple[int, int]],
     found: list[tuple[int, int]],
     place: int | None,
 ) -> None:
-    assert first_difference(files[0], expected, files[1], found, paths=PATHS) == place
+    assert first_difference(*files, expected, found) == place
 
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_an_error_in_the_middle_names_the_file_that_it_is_of(
-    files: tuple[int, int], side: int, monkeypatch: pytest.MonkeyPatch
+    files: tuple[OpenFile, OpenFile], side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = os.pread
 
     def fail_late(file: int, size: int, place: int) -> bytes:
-        if file == files[side] and place >= 9:
+        if file == files[side].descriptor and place >= 9:
             raise OSError(errno.EIO, "Input/output error")
         return read(file, size, place)
 
     monkeypatch.setattr(os, "pread", fail_late)
     with pytest.raises(OSError, match="Input/output error") as told:
-        first_difference(files[0], [(2, 7), (9, 4)], files[1], [(7, 3), (11, 8)], paths=PATHS)
-    assert told.value.filename == PATHS[side]
+        first_difference(*files, [(2, 7), (9, 4)], [(7, 3), (11, 8)])
+    assert told.value.filename == files[side].path
 
 
 def test_a_file_that_is_given_a_byte_at_a_time_is_read_whole(
-    files: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    files: tuple[OpenFile, OpenFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = os.pread
     monkeypatch.setattr(os, "pread", lambda file, size, place: read(file, min(size, 1), place))
-    assert first_difference(files[0], [(9, 6)], files[1], [(0, 6)], paths=PATHS) is None
-    assert first_difference(files[0], [(2, 9)], files[1], [(7, 3), (11, 6)], paths=PATHS) == 7
+    assert first_difference(*files, [(9, 6)], [(0, 6)]) is None
+    assert first_difference(*files, [(2, 9)], [(7, 3), (11, 6)]) == 7
 
 
 def test_an_answer_is_never_remembered(tmp_path: Path) -> None:
@@ -90,3 +86,11 @@ def test_an_answer_is_never_remembered(tmp_path: Path) -> None:
     other.write_bytes(b"xyz")
     os.utime(other, (1, 1))  # as a damaged block leaves sizes and times
     assert not same_bytes(one, other)
+
+
+def test_two_names_of_one_file_are_the_same_and_a_folder_is_no_file(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"abc")
+    other.hardlink_to(one)
+    assert same_bytes(one, other)
+    assert not same_bytes(tmp_path, tmp_path)

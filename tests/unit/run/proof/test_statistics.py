@@ -13,7 +13,7 @@ from leconvert.dataset.formats import v2
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
-from leconvert.run.proof import metadata, verify_pair
+from leconvert.run.proof import statistics, verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, edit_lines, make_dataset
 
 EPISODES = 7
@@ -30,7 +30,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def differences(result: Path, source: Path, *, by_rows: bool) -> tuple[list[Any], int]:
     """Return the differences, and how many blocks were found equal."""
     equal = 0
-    same_columns = metadata._same_columns
+    same_columns = statistics._same_columns
 
     def is_same(*arguments: Any) -> bool:
         nonlocal equal
@@ -39,7 +39,7 @@ def differences(result: Path, source: Path, *, by_rows: bool) -> tuple[list[Any]
         return is_equal
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "_same_columns", is_same)
+        patch.setattr(statistics, "_same_columns", is_same)
         return list(verify_pair(result, source, depth="bytes").differences), equal
 
 

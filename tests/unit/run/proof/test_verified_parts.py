@@ -23,7 +23,7 @@ from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.metadata import compare_own_values
 from leconvert.run.proof.rows import shown_value
-from leconvert.run.proof.videos import SourceClips, compare_header
+from leconvert.run.proof.videos import ClipReader, compare_header
 from leconvert.testing import DatasetSpec, make_dataset
 
 DEPTHS = ("structure", "bytes")
@@ -205,7 +205,7 @@ def test_a_header_is_not_judged_where_packets_are_wrong_already(
     def found(lengths: list[int]) -> list[str]:
         fps = Fraction(30)
         index = media.read_clip_index(tmp_path / path)
-        differences = compare_header(path, "videos/top", index, lengths, clip, fps, SourceClips())
+        differences = compare_header(path, "videos/top", index, lengths, clip, fps, ClipReader())
         return [difference.what for difference in differences]
 
     shutil.copyfile(clip, tmp_path / path)

@@ -1,0 +1,1 @@
+"""The cases of ``scripts/bench.py``, a module each, and the kit that they share."""

@@ -1,0 +1,442 @@
+"""What the benchmarks share: datasets, measured commands, taking turns, and raw rows.
+
+It imports next to nothing of weight: a child's memory record begins with that of its parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BENCH = REPOSITORY / "scripts/bench.py"
+LECONVERT = (sys.executable, "-m", "leconvert")
+PROFILE_NAMES = ("small", "mid", "big", "many", "images")
+PACKAGES = ("lerobot", "datasets", "pyarrow", "av", "numpy", "pandas")
+
+WALL, CPU = "wall_seconds", ("user_seconds", "system_seconds")
+
+type Row = dict[str, Any]
+
+
+def parser(about: str | None, *, repeats: int | None) -> argparse.ArgumentParser:
+    """Return a parser of where a benchmark happens, where its log goes, and how often it measures.
+
+    Args:
+        about: The case's docstring.
+        repeats: How often by default; None for a case that measures once.
+    """
+    scratch = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path.cwd()
+    found = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument(
+        "--scratch", type=Path, default=scratch, help=f"where it happens ({scratch})"
+    )
+    if repeats is not None:
+        found.add_argument("--repeats", type=int, default=repeats)
+    found.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
+    return found
+
+
+@contextmanager
+def scratch_folder(parent: Path, case: str) -> Iterator[Path]:
+    """Have a folder for the length of a ``with`` block."""
+    folder = parent / f"leconvert-{case}-{os.getpid()}"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_profile(name: str, root: Path, episodes: int | None = None) -> None:
+    """Generate a profile's dataset, in a process of its own, and read it once."""
+    print(f"{name}: generating ...", flush=True)
+    in_own_process(_make_profile, name, root, episodes)
+    read_through(root)
+
+
+def _make_profile(name: str, root: Path, episodes: int | None) -> None:
+    from leconvert.testing import PROFILES, make_dataset
+
+    spec = PROFILES[name]
+    make_dataset(root, spec if episodes is None else replace(spec, episodes=episodes))
+
+
+def in_own_process[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function in a fresh process, whose memory is no part of this one's."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *args, **kwargs).result()
+
+
+def measured_call(function: Callable[..., Row], *arguments: Any) -> Row:
+    """Call a function in a fresh process; add its CPU time and peak memory to what it returns."""
+    return in_own_process(_measured_call, function, arguments)
+
+
+def _measured_call(function: Callable[..., Row], arguments: Sequence[Any]) -> Row:
+    begun = time.process_time()
+    row = function(*arguments)
+    row["cpu_s"] = time.process_time() - begun  # says more than the clock on a busy machine
+    row["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return row
+
+
+def files_below(root: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield every file below a folder."""
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from files_below(Path(entry.path))
+            else:
+                yield entry
+
+
+def size_of(root: Path) -> int:
+    """Return the bytes of all files below a folder; 0 if it does not exist."""
+    return sum(entry.stat().st_size for entry in files_below(root)) if root.exists() else 0
+
+
+def read_through(root: Path) -> None:
+    """Bring every file below a folder into the page cache."""
+    for entry in files_below(root):
+        Path(entry.path).read_bytes()
+
+
+def dataset_shape(root: Path, profile: str) -> Row:
+    """Return what the header says about a dataset."""
+    info = json.loads((root / "meta/info.json").read_text("utf-8"))
+    kinds = [feature["dtype"] for feature in info["features"].values()]
+    return {
+        "profile": profile,
+        "episodes": info["total_episodes"],
+        "frames": info["total_frames"],
+        "cameras": kinds.count("video"),
+        "images": kinds.count("image"),
+        "files": sum(1 for _ in files_below(root)),
+        "bytes": size_of(root),
+        "video_bytes": size_of(root / "videos"),
+    }
+
+
+def measured(
+    command: Sequence[str],
+    scratch: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    sync: bool = False,
+) -> Row:
+    """Run a command and return what it took; its output is in ``last-run.out``.
+
+    CPU time is that of the whole process tree, and memory that of its largest process.
+
+    Args:
+        command: The command line.
+        scratch: Where its output goes.
+        environment: What is changed in its environment.
+        sync: Add a ``sync -f`` of that place to its time.
+
+    Raises:
+        SystemExit: The command failed; its output is shown.
+    """
+    log, said = scratch / "last-run.log", scratch / "last-run.out"
+    with log.open("wb") as errors, said.open("wb") as output:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, env=os.environ | dict(environment or {}),
+            stdout=output, stderr=errors, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+        if sync:
+            subprocess.run(["sync", "-f", str(scratch)], check=True)
+        wall_seconds = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.stderr.write(log.read_text("utf-8", errors="replace")[-4000:])
+        raise SystemExit(f"{shown(command, scratch)} ended with {process.returncode}")
+    return {
+        "command": shown(command, scratch),
+        "wall_seconds": round(wall_seconds, 4),
+        "user_seconds": round(usage.ru_utime, 4),
+        "system_seconds": round(usage.ru_stime, 4),
+        "peak_rss_bytes": usage.ru_maxrss * 1024,
+    }
+
+
+def shown(command: Sequence[str], scratch: Path) -> str:
+    """Return a command line without this machine's paths."""
+    text = " ".join(command).replace(str(scratch), "$SCRATCH")
+    text = text.replace(sys.executable, "python")
+    return text.replace(f"{REPOSITORY}/", "")
+
+
+def run_quietly(command: Sequence[object], **variables: str) -> str:
+    """Run a command that is not measured, and return its output; what it says shows if it fails.
+
+    Raises:
+        SystemExit: It is missing or fails.
+    """
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words, env=os.environ | variables, check=False, capture_output=True, text=True
+        )
+    except FileNotFoundError as error:
+        raise SystemExit(f"{words[0]} is not installed") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-4000:]
+        raise SystemExit(f"{' '.join(words)} failed: {said}")
+    return done.stdout.strip()
+
+
+def add_trees(parser: argparse.ArgumentParser) -> None:
+    """Let a command line name other source trees, such as those of before and after a change."""
+    parser.add_argument(
+        "--trees", nargs="+", type=Path, default=[], metavar="DIR",
+        help="let leconvert of each of these trees take turns, such as ../before/src src",
+    )  # fmt: skip
+
+
+def of_trees(runners: Iterable[Any], trees: Sequence[Path], others: Container[str]) -> list[Any]:
+    """Return each runner of ours once for each source tree, called by the tree's folder.
+
+    Args:
+        runners: Data classes with ``name`` and ``environment``.
+        trees: The trees; none leaves the runners as they are.
+        others: Names of the runners that are not ours, and run once.
+    """
+    found = []
+    for runner in runners:
+        if not trees or runner.name in others:
+            found.append(runner)
+            continue
+        for tree in trees:
+            name = f"{runner.name}, {tree.resolve().parent.name}"
+            environment = {**runner.environment, "PYTHONPATH": str(tree.resolve())}
+            found.append(replace(runner, name=name, environment=environment))
+    return found
+
+
+def in_turns[Runner](runners: Sequence[Runner], repeats: int) -> Iterator[tuple[int, Runner]]:
+    """Yield every runner in each repeat; nobody always follows the same neighbour."""
+    for repeat in range(repeats):
+        turn = repeat % len(runners)
+        for runner in (*runners[turn:], *runners[:turn]):
+            yield repeat, runner
+
+
+def rows_in_turns[Runner](
+    log: Path,
+    head: Mapping[str, Any],
+    runners: Sequence[Runner],
+    repeats: int,
+    run: Callable[[Runner], Row],
+) -> list[Row]:
+    """Measure all runners in turns, keep every row in a log, and return them, a runner's together.
+
+    Args:
+        log: A log that does not exist yet.
+        head: Its first line.
+        runners: What takes turns.
+        repeats: How often.
+        run: Measures one runner.
+    """
+    found: list[tuple[int, Row]] = []
+    with rows_kept(log, head) as keep:
+        for repeat, runner in in_turns(runners, repeats):
+            row = {"repeat": repeat, **run(runner)}
+            keep(row)
+            found.append((runners.index(runner), row))
+            facts = {k: v for k, v in row.items() if isinstance(v, int | float) and k != "repeat"}
+            name = row.get("runner", "")
+            print(f"  {repeat} {name:24} {json.dumps(facts)}", flush=True)
+    print(f"\n{log.name}", flush=True)
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+
+
+@contextmanager
+def rows_kept(log: Path, first: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Open a log with its head, and provide what appends a row; each is on disk before the next."""
+    with log.open("w", encoding="utf-8") as file:
+
+        def keep(row: Mapping[str, Any]) -> None:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        keep(first)
+        yield keep
+
+
+def new_log(folder: Path, head: Mapping[str, Any], *parts: str) -> Path:
+    """Return the path of a log that does not exist yet, such as ``2026-11-24-many-tmpfs.jsonl``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = "-".join([str(head["started"])[:10], *parts])
+    path = folder / f"{stem}.jsonl"
+    number = 2
+    while path.exists():
+        path = folder / f"{stem}-{number}.jsonl"
+        number += 1
+    return path
+
+
+def header(
+    script: str,
+    arguments: Sequence[str],
+    scratch: Path,
+    dataset: Mapping[str, Any],
+    *,
+    synced: bool = False,
+    packages: Sequence[str] = PACKAGES,
+) -> Row:
+    """Return the first line of a log.
+
+    Args:
+        script: Its name without the folder, and the case, as in ``bench.py convert``.
+        arguments: What it was called with.
+        scratch: Where it works.
+        dataset: What `dataset_shape` says.
+        synced: Whether times include a sync.
+        packages: Whose versions are noted.
+    """
+    return {
+        "format": "leconvert-bench",
+        "version": 1,
+        **machine(script, arguments, scratch),
+        "packages": {package: version_of(package) for package in packages},
+        "synced": synced,
+        "dataset": dataset,
+    }
+
+
+def machine(script: str, arguments: Sequence[str], scratch: Path) -> Row:
+    """Return what ran when, and on what."""
+    from leconvert._version import __version__
+
+    with Path("/proc/meminfo").open("rb") as file:
+        memory_bytes = int(file.readline().split()[1]) * 1024
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join([f"python scripts/{script}", *map(without_path, arguments)]),
+        "leconvert": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory_bytes,
+        "file_system": file_system_of(scratch),
+    }
+
+
+def without_path(argument: str) -> str:
+    """Return an argument, with a word for a place on this machine: ``DIR``, ``NAME=FILE``."""
+    name, is_named, value = argument.partition("=")
+    if is_named and "/" in value:
+        return f"{name}=FILE"
+    return "DIR" if argument.startswith(("/", "~")) else argument
+
+
+def file_system_of(folder: Path) -> str:
+    """Return the type of a folder's file system, such as ``tmpfs`` or ``ext4``."""
+    command = ["stat", "--file-system", "--format=%T", str(folder)]
+    name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return name.replace("ext2/ext3", "ext4").replace("/", "-")
+
+
+def cpu_name() -> str:
+    """Return the processor's name as Linux gives it."""
+    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def commit(tree: Path | None = None) -> str:
+    """Return the commit of a tree, with ``-dirty`` if it was changed since.
+
+    Args:
+        tree: The tree; None for the one that this process imports leconvert from.
+    """
+    import leconvert
+
+    folder = tree or Path(leconvert.__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    return result.stdout.strip() or "unknown"
+
+
+def version_of(package: str) -> str | None:
+    """Return an installed package's version."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def by_runner(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows of each runner, in order of first appearance."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["runner"], []).append(row)
+    return found
+
+
+def median(rows: Iterable[Mapping[str, Any]], *columns: str) -> float:
+    """Return the median of the sum of some columns."""
+    return float(statistics.median(sum(row[column] for column in columns) for row in rows))
+
+
+def table(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    faster: Mapping[str, str] | None = None,
+    slower: Mapping[str, str] | None = None,
+) -> str:
+    """Return medians, spread, memory and ratios of medians as a Markdown table, a row a runner.
+
+    Args:
+        rows: Of a log.
+        faster: By title of a column, the runner whose time is divided by each runner's.
+        slower: By title of a column, the runner by whose time each runner's is divided.
+    """
+    known = by_runner(rows)
+    wall = {name: median(group, WALL) for name, group in known.items()}
+    faster, slower = faster or {}, slower or {}
+    titles = ["", "runs", "s (least to most)", "plan, work, pack s", "CPU s", "peak MB"]
+    titles += [*faster, *slower]
+    lines = [titles, ["---"] * len(titles)]
+    for name, group in known.items():
+        stages = [row["stage_seconds"] for row in group if row.get("stage_seconds")]
+        parts = [f"{median(stages, part):.2f}" for part in ("plan", "work", "pack") if stages]
+        walls = [row[WALL] for row in group]
+        line = [name, str(len(group)), f"{wall[name]:.2f} ({min(walls):.2f}-{max(walls):.2f})"]
+        line += [", ".join(parts), f"{median(group, *CPU):.2f}"]
+        line += [f"{max(row['peak_rss_bytes'] for row in group) / 2**20:.0f}"]
+        line += [
+            f"{wall[base] / wall[name]:.1f}" if base in wall else "" for base in faster.values()
+        ]
+        line += [
+            f"{wall[name] / wall[base]:.2f}" if base in wall else "" for base in slower.values()
+        ]
+        lines.append(line)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,297 @@
+"""What a figure was measured with: versions, the host, and the videos themselves."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from leconvert._version import __version__
+from leconvert.support.extras import missing_package
+from leconvert.support.machine import home_folder
+
+_PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
+PACKETS_LOOKED_AT = 500
+"""Packets of a video that tell how far apart keyframes are."""
+
+
+_EXTRAS = {
+    "torch": ("torch", "probe"),
+    "lerobot": ("LeRobot", "deep"),
+    "datasets": ("LeRobot's datasets", "deep"),
+}
+
+
+def require_packages(*names: str) -> None:
+    """Fail with what to install if a package is missing."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            title, extra = _EXTRAS[name]
+            raise missing_package(f"This needs {title}", extra)
+
+
+def video_facts(file: BinaryIO) -> dict[str, Any]:
+    """Read how a video is coded from its header and its first packets; nothing is decoded.
+
+    ``codec`` and ``pixel_format`` are FFmpeg's names, such as ``av1`` and ``yuv420p``. ``gop`` is
+    the commonest distance of keyframes in frames, None with one keyframe. ``has_b_frames`` says
+    whether frames are shown in another order than they are stored.
+    """
+    from leconvert.media.pyav import open_container
+
+    keyframes: list[int] = []
+    reordered = False
+    with open_container(file) as container:
+        stream = container.streams.video[0]
+        for number, packet in enumerate(container.demux(stream)):
+            if not packet.size or number >= PACKETS_LOOKED_AT:
+                break
+            reordered |= packet.pts != packet.dts
+            if packet.is_keyframe:
+                keyframes.append(number)
+        context = stream.codec_context
+        gaps = Counter(after - before for before, after in pairwise(keyframes))
+        return {
+            "codec": str(context.codec.canonical_name),
+            "gop": gaps.most_common(1)[0][0] if gaps else None,
+            "width": int(context.width),
+            "height": int(context.height),
+            "pixel_format": str(context.pix_fmt),
+            "has_b_frames": reordered,
+        }
+
+
+def package_version(package: str) -> str | None:
+    """Return an installed package's version without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions_record(version_of: Callable[[str], str | None] = package_version) -> dict[str, Any]:
+    """Return the versions of everything that loads, None for what is not installed."""
+    return {
+        "leconvert": __version__,
+        "python": platform.python_version(),
+        **{package: version_of(package) for package in _PACKAGES},
+    }
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS has no affinity
+        return os.cpu_count() or 1
+
+
+def usable_gpus() -> int:
+    """Return how many GPUs torch can use."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def host_record() -> dict[str, Any]:
+    """Return what is known about this machine."""
+    import psutil
+
+    return {
+        "name": platform.node(),
+        "cpu": _cpu_name(),
+        "cores": cores(),
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "kernel": platform.release(),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+# Lets torchcodec find FFmpeg: the system's, or the one that PyAV's wheel carries.
+#
+# torchcodec loads FFmpeg's shared libraries by their plain names (``libavcodec.so.61``) when it
+# is imported; the wheel has them under names of its own (``libavcodec-7ee0753d.so.61.19.101``).
+# Links with the plain names in a folder, and that folder and the wheel's on ``LD_LIBRARY_PATH``,
+# make it load. The dynamic loader reads the variable when a process starts, so a program that
+# finds out too late starts itself once more, with the variable set.
+
+
+# The seven libraries of FFmpeg itself; the wheel brings dozens more, which need no plain name.
+_LIBRARY = re.compile(
+    r"(?P<name>lib(?:avcodec|avdevice|avfilter|avformat|avutil|swresample|swscale))"
+    r"-[0-9a-f]+\.so\.(?P<major>\d+)[.\d]*"
+)
+# libavutil of each FFmpeg that some torchcodec is built for, in torchcodec's own order.
+_LIBAVUTIL_OF_FFMPEG = {9: 61, 8: 60, 7: 59, 6: 58, 5: 57, 4: 56}
+# torchcodec's own libraries, one for each FFmpeg: libtorchcodec_core8.so.
+_BUILT_FOR = re.compile(r"libtorchcodec_[a-z_]*(\d+)\.")
+_SEARCH_PATH = "LD_LIBRARY_PATH"
+# Set in the process that was started again, so that this happens once.
+_STARTED_AGAIN = "LECONVERT_FFMPEG_LINKS"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFfmpeg:
+    """The FFmpeg that the dynamic loader would give torchcodec."""
+
+    major: int  # FFmpeg's major version
+    origin: str  # ``system`` or ``PyAV's wheel``
+
+
+def versions_for_torchcodec() -> list[int]:
+    """Return the FFmpeg versions that the installed torchcodec is built for, ascending.
+
+    Where none is installed, those that any is built for.
+    """
+    spec = importlib.util.find_spec("torchcodec")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    found = {
+        int(match[1])
+        for folder in folders
+        for path in Path(folder).iterdir()
+        if (match := _BUILT_FOR.match(path.name))
+    }
+    return sorted(found or _LIBAVUTIL_OF_FFMPEG)
+
+
+def find_ffmpeg(
+    load: Callable[[str], object] = ctypes.CDLL,
+    environment: Mapping[str, str] = os.environ,
+    versions: Collection[int] | None = None,
+) -> FoundFfmpeg | None:
+    """Return the FFmpeg whose libraries this process can load by their plain names."""
+    if versions is None:
+        versions = versions_for_torchcodec()
+    for major, libavutil in _LIBAVUTIL_OF_FFMPEG.items():
+        if major not in versions:
+            continue
+        try:
+            load(f"libavutil.so.{libavutil}")
+        except OSError:
+            continue
+        # The links stand first on the path, but nothing says that they are what answered.
+        on_path = any(
+            (Path(folder) / f"libavutil.so.{libavutil}").resolve().parent.name == "av.libs"
+            for folder in environment.get(_SEARCH_PATH, "").split(os.pathsep)
+            if folder
+        )
+        return FoundFfmpeg(major, "PyAV's wheel" if on_path else "system")
+    return None
+
+
+def wheel_libraries() -> Path:
+    """Return the folder of shared libraries of the installed PyAV wheel."""
+    spec = importlib.util.find_spec("av")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("PyAV (the package `av`) is not installed")
+    folder = Path(spec.origin).resolve().parent.parent / "av.libs"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} does not exist: this PyAV uses the system's FFmpeg")
+    return folder
+
+
+def link_plain_names(libraries: Path, links: Path) -> list[Path]:
+    """Link FFmpeg's libraries to their plain names; links that are there are renewed.
+
+    Several processes may do so at once: each link is replaced in one step.
+    """
+    links.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = []
+    for library in sorted(libraries.iterdir()):
+        match = _LIBRARY.fullmatch(library.name)
+        if match is None:
+            continue
+        link = links / f"{match['name']}.so.{match['major']}"
+        fresh = links / f".{link.name}.{os.getpid()}"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(library)
+        fresh.replace(link)
+        made.append(link)
+    if not made:
+        raise FileNotFoundError(f"{libraries} holds no FFmpeg libraries")
+    return sorted(made)
+
+
+def search_path(links: Path, libraries: Path) -> str:
+    """Return the value for ``LD_LIBRARY_PATH``.
+
+    The wheel's own folder is part of it: there its libraries find what they need themselves.
+    """
+    return f"{links.resolve()}{os.pathsep}{libraries}"
+
+
+def links_folder(libraries: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's own folder for the links to one wheel's libraries.
+
+    It is in the user's cache: in a folder that others can write to, anyone could put libraries.
+    """
+    home = environment.get("XDG_CACHE_HOME")
+    cache = Path(home) if home else home_folder() / ".cache"
+    digest = hashlib.sha256(os.fsencode(libraries)).hexdigest()[:12]
+    return cache / "leconvert" / f"ffmpeg-{digest}"
+
+
+def restart_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str] | None:
+    """Link the wheel's libraries and return the environment to start again with.
+
+    Returns:
+        None where that would change nothing: it was done already, torchcodec is not installed,
+        PyAV's wheel has no libraries, or the links cannot be written.
+    """
+    if environment.get(_STARTED_AGAIN) or importlib.util.find_spec("torchcodec") is None:
+        return None
+    try:
+        libraries = wheel_libraries()
+        links = links_folder(libraries, environment)
+        link_plain_names(libraries, links)
+    except OSError:
+        return None
+    path = search_path(links, libraries)
+    already = environment.get(_SEARCH_PATH)
+    return {
+        **environment,
+        _SEARCH_PATH: f"{path}{os.pathsep}{already}" if already else path,
+        _STARTED_AGAIN: "1",
+    }
+
+
+def start_again_with_ffmpeg(
+    command: Sequence[str] | None = None,
+    *,
+    find: Callable[[], FoundFfmpeg | None] = find_ffmpeg,
+    execute: Callable[[str, list[str], dict[str, str]], object] = os.execve,
+) -> None:
+    """Replace this process by itself with FFmpeg in reach, if that is needed and possible.
+
+    Returns where FFmpeg is found already or cannot be; decoding then falls back to PyAV.
+    """
+    if not sys.platform.startswith("linux") or find() is not None:
+        return
+    environment = restart_environment()
+    if environment is None:
+        return
+    arguments = sys.orig_argv[1:] if command is None else command
+    sys.stdout.flush()
+    sys.stderr.flush()
+    execute(sys.executable, [sys.executable, *arguments], environment)

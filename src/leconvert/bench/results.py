@@ -1,0 +1,558 @@
+"""Results as files: one JSON document a measurement, its CSV, and tables and pictures of many.
+
+Every document begins with format and version, and says by ``kind`` what it is: ``run``, ``limit``,
+``diagnose`` or ``resample``. ``docs/formats/probe-result.schema.json`` describes them all. Readers
+pass over keys that they do not know, and over documents of a later version.
+
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from leconvert.support.errors import StorageError, UsageError
+from leconvert.support.extras import missing_package
+from leconvert.support.storage_errors import storage_errors
+from leconvert.workdir.fs import replace_record
+
+FORMAT = "leconvert/probe"
+VERSION = 1
+
+Document = Mapping[str, Any]
+
+
+def begin_document(kind: str) -> dict[str, Any]:
+    """Return the keys that every document begins with."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": kind,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def run_name(options: Mapping[str, Any]) -> str:
+    """Return the stem of a run's files, from its options."""
+    scenario = options["scenario"] or "probe"
+    device = options["decode_device"]
+    if options["device"] != device:
+        device = f"{device}-to-{options['device']}"
+    return (
+        f"{scenario}-{options['loader']}-{options['mode']}-b{options['batch_size']}"
+        f"-w{options['num_workers']}-{str(device).replace(':', '')}"
+        f"-r{options['rank']}of{options['world_size']}"
+    )
+
+
+def flattened(document: Document) -> dict[str, Any]:
+    """Return a document as one row: nested keys joined by dots, lists as JSON text."""
+    return dict(_leaves(document, ""))
+
+
+def _leaves(node: Document, prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in node.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{name}.")
+        elif isinstance(value, list | tuple):
+            yield name, json.dumps(value)
+        else:
+            yield name, value
+
+
+def csv_text(documents: Sequence[Document]) -> str:
+    """Return documents as CSV: a column a key in the order of first appearance, a row each."""
+    rows = [flattened(document) for document in documents]
+    columns = dict.fromkeys(key for row in rows for key in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_document(document: Document, out_dir: Path, stem: str) -> Path:
+    """Write ``STEM.json`` and ``STEM.csv``; a number is added where the name is taken."""
+    with storage_errors(out_dir):
+        out_dir.mkdir(parents=True, exist_ok=True)
+        path = _claimed(out_dir, stem)
+    replace_record(path, (json.dumps(document, indent=2) + "\n").encode())
+    write_table([document], path.with_suffix(".csv"))
+    return path
+
+
+def write_table(documents: Sequence[Document], path: Path) -> None:
+    """Write documents as one CSV file."""
+    replace_record(path, csv_text(documents).encode())
+
+
+def _claimed(out_dir: Path, stem: str) -> Path:
+    """Take a name that no other process has: ranks on several hosts may write to one folder."""
+    number = 1
+    while True:
+        path = out_dir / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def read_results(paths: Iterable[Path]) -> Iterator[tuple[Path, Document]]:
+    """Yield the documents among some JSON files, in order of path.
+
+    Files of another format, unfinished ones and later versions are passed over.
+    """
+    for path in sorted(paths):
+        try:
+            content = json.loads(path.read_bytes())
+        except ValueError:
+            continue
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be read: {error.strerror}.", path=str(path)
+            ) from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            continue
+        if content.get("version") == VERSION:
+            yield path, content
+
+
+def results_below(folder: Path) -> list[tuple[Path, Document]]:
+    """Return all documents in a folder and the folders below it."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder.", path=str(folder))
+    return list(read_results(folder.rglob("*.json")))
+
+
+# Many results as a few lines: repeats become medians, ranks of one node are added up.
+#
+# What goes wrong in ways that a figure alone does not show is flagged:
+#
+# ==================  =============================================================================
+# ``thrash``          decoders are opened again and again (under half of all look-ups find one) and
+#                     the slowest batches take over four times as long as the mean one
+# ``idle workers``    a worker made less than half of an even share
+# ``below target``    fewer decoded frames a second on a node than training wants: 120 in *single*,
+#                     320 in *sarm*
+# ``wrong frames``    ``--check`` found frames that are not the right ones, or cannot be read
+# ==================  =============================================================================
+
+
+TARGET_FRAMES_PER_S: Mapping[str, float] = {"single": 120.0, "sarm": 320.0}
+"""Decoded frames a second that a node should load, by mode."""
+
+# Options that make another set-up, beside those that have a column of their own, and what they are
+# where nobody says.
+_OTHER_OPTIONS: Mapping[str, object] = {
+    "data_files_root": None,
+    "revision": None,
+    "deltas": None,
+    "max_episodes": None,
+    "num_partitions": 1,
+    "world_size": 1,
+    "prefetch_factor": 2,
+    "episode_pool_size": None,
+    "max_buffer_input_shards": None,
+    "video_decoder_cache_size": None,
+    "video_fetch_workers": None,
+    "device": "cpu",
+}
+# Figures of a line that are medians of all results.
+_MEDIANS = (
+    "first_batch_latency_s", "p50_batch_wait_ms", "p99_batch_wait_ms", "p50_sample_latency_ms",
+    "p95_sample_latency_ms", "p99_sample_latency_ms", "shuffle_randomness_frac",
+)  # fmt: skip
+_LOW_HIT_RATE = 0.5
+_SLOW_TIMES_THE_MEAN = 4.0
+_IDLE_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SetUp:
+    """What was measured, and where: the results of one set-up become one line."""
+
+    dataset: str  # where it is
+    host: str  # the node
+    scenario: str  # its name, or an empty string
+    source: str  # the label
+    loader: str  # the loader
+    mode: str  # the mode
+    batch_size: int  # samples of a batch
+    num_workers: int  # workers of one process
+    device: str  # what decoded
+    others: str  # other options that make a set-up of its own, as ``prefetch-factor 4``
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLine(SetUp):
+    """All results of one set-up on one node."""
+
+    ranks: int  # processes on this node
+    runs: int  # repeats of each, at least
+    samples_per_s: float  # median, added up over the ranks; likewise the next two
+    frames_per_s_node: float  # decoded camera frames a second on this node
+    peak_pss_gb: float | None  # memory of all processes; None where unknown.
+    first_batch_latency_s: float | None  # median of all results; likewise all that follow
+    p50_batch_wait_ms: float | None  # median wait for a batch
+    p99_batch_wait_ms: float | None  # a wait that one batch in a hundred exceeds
+    p50_sample_latency_ms: float | None  # share of a sample, median
+    p95_sample_latency_ms: float | None  # likewise, one in twenty
+    p99_sample_latency_ms: float | None  # likewise, one in a hundred
+    shuffle_randomness_frac: float | None  # distinct episodes in a batch over its size
+    hit_rate: float | None  # of the decoder caches; None where unknown.
+    # Share of the random-access decode limit; None where it was not measured.
+    pct_of_limit: float | None
+    wrong_frames: int | None  # the most that any check found; None where none was made.
+    flags: tuple[str, ...]  # see the module
+
+    @property
+    def label(self) -> str:
+        """What tells this line from the others, in a few words."""
+        name = f"{self.scenario} {self.loader}" if self.scenario else self.loader
+        label = f"{name} {self.mode} b{self.batch_size} w{self.num_workers} {self.device}"
+        return f"{label}, {self.others}" if self.others else label
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {**asdict(self), "flags": ", ".join(self.flags)}
+
+
+def summarize(documents: Iterable[Document]) -> list[SummaryLine]:
+    """Return a line for each set-up and node among the documents of kind ``run``, sorted."""
+    groups: dict[SetUp, list[Document]] = {}
+    for document in documents:
+        if document["kind"] == "run":
+            groups.setdefault(_set_up(document), []).append(document)
+    return [_line(set_up, group) for set_up, group in sorted(groups.items(), key=itemgetter(0))]
+
+
+def flags_of(document: Document) -> tuple[str, ...]:
+    """Return what is wrong with one result; see the module."""
+    flags = []
+    hit_rate = (document.get("video_decoder_cache") or {}).get("hit_rate")
+    waits, batches = document.get("p99_batch_wait_ms"), document.get("batches_measured")
+    if hit_rate is not None and hit_rate < _LOW_HIT_RATE and waits and batches:
+        mean_ms = document["steady_window_s"] / batches * 1000
+        if waits > _SLOW_TIMES_THE_MEAN * mean_ms:
+            flags.append("thrash")
+    made = document.get("samples_per_worker") or ()
+    if len(made) > 1 and min(made) < _IDLE_SHARE * sum(made) / len(made):
+        flags.append("idle workers")
+    if document.get("wrong_frames") or document.get("unreadable_frames"):
+        flags.append("wrong frames")
+    return tuple(flags)
+
+
+def _set_up(document: Document) -> SetUp:
+    options = document["options"]
+    return SetUp(
+        dataset=document["dataset"]["root"],
+        host=document["host"]["name"],
+        scenario=options["scenario"] or "",
+        source=options["source"] or "",
+        loader=options["loader"],
+        mode=options["mode"],
+        batch_size=options["batch_size"],
+        num_workers=options["num_workers"],
+        device=options["decode_device"],
+        others=", ".join(
+            f"{name.replace('_', '-')} {options[name]}"
+            for name, usual in _OTHER_OPTIONS.items()
+            if options.get(name) not in {None, usual}
+        ),
+    )
+
+
+def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
+    by_rank: dict[tuple[int, int], list[Document]] = {}
+    for document in group:
+        options = document["options"]
+        # Where nodes load files of their own, ranks are counted on each.
+        rank = options.get("partition_index", 0), options["rank"]
+        by_rank.setdefault(rank, []).append(document)
+    frames = _sum_of_ranks(by_rank, "decoded_frames_per_s") or 0.0
+    flags = dict.fromkeys(flag for document in group for flag in flags_of(document))
+    if frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0) and _cameras(group):
+        flags["below target"] = None
+    wrong = [document["wrong_frames"] for document in group if document.get("check")]
+    medians: dict[str, Any] = {name: _median(group, name) for name in _MEDIANS}
+    return SummaryLine(
+        **asdict(set_up),
+        ranks=len(by_rank),
+        runs=min(map(len, by_rank.values())),
+        samples_per_s=_sum_of_ranks(by_rank, "samples_per_s") or 0.0,
+        frames_per_s_node=frames,
+        peak_pss_gb=_sum_of_ranks(by_rank, "peak_pss_gb"),
+        **medians,
+        hit_rate=_median([d.get("video_decoder_cache") or {} for d in group], "hit_rate"),
+        pct_of_limit=_sum_of_ranks(by_rank, "pct_of_limit"),
+        wrong_frames=max(wrong, default=None),
+        flags=tuple(flags),
+    )
+
+
+def _cameras(group: Sequence[Document]) -> bool:
+    return any(document["dataset"]["cameras"] for document in group)
+
+
+def _median(group: Iterable[Document], key: str) -> float | None:
+    values = [document[key] for document in group if document.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def _sum_of_ranks(by_rank: Mapping[Any, Sequence[Document]], key: str) -> float | None:
+    """Return the sum over the ranks of each rank's median; None if one of them has no value."""
+    medians = [_median(group, key) for group in by_rank.values()]
+    return None if None in medians else sum(median for median in medians if median is not None)
+
+
+_BAR_INCHES = 0.28
+_WIDTH_INCHES = 9.0
+_EMPTY = "nothing was measured"
+
+
+def require_matplotlib() -> None:
+    """Fail before anything is measured if plots could not be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise missing_package("Plots need matplotlib", "plots", ", or leave --plots out")
+
+
+def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:
+    """Draw throughput, latency, randomness and distance to the limit, ``STEM-NAME.png`` each."""
+    require_matplotlib()
+    figures = {
+        "throughput": _bars(
+            lines,
+            "decoded camera frames a second on a node",
+            {"frames/s": [line.frames_per_s_node for line in lines]},
+            marks={
+                f"target of {mode}": target
+                for mode, target in TARGET_FRAMES_PER_S.items()
+                if any(line.mode == mode for line in lines)
+            },
+        ),
+        "latency": _bars(
+            lines,
+            "latency of a sample in ms",
+            {
+                "p50": [line.p50_sample_latency_ms for line in lines],
+                "p95": [line.p95_sample_latency_ms for line in lines],
+                "p99": [line.p99_sample_latency_ms for line in lines],
+            },
+        ),
+        "randomness": _bars(
+            lines,
+            "distinct episodes in a batch / batch size",
+            {"randomness": [line.shuffle_randomness_frac for line in lines]},
+        ),
+        "limit": _bars(
+            lines,
+            "% of the random-access decode limit",
+            {"% of the limit": [line.pct_of_limit for line in lines]},
+            marks={"limit": 100.0},
+        ),
+    }
+    return _saved(figures, out_dir, stem)
+
+
+def _saved(figures: Mapping[str, Any], out_dir: Path, stem: str) -> list[Path]:
+    paths = [out_dir / f"{stem}-{name}.png" for name in figures]
+    with storage_errors(out_dir):
+        out_dir.mkdir(parents=True, exist_ok=True)
+        for path, figure in zip(paths, figures.values(), strict=True):
+            figure.savefig(path, dpi=120)
+    return paths
+
+
+def _bars(
+    lines: Sequence[SummaryLine],
+    title: str,
+    series: Mapping[str, Sequence[float | None]],
+    marks: Mapping[str, float] | None = None,
+) -> Any:
+    """Return a figure of horizontal bars, a group a line and a bar a series."""
+    from matplotlib.figure import Figure
+
+    bars = len(lines) * len(series)
+    figure = Figure(figsize=(_WIDTH_INCHES, 1.4 + _BAR_INCHES * max(bars, 4)), layout="constrained")
+    axes = figure.subplots()
+    thickness = 0.8 / len(series)
+    for number, (name, values) in enumerate(series.items()):
+        shift = (number - (len(series) - 1) / 2) * thickness
+        places = [place + shift for place, value in enumerate(values) if value is not None]
+        drawn = axes.barh(
+            places, [value for value in values if value is not None], thickness, label=name
+        )
+        axes.bar_label(drawn, fmt="%.4g", padding=3, fontsize=7)
+    for name, value in (marks or {}).items():
+        axes.axvline(value, color="black", linewidth=1, linestyle="--")
+        axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), fontsize=7)
+    if not any(value is not None for values in series.values() for value in values):
+        axes.text(0.5, 0.5, _EMPTY, transform=axes.transAxes, ha="center")
+    axes.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel(title)
+    if len(series) > 1:
+        axes.legend(fontsize=8)
+    return figure
+
+
+Rows = list[list[str]]
+# By key, what a column is called and how it is written.
+_WAY = {key: (key, "") for key in ("way", "dtype", "device")} | {"batch_size": ("batch", "")}
+_RATIOS = {
+    "with_packing": ("with packing", ".2f"), "without_copies": ("without copies", ".2f"),
+    "kernel": ("kernel alone", ".2f"), "cpu_time": ("CPU time", ".2f"),
+}  # fmt: skip
+_LOADERS = {
+    "path": ("path", ""), "device": ("device", ""), "num_workers": ("workers", ""),
+    "batch_size": ("batch", ""), "trajectories_per_s": ("trajectories/s", ".0f"),
+    "first_batch_s": ("first batch s", ".3f"),
+}  # fmt: skip
+_TRAINING = {
+    "path": ("path", ""), "num_workers": ("workers", ""), "device": ("device", ""),
+    "batch_size": ("batch", ""), "steps_per_s": ("steps/s", ".1f"), "data_s": ("data s", ".3f"),
+    "model_s": ("model s", ".3f"), "total_s": ("total s", ".3f"), "data_pct": ("data %", ".1f"),
+    "speedup": ("times as fast", ".2f"), "gpu_use_pct": ("GPU %", ".0f"),
+    "first_epoch_loss": ("loss first", ".4f"), "last_epoch_loss": ("loss last", ".4f"),
+}  # fmt: skip
+
+
+def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
+    """Return the tables of a result that have rows: title, what they show, rows with the head."""
+    rows = [
+        row | {f"{name} ms": ms for name, ms in row["stages_ms"].items()}
+        for row in document["results"]
+    ]
+    stages = [key for key in rows[0] if key.endswith(" ms") and any(row[key] for row in rows)]
+    results = _WAY | {
+        "trajectories_per_s": ("trajectories/s", ".0f"),
+        "ms_per_batch": ("ms/batch", ".3f"),
+        "p95_batch_ms": ("p95 ms", ".3f"),
+        **{key: (key, ".3f") for key in stages},
+        "max_abs_error": ("max error", ".1e"),
+        "gpu_use_pct": ("GPU %", ".0f"),
+    }
+    tables = (
+        (
+            "Pipelines, side by side",
+            "Medians over repeats. batched copies the trajectories of a batch together first, "
+            "table takes them from a table that was packed once. The error is against numpy.interp "
+            "in float64.",
+            _written(rows, results),
+        ),
+        (
+            "Times as fast as the baseline",
+            "with packing compares everything that is timed on both sides, kernel alone the "
+            "resampling without packing, copies and collation.",
+            _written(document["speedups"], _WAY | _RATIOS),
+        ),
+        (
+            "Loaders",
+            "In baseline and batched, workers of the processor resample; table has the set on the "
+            "device and resamples there.",
+            _written(document["loaders"] or (), _LOADERS),
+        ),
+        (
+            "Training a small diffusion policy",
+            "Times as fast is the total time against the first path with as many workers.",
+            _written(document["end_to_end"] or (), _TRAINING),
+        ),
+    )
+    return [table for table in tables if table[2][1:]]
+
+
+def csv_rows(document: Document) -> list[dict[str, Any]]:
+    """Return the results as flat rows, each with its ratios where there are any."""
+    compared = {tuple(row[key] for key in _WAY): row for row in document["speedups"]}
+    return [
+        {key: value for key, value in row.items() if key != "raw"}
+        | {
+            f"speedup_{name}": compared.get(tuple(row[key] for key in _WAY), {}).get(name)
+            for name in _RATIOS
+        }
+        for row in document["results"]
+    ]
+
+
+def _written(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> Rows:
+    return [
+        [title for title, _ in columns.values()],
+        *(
+            [
+                "-" if row[key] is None else format(row[key], how)
+                for key, (_, how) in columns.items()
+            ]
+            for row in rows
+        ),
+    ]
+
+
+_SIZE_INCHES = (7.5, 4.5)
+
+
+def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
+    """Draw all plots into a folder and return their paths."""
+    require_matplotlib()
+    results, compared = document["results"], document["speedups"]
+    figures = {
+        "throughput": _lines(results, {"": "trajectories_per_s"}, "trajectories/s"),
+        "latency": _lines(results, {"p50": "p50_batch_ms", "p95": "p95_batch_ms"}, "ms a batch"),
+        "speedup": _lines(
+            compared,
+            {"with packing": "with_packing", "kernel": "kernel"},
+            "times as fast as the baseline",
+            is_ratio=True,
+        ),
+    }
+    return _saved(figures, out_dir, stem)
+
+
+def _lines(
+    rows: Sequence[Mapping[str, Any]],
+    keys: Mapping[str, str],
+    title: str,
+    *,
+    is_ratio: bool = False,
+) -> Any:
+    """Return a figure with a line a pipeline and key over the batch size."""
+    from matplotlib.figure import Figure
+
+    series: dict[str, dict[int, float]] = {}
+    for row in rows:
+        for suffix, key in keys.items():
+            label = f"{row['way']} {row['dtype']} {row['device']} {suffix}".strip()
+            series.setdefault(label, {})[row["batch_size"]] = row[key]
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.subplots()
+    for label, values in series.items():
+        axes.plot(list(values), list(values.values()), marker="o", label=label)
+    if series:
+        sizes = sorted({size for values in series.values() for size in values})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.legend(fontsize=8)
+        if is_ratio:
+            axes.axhline(1, color="black", linewidth=1, linestyle="--")
+            axes.set_ylim(bottom=0)
+        else:
+            axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "nothing to compare", transform=axes.transAxes, ha="center")
+    axes.set_xlabel("trajectories in a batch")
+    axes.set_ylabel(title)
+    axes.grid(visible=True, alpha=0.3)
+    return figure

@@ -1,0 +1,319 @@
+"""What a look at every file of a source found: numbers in arrays, never files.
+
+A scanner looks at one piece of a source and returns a `Look`; pieces are looked at side by side.
+`gather` puts the looks together. It is the same for v2.x, where a piece is some episodes with all
+their files, and for v3.0, where a piece is one file with all its episodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.dataset.findings import Observation, RepeatedObservations
+from leconvert.dataset.formats.v2 import DatasetInfo, EpisodeTable, TaskTable
+from leconvert.dataset.scan.file_checks import NOT_KNOWN, ClipFacts, RowFacts
+from leconvert.model.values import DATA_STREAM, BoolArray, FileTable, IntArray, StreamScan
+from leconvert.support.parallel import Spread, parallel_map
+from leconvert.support.progress import Progress
+
+__all__ = [
+    "SLICE_NUMBERS",
+    "EpisodePaths",
+    "Gathered",
+    "Look",
+    "ScannedSource",
+    "Scanner",
+    "SeenSlices",
+    "gather",
+    "settled_slices",
+]
+
+SLICE_NUMBERS = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("file_bytes", "mtime_ns", "inode"),
+            *("frames", "roll_bytes", "misfit", "first", "size_bytes", "lead"),
+        )
+    ]
+)
+"""What a scan learns of a slice: of its file as in `FileTable`, of itself as in `StreamScan`."""
+
+
+class SeenSlices(NamedTuple):
+    """Some slices of one stream, n of them.
+
+    Attributes:
+        stream: The stream.
+        places: Place of each slice's episode among those of the source, shape (n,).
+        numbers: What was learned of each: `SLICE_NUMBERS`, shape (n,).
+        kinds: What equal slices share: columns and types of a table, the decoder configuration of
+            a clip; "" where a file cannot be read.
+    """
+
+    stream: str
+    places: IntArray
+    numbers: npt.NDArray[np.void]
+    kinds: Sequence[str]
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """What a look at one piece of a source found.
+
+    Attributes:
+        num_files: Files that were looked at.
+        slices: The slices in them, stream by stream.
+        rows: What the rows of each table say, in the order of its slices.
+        remarks: What is to be said about single episodes.
+        sightings: What is to be said about many.
+        missing_stats: Features whose statistics are missing, and in which episodes.
+        stale_stats: Features whose statistics are stale, likewise.
+        clips: What clips of each decoder configuration are.
+    """
+
+    num_files: int
+    slices: list[SeenSlices] = field(default_factory=list)
+    rows: list[RowFacts] = field(default_factory=list)
+    remarks: list[Observation] = field(default_factory=list)
+    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
+    missing_stats: dict[str, list[int]] = field(default_factory=dict)
+    stale_stats: dict[str, list[int]] = field(default_factory=dict)
+    clips: dict[str, ClipFacts] = field(default_factory=dict)
+
+
+class Scanner:
+    """A scan's work on one piece of a source.
+
+    Threads may share it, and it can be sent to another process, which makes it anew from its
+    arguments: not with what it remembers to be faster, which another thread may be adding to.
+    """
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Keep what it is made from."""
+        made = super().__new__(cls)
+        made._made_from = arguments, options
+        return made
+
+    _made_from: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments, options = self._made_from
+        return partial(type(self), **options), arguments
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathered:
+    """What was found in all files; arrays have shape (E,).
+
+    Attributes:
+        slices: Data first, then cameras; a group is a kind, see `settled_slices`.
+        first_index: The column ``index`` of each table's first row, `NOT_KNOWN` where it is not
+            known or not count by one.
+        has_rows: Whether the table's rows were looked at.
+        task: The only task of a table's rows, `NOT_KNOWN` where there are several or none.
+        tasks: The tasks of tables with several, by position.
+        remarks: What was said about single episodes.
+        sightings: What was said about many.
+        missing_stats: Features whose statistics are missing, and in which episodes.
+        stale_stats: Features whose statistics are stale, likewise.
+        clips: What clips of each decoder configuration are.
+    """
+
+    slices: Sequence[StreamScan]
+    first_index: IntArray
+    has_rows: BoolArray
+    task: IntArray
+    tasks: Mapping[int, tuple[int, ...]]
+    remarks: list[Observation]
+    sightings: RepeatedObservations
+    missing_stats: Mapping[str, Sequence[int]]
+    stale_stats: Mapping[str, Sequence[int]]
+    clips: Mapping[str, ClipFacts]
+
+    def usual_clip(self, slices: StreamScan, kept: BoolArray) -> ClipFacts | None:
+        """Return what most clips of a stream are; of as many the first. None without any."""
+        kinds, firsts, counts = np.unique(
+            slices.group[kept & slices.is_readable], return_index=True, return_counts=True
+        )
+        found: Counter[ClipFacts] = Counter()
+        for place in np.argsort(firsts).tolist():
+            found[self.clips[slices.kinds[kinds[place]]]] += int(counts[place])
+        return max(found, key=found.__getitem__, default=None)
+
+    @property
+    def num_files(self) -> int:
+        """Files that are there."""
+        return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
+
+
+class EpisodePaths(Protocol):
+    """Where the file of each episode's slice is."""
+
+    @property
+    def root(self) -> Path:
+        """The dataset folder."""
+
+    @property
+    def are_usual(self) -> bool:
+        """Whether all files of episodes are below ``data`` and ``videos``."""
+
+    def relative(self, stream: str, episode_index: int, /) -> str:
+        """Return the path of a slice's file, relative to the dataset."""
+
+    def absolute(self, stream: str, episode_indices: Iterable[int], /) -> Iterator[str]:
+        """Yield the path of each slice's file."""
+
+    def slice_of(self, relative: str, /) -> tuple[str, int] | None:
+        """Return the stream and an episode that a file's name stands for; None for others."""
+
+    def misplaced(self, relative: str, /) -> tuple[str, int] | None:
+        """Return the slice that a file may be of that does not lie where it should."""
+
+
+class ScannedSource(NamedTuple):
+    """A source of any version, read and looked at; what it means is decided afterwards.
+
+    Attributes:
+        info: Its ``info.json``.
+        paths: Where its files are.
+        episodes: Its episodes.
+        tasks: Its tasks.
+        gathered: What was found in its files.
+        remarks: What is to be said of its tables.
+        reads_stats: Whether it has statistics of episodes that were looked at.
+    """
+
+    info: DatasetInfo
+    paths: EpisodePaths
+    episodes: EpisodeTable
+    tasks: TaskTable
+    gathered: Gathered
+    remarks: list[Observation]
+    reads_stats: bool
+
+
+def gather(
+    scanner: Callable[..., Look],
+    pieces: Sequence[tuple[int, ...]],
+    keys: Mapping[str, IntArray],
+    kept: BoolArray,
+    progress: Progress,
+    spread: Spread | None,
+    *,
+    weights: Sequence[int],
+    num_files: int,
+) -> Gathered:
+    """Look at every piece of a source, and put together what was found of the episodes kept.
+
+    About 100 bytes an episode and stream are held.
+
+    Args:
+        scanner: Looks at a piece; a `Scanner`, so that other processes can.
+        pieces: What it is called with.
+        keys: `FileTable.key` of each slice by stream, shape (E,), data first.
+        kept: Which episodes are looked at, shape (E,).
+        weights: Episodes in each piece.
+        num_files: Files that are looked at, for the progress.
+    """
+    num_episodes = len(kept)
+    numbers = {stream: np.zeros(num_episodes, SLICE_NUMBERS) for stream in keys}
+    group = {stream: np.zeros(num_episodes, dtype=np.int64) for stream in keys}
+    kinds: dict[str, dict[str, int]] = {stream: {} for stream in keys}
+    first_index = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
+    has_rows: BoolArray = np.zeros(num_episodes, np.bool_)
+    task = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
+    tasks: dict[int, tuple[int, ...]] = {}
+    whole = Look(num_files)
+    with (
+        progress.stage("scan", num_files, "files") as stage,
+        closing(parallel_map(scanner, pieces, spread, weights=weights)) as looks,
+    ):
+        for look in looks:
+            for seen in look.slices:
+                known = kinds[seen.stream]
+                numbers[seen.stream][seen.places] = seen.numbers
+                group[seen.stream][seen.places] = [
+                    known.setdefault(kind, len(known)) for kind in seen.kinds
+                ]
+                if seen.stream != DATA_STREAM:
+                    continue
+                for place, facts in zip(seen.places.tolist(), look.rows, strict=True):
+                    first_index[place] = facts.first_index
+                    has_rows[place] = facts.was_looked_at
+                    if len(facts.tasks) == 1:
+                        task[place] = facts.tasks[0]
+                    elif facts.tasks:
+                        tasks[place] = facts.tasks
+            whole.remarks += look.remarks
+            whole.sightings.merge(look.sightings)
+            for name, episodes in look.missing_stats.items():
+                whole.missing_stats.setdefault(name, []).extend(episodes)
+            for name, episodes in look.stale_stats.items():
+                whole.stale_stats.setdefault(name, []).extend(episodes)
+            whole.clips |= look.clips
+            stage.advance(look.num_files)
+    own = np.flatnonzero(kept)
+    place_of = {episode: place for place, episode in enumerate(own.tolist())}
+    return Gathered(
+        [
+            _stream_scan(stream, key, numbers.pop(stream), group.pop(stream), kinds[stream], own)
+            for stream, key in keys.items()
+        ],
+        first_index[own],
+        has_rows[own],
+        task[own],
+        {place_of[place]: found for place, found in tasks.items() if place in place_of},
+        whole.remarks,
+        whole.sightings,
+        whole.missing_stats,
+        whole.stale_stats,
+        whole.clips,
+    )
+
+
+def _stream_scan(
+    stream: str,
+    key: IntArray,
+    numbers: npt.NDArray[np.void],
+    group: IntArray,
+    kinds: Mapping[str, int],
+    own: IntArray,
+) -> StreamScan:
+    keys, firsts, file = np.unique(key[own], return_index=True, return_inverse=True)
+    of_files = numbers[own[firsts]]
+    files = FileTable(
+        keys, *(of_files[name].copy() for name in ("file_bytes", "mtime_ns", "inode"))
+    )
+    columns = ("first", "frames", "size_bytes", "roll_bytes", "lead", "misfit")
+    of_slices = {name: numbers[name][own] for name in columns}
+    return StreamScan(
+        stream, files, file.astype(np.int64), group=group[own], **of_slices, kinds=tuple(kinds)
+    )
+
+
+def settled_slices(slices: StreamScan, kept: BoolArray) -> StreamScan:
+    """Return the slices of the episodes that are kept, as a plan has them.
+
+    Groups of clips are numbered in order of appearance, tables have one, and files that are missing
+    have no bytes.
+    """
+    found = slices.select(np.flatnonzero(kept))
+    files = replace(found.files, size_bytes=np.maximum(found.files.size_bytes, 0))
+    if slices.stream == DATA_STREAM:
+        return replace(found, files=files, group=np.zeros_like(found.group), kinds=())
+    numbers, firsts, group = np.unique(found.group, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    kinds = tuple(slices.kinds[number] for number in numbers[order].tolist())
+    return replace(found, files=files, group=rank[group], kinds=kinds)

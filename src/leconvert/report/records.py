@@ -1,0 +1,92 @@
+"""The records of a run as people look at them: a torn or edited one is passed over.
+
+`leconvert.workdir.activity` reads what processes say of themselves; here are the records that
+settle batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from leconvert.run.leasing import read_done
+from leconvert.support.errors import LeconvertError
+from leconvert.workdir.fs import LOCAL, FileSystem
+from leconvert.workdir.records import RunPaths
+
+UNREADABLE = (OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError)
+"""What reading a record raises that is gone, torn, or was edited by hand or an unknown program."""
+
+
+class SettledBatches[Value]:
+    """What the records of settled batches say; each is read once, however often one looks.
+
+    Args:
+        read: Reads the record of one batch.
+
+    Attributes:
+        values: What was read, by batch; it lacks what cannot be used.
+        errors: Why the rest cannot be used, as of the last look.
+    """
+
+    def __init__(self, read: Callable[[int], Value]) -> None:
+        self._read = read
+        self.values: dict[int, Value] = {}
+        self.errors: dict[int, Exception] = {}
+
+    def look(self, settled: Collection[int], most: int | None = None) -> Mapping[int, Value]:
+        """Return the values of settled batches; at most ``most`` records are read."""
+        wanted = set(settled)
+        for batch_id in self.values.keys() - wanted:  # voided or released since
+            del self.values[batch_id]
+        self.errors = {}
+        for batch_id in sorted(wanted - self.values.keys())[:most]:
+            try:
+                self.values[batch_id] = self._read(batch_id)
+            except UNREADABLE as error:
+                self.errors[batch_id] = error
+        return self.values
+
+
+class DoneBatch(NamedTuple):
+    """The record of a batch that is done."""
+
+    record: Mapping[str, Any]  # but its shards
+    shard_bytes: Mapping[str, int]  # size of every shard
+    cloned_bytes: int  # coded video bytes that are shared with the source
+    copied_bytes: int  # coded video bytes that were copied
+
+
+def read_done_batch(
+    run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
+) -> DoneBatch:
+    """Read what a batch came to.
+
+    Raises:
+        OSError, LeconvertError, KeyError, TypeError, ValueError, AttributeError: It cannot be used.
+    """
+    record = read_done(run, run_id, batch_id, fs=fs)
+    shards = record.pop("shards")
+    return DoneBatch(
+        record,
+        {str(shard["path"]): int(shard["size_bytes"]) for shard in shards},
+        sum(int(shard.get("cloned_bytes", 0)) for shard in shards),
+        sum(int(shard.get("copied_bytes", 0)) for shard in shards),
+    )
+
+
+def moment(text: object) -> float | None:
+    """Return an ISO 8601 time as seconds since 1970, or None where it is none."""
+    try:
+        parsed = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return parsed.timestamp() if parsed.tzinfo is not None else None
+
+
+def seconds_of(value: object) -> float | None:
+    """Return a number of seconds from a record, or None where it is none."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
+        return float(value)
+    return None

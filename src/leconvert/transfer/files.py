@@ -1,0 +1,421 @@
+"""The files of a dataset, wherever it lies, as local paths that hold the bytes somebody asked for.
+
+A local file is what it is. Of a remote one (any fsspec URL, the Hub's included) there is a stand-in
+in memory: a sparse file of the same size, into which ranges of bytes are fetched at their places.
+FFmpeg and Arrow read both by path, natively. Ranges that nobody needs any more give their memory
+back. With a cache, ranges are fetched in its blocks, each by the first process that needs it.
+
+Nothing is opened before the first `open`, so a `Files` can be sent to another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import override
+from urllib.parse import quote
+
+from leconvert.support.errors import (
+    LeconvertError,
+    StorageError,
+    UnreadableSourceError,
+    UsageError,
+)
+from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
+from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
+from leconvert.transfer.hub import HubRepo, HubStore, find_repo
+from leconvert.transfer.store import RemoteFile, Store
+from leconvert.transfer.urls import open_store
+
+_HUB = "hf://"
+_HUB_DATASETS = f"{_HUB}datasets/"
+# A page of memory is given back whole or not at all.
+_PAGE_BYTES = mmap.PAGESIZE
+# Asked for at once: others may wait for it, and all of it is in memory for a moment.
+_REQUEST_BYTES = 16 * BLOCK_BYTES
+
+
+class OpenFile:
+    """A local file; all its bytes are there.
+
+    Attributes:
+        path: Where to read it.
+        name: What to call it towards the user.
+        size_bytes: Its size.
+    """
+
+    def __init__(self, path: str, name: str, size_bytes: int) -> None:
+        self.path = path
+        self.name = name
+        self.size_bytes = size_bytes
+
+    def need(self, spans: Iterable[tuple[int, int]]) -> None:
+        """See to it that ranges, from a byte to the byte after the last, can be read.
+
+        Safe to call from several threads.
+        """
+
+    def take_fetched_bytes(self) -> int:
+        """Return how many bytes were fetched since this was last asked."""
+        return 0
+
+    def release(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Say that the ranges of one call of `need` are needed no more."""
+
+    def close(self) -> None:
+        """Give everything back; the path is gone where the file was remote."""
+
+
+class SparseFile(OpenFile):
+    """The stand-in of a remote file; reading what was not fetched gives zeros."""
+
+    def __init__(
+        self, store: Store, file: RemoteFile, name: str, cache: ByteCache | None = None
+    ) -> None:
+        size_bytes = file.size_bytes
+        self._cache = cache
+        self._key = ""
+        if cache is not None:
+            self._key = cache.key(name, size_bytes, file.digest or file.mark)
+        self._store = store
+        self._file = file
+        self._descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
+        # Nobody closes what a stream in the training process opened; it goes when the stream goes.
+        self._end = weakref.finalize(self, os.close, self._descriptor)
+        self._end.atexit = False
+        os.ftruncate(self._descriptor, size_bytes)
+        self._memory = mmap.mmap(self._descriptor, max(size_bytes, 1))
+        self._lock = threading.Lock()
+        self._present = Spans()
+        self._users: dict[tuple[int, int], int] = {}
+        self._fetched_bytes = 0
+        # By process id, so that the name also holds in a thread of another name space of files.
+        super().__init__(f"/proc/{os.getpid()}/fd/{self._descriptor}", name, size_bytes)
+
+    @override
+    def need(self, spans: Iterable[tuple[int, int]]) -> None:
+        for start, stop in self._rounded(spans):
+            with self._lock:
+                self._users[start, stop] = self._users.get((start, stop), 0) + 1
+                missing = self._present.missing(start, stop)
+            for gap_start, gap_stop in missing:
+                for first in range(gap_start, gap_stop, _REQUEST_BYTES):
+                    self._bring(first, min(first + _REQUEST_BYTES, gap_stop))
+
+    @override
+    def take_fetched_bytes(self) -> int:
+        with self._lock:
+            fetched, self._fetched_bytes = self._fetched_bytes, 0
+        return fetched
+
+    @override
+    def release(self, spans: Iterable[tuple[int, int]]) -> None:
+        with self._lock:
+            for span in self._rounded(spans):
+                users = self._users.get(span, 0) - 1
+                if users > 0:
+                    self._users[span] = users
+                    continue
+                self._users.pop(span, None)
+                for start, stop in self._unused_pages(*span):
+                    self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
+                    self._present.remove(start, stop)
+
+    @override
+    def close(self) -> None:
+        self._memory.close()
+        self._end()
+
+    def _rounded(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return what is fetched for ranges: whole blocks of the cache, neighbours joined."""
+        unit = 1 if self._cache is None else BLOCK_BYTES
+        wanted = Spans()
+        for start, stop in spans:
+            end = min(-(-stop // unit) * unit, self.size_bytes)
+            if start < end:
+                wanted.add(start // unit * unit, end)
+        return list(wanted)
+
+    def _bring(self, start: int, stop: int) -> None:
+        """Put a range that is missing into its place, from the cache or from the store."""
+        if self._cache is None:
+            # Two threads may fetch the same bytes; they write the same.
+            self._place(start, self._fetch(start, stop))
+            return
+        for first, last in self._place_cached(start, stop):
+            blocks = first // BLOCK_BYTES, -(-last // BLOCK_BYTES)
+            with self._cache.fetching(self._key, *blocks):
+                # Whoever held these blocks until now has left them in the cache.
+                for begin, end in self._place_cached(first, last):
+                    data = memoryview(self._fetch(begin, end))
+                    self._place(begin, data)
+                    for offset in range(0, len(data), BLOCK_BYTES):
+                        block = (begin + offset) // BLOCK_BYTES
+                        self._cache.write(self._key, block, data[offset : offset + BLOCK_BYTES])
+
+    def _place_cached(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Put what the cache has of whole blocks into its place; return the ranges it lacks."""
+        assert self._cache is not None
+        lacking = Spans()
+        for first in range(start, stop, BLOCK_BYTES):
+            last = min(first + BLOCK_BYTES, self.size_bytes)
+            data = self._cache.read(self._key, first // BLOCK_BYTES, last - first)
+            if data is None:
+                lacking.add(first, last)
+            else:
+                self._place(first, data)
+        return list(lacking)
+
+    def _place(self, start: int, data: bytes | memoryview) -> None:
+        os.pwrite(self._descriptor, data, start)
+        with self._lock:
+            self._present.add(start, start + len(data))
+
+    def _unused_pages(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the whole pages of a range that nobody needs."""
+        needed = Spans()
+        for held_start, held_stop in self._users:
+            if held_start < stop and start < held_stop:
+                needed.add(held_start, held_stop)
+        for first, last in needed.missing(start, stop):
+            page = -(-first // _PAGE_BYTES) * _PAGE_BYTES
+            end = last // _PAGE_BYTES * _PAGE_BYTES
+            if page < end:
+                yield page, end
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        try:
+            data = self._store.read(self._file, start, stop)
+        except Exception as error:
+            raise _unreachable(self.name, error) from error
+        with self._lock:
+            self._fetched_bytes += len(data)
+        return data
+
+
+class Files:
+    """A folder of files: a local one, or one behind a URL.
+
+    All files of a repo of the Hub are read at one commit, whatever is pushed meanwhile: see `fix`.
+
+    Attributes:
+        root: What the user gave.
+        is_local: Whether files are read where they lie.
+        commit: The commit that is read, once it is fixed; None outside the repos of the Hub.
+    """
+
+    def __init__(self, root: str, *, is_local: bool, cache: ByteCache | None = None) -> None:
+        self.root = root
+        self.is_local = is_local
+        self.commit: str | None = None
+        self._cache = cache
+        self._is_fixed = is_local or not root.startswith(_HUB)
+        # The repo at the commit, and the dataset's folder in it; they go to other processes with
+        # the rest.
+        self._repo: HubRepo | None = None
+        self._folder = ""
+        # What a folder of the repo holds, listed by the first that needs a file of it.
+        self._listed: dict[str, dict[str, RemoteFile]] = {}
+        # Of this process: a store's client is dear to make, and those of stores serve all threads.
+        self._store: tuple[int, Store] | None = None
+
+    def name(self, relative: str) -> str:
+        """Return what to call a file towards the user."""
+        return f"{self.root}/{relative}"
+
+    def fix(self) -> None:
+        """Ask the Hub which commit the revision is, unless that was asked before.
+
+        The first file that is opened does it too, but each process for itself.
+        """
+        if self._is_fixed:
+            return
+        try:
+            found = find_repo(self.root)
+        except Exception as error:
+            raise _unreachable(self.root, error) from error
+        if found is not None:
+            self._repo, folder = found
+            self.commit = self._repo.commit
+            self._folder = f"{folder}/" if folder else ""
+        self._is_fixed = True
+
+    def open(self, relative: str) -> OpenFile:
+        """Open a file."""
+        name = self.name(relative)
+        if not self.is_local:
+            return SparseFile(*self._find(relative), name, self._cache)
+        try:
+            return OpenFile(name, name, os.stat(name).st_size)  # noqa: PTH116 (a name, not a Path)
+        except OSError as error:
+            raise _unreachable(name, error) from error
+
+    def connect(self, relative: str) -> None:
+        """Ask for one file, before threads ask for many at once; whether it is there is theirs.
+
+        The first request of a process makes the store's client, and so does each other that begins
+        before it is made: with s3fs a tenth of a second of the processor each.
+        """
+        with contextlib.suppress(UnreadableSourceError):
+            self._find(relative)
+
+    def read(self, relative: str) -> bytes:
+        """Read a whole file."""
+        name = self.name(relative)
+        try:
+            if self.is_local:
+                return Path(name).read_bytes()
+            store, file = self._find(relative)
+            return store.read(file, 0, file.size_bytes)
+        except Exception as error:
+            raise _unreachable(name, error) from error
+
+    def copy_folder(self, relative: str, target: Path) -> None:
+        """Copy a remote folder to a local one."""
+
+        def bring(file: RemoteFile) -> None:
+            place = target / file.path.removeprefix(self._folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(self._connect().read(file, 0, file.size_bytes))
+
+        try:
+            found = list(self._connect().list_files(f"{self._folder}{relative}"))
+            if not found:
+                raise FileNotFoundError(errno.ENOENT, "no such folder")
+            for _ in parallel_map(
+                bring, [(file,) for file in found], Spread(threads=THREADS_THAT_WAIT)
+            ):
+                pass
+        except Exception as error:
+            raise _unreachable(self.name(relative), error) from error
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_store": None, "_listed": {}}
+
+    def _find(self, relative: str) -> tuple[Store, RemoteFile]:
+        """Return a file, and the store to read it from."""
+        try:
+            store = self._connect()
+            path = f"{self._folder}{relative}"
+            if self._repo is None:
+                file = store.find_file(path)
+            else:
+                folder = path.rpartition("/")[0]
+                if folder not in self._listed:
+                    files = self._repo.list_files(folder, recursive=False)
+                    self._listed[folder] = {each.path: each for each in files}
+                file = self._listed[folder].get(path)
+            if file is None:
+                raise FileNotFoundError(errno.ENOENT, "no such file")
+        except Exception as error:
+            raise _unreachable(self.name(relative), error) from error
+        return store, file
+
+    def _connect(self) -> Store:
+        process = os.getpid()
+        if self._store is None or self._store[0] != process:
+            self.fix()
+            if self._repo is not None:
+                self._store = process, HubStore(self._repo)
+                return self._store[1]
+            store = open_store(self.root)  # its library keeps one for each thread
+            if not store.fs.async_impl:  # others need not be safe for several threads
+                return store
+            self._store = process, store
+        return self._store[1]
+
+
+class Spans:
+    """A set of bytes as disjoint ascending ranges."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._spans)
+
+    def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the parts of a range that are not in the set."""
+        gaps = []
+        for first, last in self._spans[max(0, bisect_right(self._spans, (start,)) - 1) :]:
+            if first >= stop or start >= stop:
+                break
+            if first > start:
+                gaps.append((start, first))
+            start = max(start, last)
+        if start < stop:
+            gaps.append((start, stop))
+        return gaps
+
+    def add(self, start: int, stop: int) -> None:
+        """Put a range into the set."""
+        touching = [span for span in self._spans if span[0] <= stop and start <= span[1]]
+        merged = (min([start, *(a for a, _ in touching)]), max([stop, *(b for _, b in touching)]))
+        self._spans = sorted([span for span in self._spans if span not in touching] + [merged])
+
+    def remove(self, start: int, stop: int) -> None:
+        """Take a range out of the set."""
+        rest = []
+        for first, last in self._spans:
+            if first < min(start, last):
+                rest.append((first, min(start, last)))
+            if max(stop, first) < last:
+                rest.append((max(stop, first), last))
+        self._spans = rest
+
+
+def files_at(
+    root: str | os.PathLike[str], *, revision: str | None = None, cache: ByteCache | None = None
+) -> Files:
+    """Return the files of a dataset, what is fetched of them kept in a cache."""
+    text = os.fspath(root)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if revision is not None:
+        owner, _, name = text.removeprefix(_HUB_DATASETS).partition("/")
+        if not text.startswith(_HUB_DATASETS) or not name:
+            raise UsageError(
+                f"{text} has no revisions; only datasets of the Hub do.",
+                next_step=f"Leave the revision out, or give {_HUB_DATASETS}OWNER/NAME.",
+            )
+        name, slash, rest = name.partition("/")
+        text = f"{_HUB_DATASETS}{owner}/{name}@{quote(revision, safe='')}{slash}{rest}"
+    is_local = "://" not in text
+    if is_local:
+        # Workers may start elsewhere.
+        text = os.path.abspath(text)  # noqa: PTH100 (resolve() would follow links)
+    # Whether it is usable is asked here, so that it is said once and not by each worker.
+    if is_local or cache is None or not cache.is_usable():
+        cache = None
+    return Files(text.rstrip("/") or "/", is_local=is_local, cache=cache)
+
+
+def _unreachable(name: str, error: Exception) -> UnreadableSourceError:
+    if isinstance(error, UnreadableSourceError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return UnreadableSourceError(
+            f"{name} is missing.",
+            path=name,
+            next_step="Complete the dataset, or check its name, revision and --data-files-root.",
+        )
+    if isinstance(error, StorageError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if isinstance(error, LeconvertError):
+        reason = error.message.rstrip(".")
+        return UnreadableSourceError(
+            f"{name} cannot be read: {reason}.", path=name, next_step=error.next_step
+        )
+    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or repr(error)
+    return UnreadableSourceError(
+        f"{name} cannot be read: {reason}.",
+        path=name,
+        next_step="Check the disk, the network and your access to it, and try again.",
+    )

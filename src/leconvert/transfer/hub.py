@@ -1,0 +1,390 @@
+"""Reading from a dataset on the Hub at one commit: its listing, whole files, ranges of bytes.
+
+Every address holds the commit's hash, so a branch that moves changes nothing here. Files are
+fetched again where the Hub fails, resumed where they broke off, and checked: a file has its final
+name only when what lies on the disk is what the listing says, by hash. Before, it has another name,
+and whoever fetches it next, in this process or another, goes on behind what is there.
+
+The client's own download and its file system do not do: they check a size and no hash, put parts
+where a scratch limit does not count them, and cannot be stopped within a file.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from leconvert._version import __version__
+from leconvert.support.errors import (
+    HubError,
+    InterruptedRunError,
+    SourceError,
+    UnreadableSourceError,
+)
+from leconvert.support.storage_errors import storage_errors
+from leconvert.transfer.client import asked_to_wait, hub_errors, make_api
+from leconvert.transfer.store import RemoteFile
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import Response
+    from huggingface_hub.hf_api import RepoFile, RepoFolder
+
+
+_CHUNK_BYTES = 1 << 20
+_OF_THE_MOMENT = frozenset({408, 429, 500, 502, 503, 504})
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-")
+# Seconds to connect, to read, to write, and to get a connection.
+_TIMEOUT = (20.0, 60.0, 60.0, 60.0)
+
+
+class TransientError(Exception):
+    """The store failed in a way that may be over in a moment."""
+
+    def __init__(self, cause: Exception, wait_seconds: float = 0.0) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.wait_seconds = wait_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer that is being read."""
+
+    start: int  # the first byte of the file that it holds: a store may answer with more than asked
+    chunks: Iterator[bytes]  # the bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HubRepo:
+    """A dataset on the Hub, pinned to a commit; picklable, and holds no connection."""
+
+    repo_id: str  # ``ORG/NAME``
+    commit: str  # the commit's hash
+    endpoint: str | None = None  # the Hub's address; None for the one that is configured.
+
+    kind: str = "dataset"
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages, and as a URL."""
+        return f"hf://{self.kind}s/{self.repo_id}@{self.commit}"
+
+    def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
+        """Yield the files below a folder, in the order of the listing's pages."""
+        api = make_api(endpoint=self.endpoint)
+        return list_files(api, self, folder, recursive=recursive)
+
+    def find_file(self, path: str) -> RemoteFile | None:
+        """Return one file of the listing, or None."""
+        with hub_errors(self.repo_id, self.commit):
+            entries = make_api(endpoint=self.endpoint).get_paths_info(
+                self.repo_id, [path], revision=self.commit, repo_type=self.kind
+            )
+            return next(_files_among(entries, self), None)
+
+    @contextmanager
+    def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+        """Ask for a file or a range of it."""
+        from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError
+        from huggingface_hub.utils import build_hf_headers
+
+        url = hf_hub_url(
+            self.repo_id, path, repo_type=self.kind, revision=self.commit, endpoint=self.endpoint
+        )
+        headers = build_hf_headers(library_name="leconvert", library_version=__version__)
+        # What is hashed and measured are the stored bytes.
+        headers["Accept-Encoding"] = "identity"
+        if start or stop is not None:
+            headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        with hub_errors(self.repo_id, self.commit):
+            try:
+                with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT) as answer:
+                    hf_raise_for_status(answer)
+                    yield Body(_first_byte(answer), answer.iter_raw(_CHUNK_BYTES))
+            except HfHubHTTPError as error:
+                status = error.response.status_code
+                if status in _OF_THE_MOMENT:
+                    asked = asked_to_wait(status, error.response.headers)
+                    raise TransientError(error, asked) from error
+                raise
+            except HTTPError as error:
+                raise TransientError(error) from error
+
+
+def list_files(
+    api: HfApi, repo: HubRepo, folder: str = "", *, recursive: bool = True
+) -> Iterator[RemoteFile]:
+    """Yield what a client sees below a folder of a repo; nothing where there is no such folder."""
+    from huggingface_hub.errors import EntryNotFoundError
+
+    with hub_errors(repo.repo_id, repo.commit):
+        try:
+            entries = api.list_repo_tree(
+                repo.repo_id,
+                folder or None,
+                recursive=recursive,
+                revision=repo.commit,
+                repo_type=repo.kind,
+            )
+            yield from _files_among(entries, repo)
+        except EntryNotFoundError:
+            return
+
+
+def _files_among(entries: Iterable[RepoFile | RepoFolder], repo: HubRepo) -> Iterator[RemoteFile]:
+    from huggingface_hub.hf_api import RepoFile
+
+    for entry in entries:
+        if not isinstance(entry, RepoFile):
+            continue
+        if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
+            raise SourceError(f"{repo.name} has a file with the name {entry.path!r}.")
+        digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
+        yield RemoteFile(entry.path, entry.size, digest)
+
+
+def find_repo(url: str) -> tuple[HubRepo, str] | None:
+    """Return the repo of a URL, at the commit that its revision is now, and the folder in it.
+
+    None for a bucket, which has no commits.
+    """
+    from huggingface_hub import HfFileSystem
+
+    place: Any = HfFileSystem().resolve_path(url)
+    if not hasattr(place, "repo_id"):
+        return None
+    found = make_api().repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
+    assert found.sha is not None
+    return HubRepo(place.repo_id, found.sha, kind=place.repo_type), place.path_in_repo
+
+
+def _first_byte(answer: Response) -> int:
+    """Return where a body begins: a server or a proxy may ignore what range was asked for."""
+    if answer.status_code != 206:
+        return 0
+    found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+    if found is None:
+        raise TransientError(ConnectionError("a part of a file without its place in it"))
+    return int(found[1])
+
+
+_TRIES = 7
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+_LONGEST_ASKED_SECONDS = 600.0
+_WRONG_CONTENTS = 2
+_SECONDS_BETWEEN_LOOKS = 0.5
+_NEVER = threading.Event()
+
+
+class _BrokenOffError(Exception):
+    """The answer ended before the file did."""
+
+
+class HubStore:
+    """The files of one repo at one commit. Threads may share it.
+
+    Args:
+        repo: The repo.
+        should_stop: Asked while it waits, and with each chunk that arrives.
+        pause: Waits so many seconds.
+        tries: Failures in a row, without a byte that arrives between them, before it gives up.
+    """
+
+    def __init__(
+        self,
+        repo: HubRepo,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        pause: Callable[[float], object] = _NEVER.wait,
+        tries: int = _TRIES,
+    ) -> None:
+        self._repo = repo
+        self._should_stop = should_stop
+        self._pause = pause
+        self._tries = tries
+
+    def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
+        """Yield the files below a folder; none where there is no such folder."""
+        return self._repo.list_files(folder)
+
+    def find_file(self, path: str) -> RemoteFile | None:
+        """Return one file; None where there is none."""
+        return self._repo.find_file(path)
+
+    def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
+        """Return a range of a file's bytes."""
+        stop = min(stop, file.size_bytes)
+        found = bytearray()
+
+        def take(chunks: Iterator[bytes]) -> None:
+            for chunk in chunks:
+                found.extend(chunk)
+                if len(found) >= stop - start:
+                    return
+            raise _BrokenOffError
+
+        if start < stop:
+            self._try(file, lambda: (start + len(found), stop), take)
+        return bytes(found[: max(stop - start, 0)])
+
+    def read_whole(self, path: str) -> bytes | None:
+        """Return a small file whose size is not known, by one request; None where there is none."""
+        from huggingface_hub.errors import EntryNotFoundError
+
+        found = bytearray()
+
+        def take(chunks: Iterator[bytes]) -> None:
+            found.clear()
+            for chunk in chunks:
+                found.extend(chunk)
+
+        try:
+            self._try(RemoteFile(path, 0), lambda: (0, None), take)
+        except HubError as error:
+            if isinstance(error.__cause__, EntryNotFoundError):
+                return None
+            raise
+        return bytes(found)
+
+    def download(
+        self,
+        file: RemoteFile,
+        target: Path,
+        part: Path,
+        *,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Bring a whole file to a path that does not exist; its folder does.
+
+        A file that the client's cache has is copied.
+
+        Args:
+            on_bytes: Called with the number of bytes as they arrive, those found there included.
+        """
+        cached = self._cached(file)
+        if cached is not None:
+            with storage_errors(part):
+                shutil.copyfile(cached, part)
+            if file.is_content_of(part):
+                part.replace(target)
+                on_bytes(file.size_bytes)
+                return
+            part.unlink()
+        for _ in range(_WRONG_CONTENTS):
+            self._complete(file, part, on_bytes)
+            if file.is_content_of(part):
+                part.replace(target)
+                return
+            on_bytes(-part.stat().st_size)
+            part.unlink()
+        raise UnreadableSourceError(
+            f"{file.path} of {self._repo.name} arrives with other content than the listing says.",
+            path=file.path,
+            next_step="Try again later; if it stays so, the stored file is damaged.",
+        )
+
+    def _cached(self, file: RemoteFile) -> Path | None:
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        found = try_to_load_from_cache(
+            self._repo.repo_id,
+            file.path,
+            cache_dir=constants.HF_HUB_CACHE,
+            revision=self._repo.commit,
+            repo_type=self._repo.kind,
+        )
+        return Path(found) if isinstance(found, str) else None
+
+    def _complete(self, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
+        with storage_errors(part), part.open("ab") as out:
+            if out.tell():
+                on_bytes(out.tell())
+
+            def take(chunks: Iterator[bytes]) -> None:
+                for chunk in chunks:
+                    with storage_errors(part):  # or a disk's time-out were taken for the Hub's
+                        out.write(chunk)
+                    on_bytes(len(chunk))
+                    if out.tell() > file.size_bytes:
+                        return  # it is not the file; the hash will say so
+                if out.tell() < file.size_bytes:
+                    raise _BrokenOffError
+
+            if out.tell() < file.size_bytes:
+                self._try(file, lambda: (out.tell(), None), take)
+
+    def _try(
+        self,
+        file: RemoteFile,
+        rest: Callable[[], tuple[int, int | None]],
+        take: Callable[[Iterator[bytes]], None],
+    ) -> None:
+        """Ask for the rest of a file until it is all there."""
+        failures = 0
+        at = rest()[0]
+        while True:
+            start, stop = rest()
+            if start > at:  # something arrived: the line works
+                failures, at = 0, start
+            try:
+                with self._repo.open(file.path, start, stop) as body:
+                    if body.start > start:
+                        raise _BrokenOffError
+                    take(self._chunks(file, body, start))
+                return
+            except (TransientError, _BrokenOffError) as error:
+                if rest()[0] == start:
+                    failures += 1
+                if failures >= self._tries:
+                    raise self._gave_up(file, error) from error
+                asked = error.wait_seconds if isinstance(error, TransientError) else 0.0
+                self._wait(file, failures, asked)
+
+    def _chunks(self, file: RemoteFile, body: Body, start: int) -> Iterator[bytes]:
+        """Yield an answer's bytes from a place in the file on: it may begin before that."""
+        skip = start - body.start
+        for chunk in body.chunks:
+            self._check_stop(file)
+            yield chunk[skip:]
+            skip -= min(skip, len(chunk))
+
+    def _wait(self, file: RemoteFile, failures: int, asked_seconds: float) -> None:
+        # Spread out, so that workers that failed together do not come back together.
+        longest = min(_FIRST_PAUSE_SECONDS * 2**failures, _LONGEST_PAUSE_SECONDS)
+        left = longest * (0.5 + random.random() / 2)  # noqa: S311 - no secret
+        left = max(left, min(asked_seconds, _LONGEST_ASKED_SECONDS))
+        while left > 0:
+            self._check_stop(file)
+            self._pause(min(left, _SECONDS_BETWEEN_LOOKS))
+            left -= _SECONDS_BETWEEN_LOOKS
+
+    def _check_stop(self, file: RemoteFile) -> None:
+        if self._should_stop():
+            raise InterruptedRunError(
+                f"Stopped while fetching {file.path}.",
+                path=file.path,
+                next_step="Run the same command again to go on.",
+            )
+
+    def _gave_up(self, file: RemoteFile, error: Exception) -> Exception:
+        if isinstance(error, TransientError):
+            try:
+                with hub_errors(self._repo.repo_id, self._repo.commit):
+                    raise error.cause
+            except HubError as told:
+                return told
+        return HubError(
+            f"{file.path} of {self._repo.name} breaks off again and again.",
+            path=file.path,
+            next_step="Check the network, then run the same command again; it goes on.",
+        )

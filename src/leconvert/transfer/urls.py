@@ -1,0 +1,188 @@
+"""Folders in stores that `fsspec` knows, whose libraries try again themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from leconvert.support.errors import (
+    InstallationError,
+    LeconvertError,
+    SourceChangedError,
+    SourceError,
+    StorageError,
+    UnreadableSourceError,
+    UsageError,
+)
+from leconvert.support.extras import command_for_extra
+from leconvert.support.text import count, first_few
+from leconvert.transfer.store import RemoteFile
+from leconvert.workdir.fs import sync_file
+from leconvert.workdir.secrets import without_credentials
+
+_CHANGES_SHOWN = 20
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+# What stores say of a file that changes when its content does.
+_MARKS = (
+    *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId", "blob_id", "xet_hash"),
+    *("LastModified", "last_modified", "mtime", "created"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlStore:
+    """A folder of a store."""
+
+    url: str  # as the user wrote it, without a slash at the end and without credentials
+    fs: Any  # the file system
+    root: str  # the folder in it
+
+    def path(self, relative: str) -> str:
+        """Return the store's path of a file."""
+        return f"{self.root}/{relative}"
+
+    def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
+        """Yield the files below a folder, sorted; none where there is no such folder."""
+        with store_errors(self.url):
+            self.fs.invalidate_cache()  # what was listed before may have changed
+            try:
+                found: Mapping[str, Mapping[str, Any]] = self.fs.find(
+                    self.path(folder).rstrip("/"), detail=True
+                )
+            except FileNotFoundError:
+                return
+        prefix = f"{self.root}/"
+        for path, seen in sorted(found.items()):
+            if path.endswith("/"):
+                continue  # an empty object by which a web console keeps a folder that it made
+            relative = path.removeprefix(prefix)
+            if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
+                raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
+            yield RemoteFile(relative, int(seen["size"]), mark=_content_mark(seen))
+
+    def find_file(self, path: str) -> RemoteFile | None:
+        """Return one file; None where there is none."""
+        with store_errors(self.url), suppress(FileNotFoundError):
+            found = self.fs.info(self.path(path))
+            return RemoteFile(path, int(found["size"]), mark=_content_mark(found))
+        return None
+
+    def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
+        """Return a range of a file's bytes, cut at its end."""
+        stop = min(stop, file.size_bytes)
+        if start >= stop:
+            return b""
+        with store_errors(self.url):
+            data: bytes = self.fs.cat_file(self.path(file.path), start=start, end=stop)
+        if len(data) != stop - start:
+            name = f"{self.url}/{file.path}"
+            raise UnreadableSourceError(
+                f"{name} gave {len(data)} of {stop - start} bytes from byte {start}.",
+                path=name,
+                next_step="Check that the file was uploaded whole.",
+            )
+        return data
+
+    def download(
+        self,
+        file: RemoteFile,
+        target: Path,
+        part: Path,
+        *,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Bring a whole file to a path that does not exist; its folder does.
+
+        Raises:
+            SourceChangedError: It is gone.
+            UnreadableSourceError: It arrives with another size.
+        """
+        with store_errors(self.url):
+            try:
+                self.fs.get_file(self.path(file.path), str(part))
+            except FileNotFoundError as error:
+                raise changed_meanwhile(self.url, [f"{file.path}: it is gone"]) from error
+        size_bytes = part.stat().st_size
+        if size_bytes != file.size_bytes:
+            raise UnreadableSourceError(
+                f"{file.path} of {self.url} arrives with {size_bytes:,} bytes, "
+                f"{file.size_bytes:,} are listed.",
+                path=self.path(file.path),
+                next_step="Run the same command again.",
+            )
+        sync_file(part)  # the next call believes a file that has its name and its size
+        part.replace(target)
+        on_bytes(size_bytes)
+
+
+def open_store(url: str) -> UrlStore:
+    """Return the folder that a URL names; asks nothing yet.
+
+    Raises:
+        UsageError: Nobody knows such URLs.
+        InstallationError: What is needed for them is not installed.
+        StorageError: A server that is asked at once does not answer.
+    """
+    from fsspec.core import url_to_fs
+
+    protocol = url.partition("://")[0]
+    shown = without_credentials(url)
+    try:
+        fs, root = url_to_fs(url)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        helps = f"Run `{command_for_extra(extra)}`" if extra else str(error)
+        raise InstallationError(
+            f"{shown} cannot be reached: {protocol}:// needs a library that is not installed.",
+            path=shown,
+            next_step=f"{helps.rstrip('.')}.",
+        ) from error
+    except OSError as error:  # some ask their server at once
+        raise _failure(shown, error) from error
+    except ValueError as error:
+        raise UsageError(
+            f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
+        ) from error
+    return UrlStore(shown.rstrip("/"), fs, str(root).rstrip("/"))
+
+
+@contextmanager
+def store_errors(url: str) -> Iterator[None]:
+    """Turn whatever a store's library raises within the block into a `StorageError`.
+
+    ``FileNotFoundError`` passes through.
+    """
+    try:
+        yield
+    except (LeconvertError, FileNotFoundError):
+        raise
+    except Exception as error:  # each library has errors of its own, without a common base
+        raise _failure(url, error) from error
+
+
+def _failure(url: str, error: Exception) -> StorageError:
+    said = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    return StorageError(
+        f"{url} fails: {without_credentials(said[0]).rstrip('.')}.",
+        path=url,
+        next_step="Check the address and the credentials, then run the same command again; it "
+        "goes on where it stopped.",
+    )
+
+
+def _content_mark(found: Mapping[str, Any]) -> str:
+    """Return what a store says of a file that changes when its content does; may be empty."""
+    return ";".join(f"{key}={found[key]}" for key in _MARKS if found.get(key) is not None)
+
+
+def changed_meanwhile(url: str, changes: list[str]) -> SourceChangedError:
+    """Return the error for files that changed while they were fetched."""
+    return SourceChangedError(
+        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
+        path=url,
+        details=first_few(changes, _CHANGES_SHOWN),
+        next_step="Run the same command again when nobody writes there; it fetches what changed.",
+    )

@@ -1,0 +1,366 @@
+"""Files over a line that breaks: resumed, tried again, checked."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from huggingface_hub.utils import httpx
+from tests.hub import Fault, StandIn
+
+from leconvert.support.errors import (
+    HubAccessError,
+    HubError,
+    InterruptedRunError,
+    SourceError,
+    StorageError,
+    UnreadableSourceError,
+)
+from leconvert.transfer.hub import Body, HubRepo, HubStore, list_files
+from leconvert.transfer.store import RemoteFile
+
+REPO = "tester/arm"
+CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks
+NOTE = b"# An arm\n"
+
+
+@pytest.fixture
+def repo(hub: StandIn) -> HubRepo:
+    kept = hub.add_repo(REPO, {"a.mp4": CLIP, "README.md": NOTE})
+    return HubRepo(REPO, kept.branches["main"], hub.endpoint)
+
+
+@pytest.fixture
+def files(repo: HubRepo) -> dict[str, RemoteFile]:
+    return {file.path: file for file in repo.list_files()}
+
+
+def ranges(hub: StandIn) -> list[tuple[int, int]]:
+    """Status and bytes of each answer to a request for a file."""
+    return [(r.status, r.answer_bytes) for r in hub.log if "/resolve/" in r.path]
+
+
+def store(hub: StandIn, content: bytes) -> None:
+    hub.repo(REPO).large(hashlib.sha256(CLIP).hexdigest()).write_bytes(content)
+
+
+def part_of(target: Path) -> Path:
+    return target.with_suffix(".part")
+
+
+class Paused:
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def test_a_listing_names_each_files_hash(files: dict[str, RemoteFile]) -> None:
+    assert files["a.mp4"].digest == hashlib.sha256(CLIP).hexdigest()
+    blob = hashlib.sha1(b"blob %d\0" % len(NOTE) + NOTE).hexdigest()
+    assert files["README.md"] == RemoteFile("README.md", len(NOTE), blob)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "README.md"])
+def test_a_file_arrives_whole(
+    repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path, name: str
+) -> None:
+    arrived: list[int] = []
+    HubStore(repo).download(
+        files[name], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
+    )
+    assert (tmp_path / "it").read_bytes() == {"a.mp4": CLIP, "README.md": NOTE}[name]
+    assert sum(arrived) == files[name].size_bytes
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["it"]
+
+
+def test_a_body_that_breaks_off_goes_on_where_it_stopped(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    first = 1 << 20
+    hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=first + 5))
+    HubStore(repo, pause=Paused()).download(
+        files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+    )
+    assert (tmp_path / "it").read_bytes() == CLIP
+    (_, whole), (status, rest) = ranges(hub)
+    assert (whole, status) == (len(CLIP), 206)
+    assert len(CLIP) - first - 5 <= rest <= len(CLIP) - first
+
+
+def test_an_interrupted_download_is_finished_by_the_next(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    target = tmp_path / "it"
+    arrived: list[int] = []
+    with pytest.raises(InterruptedRunError):
+        HubStore(repo, should_stop=lambda: bool(arrived)).download(
+            files["a.mp4"], target, part_of(target), on_bytes=arrived.append
+        )
+    assert not target.exists()
+    left = part_of(target).stat().st_size
+    assert left == arrived[0] > 0
+    HubStore(repo).download(files["a.mp4"], target, part_of(target))
+    assert target.read_bytes() == CLIP
+    assert ranges(hub)[-1] == (206, len(CLIP) - left)
+
+
+def test_wrong_bytes_are_thrown_away_and_fetched_again(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    damaged = bytearray(CLIP)
+    damaged[1_234_567] ^= 1
+    store(hub, bytes(damaged))
+    mend = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP))
+    hub.break_requests(Fault("none", path="/resolve/"), mend)
+    arrived: list[int] = []
+    HubStore(repo).download(
+        files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
+    )
+    assert (tmp_path / "it").read_bytes() == CLIP
+    assert ranges(hub) == [(200, len(CLIP))] * 2
+    assert sum(arrived) == len(CLIP)
+
+
+@pytest.mark.parametrize("wrong", [CLIP[::-1], CLIP + b"more"], ids=["other", "longer"])
+def test_bytes_that_stay_wrong_are_an_error(
+    hub: StandIn,
+    repo: HubRepo,
+    files: dict[str, RemoteFile],
+    tmp_path: Path,
+    wrong: bytes,
+) -> None:
+    store(hub, wrong)
+    file = files["a.mp4"]
+    if len(wrong) > len(CLIP):  # the stand-in sends no more than it lists, so less is expected
+        file = RemoteFile(file.path, file.size_bytes - 4, file.digest)
+    with pytest.raises(UnreadableSourceError, match="arrives with other content"):
+        HubStore(repo).download(file, tmp_path / "it", part_of(tmp_path / "it"))
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+def test_a_part_that_is_no_part_of_the_file_is_thrown_away(
+    repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    target = tmp_path / "it"
+    part_of(target).write_bytes(b"of another commit")
+    HubStore(repo).download(files["a.mp4"], target, part_of(target))
+    assert target.read_bytes() == CLIP
+
+
+def test_what_counts_is_what_lies_on_the_disk(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    it = tmp_path / "it"
+    arrived: list[int] = []
+
+    def damage(size_bytes: int) -> None:
+        arrived.append(size_bytes)
+        if len(arrived) == 1:
+            with part_of(it).open("r+b") as part:
+                part.write(b"damage")
+
+    HubStore(repo).download(files["a.mp4"], it, part_of(it), on_bytes=damage)
+    assert it.read_bytes() == CLIP
+    assert ranges(hub) == [(200, len(CLIP))] * 2
+    assert sum(arrived) == len(CLIP)
+
+
+def test_a_hub_that_asks_to_wait_is_given_the_time(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    paused = Paused()
+    busy = Fault("status", path="/resolve/", status=429, headers={"Retry-After": "7"})
+    hub.break_requests(busy, Fault("status", path="/resolve/", status=503))
+    HubStore(repo, pause=paused).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
+    assert [status for status, _ in ranges(hub)] == [429, 503, 200]
+    assert 7 + 1 <= sum(paused.seconds) <= 7 + 2, "as asked, then half to all of two seconds"
+
+
+def test_a_hub_that_stays_silent_is_given_up(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    hub.break_requests(Fault("drop_before", path="/resolve/", times=None))
+    paused = Paused()
+    with pytest.raises(HubError, match=f"The Hub did not answer about {REPO}"):
+        HubStore(repo, pause=paused, tries=4).download(
+            files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+        )
+    assert len(ranges(hub)) == 4
+    assert len(paused.seconds) >= 3
+
+
+def test_a_request_to_stop_ends_the_waiting(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    hub.break_requests(Fault("status", path="/resolve/", status=503, times=None))
+    paused = Paused()
+    with pytest.raises(InterruptedRunError):
+        HubStore(repo, pause=paused, should_stop=lambda: bool(paused.seconds)).read(
+            files["a.mp4"], 0, 10
+        )
+    assert len(paused.seconds) == 1
+
+
+@pytest.mark.parametrize(("status", "error"), [(403, HubAccessError), (404, HubError)])
+def test_what_will_not_change_is_not_tried_again(
+    hub: StandIn,
+    repo: HubRepo,
+    files: dict[str, RemoteFile],
+    status: int,
+    error: type[Exception],
+) -> None:
+    hub.break_requests(Fault("status", path="/resolve/", status=status))
+    with pytest.raises(error):
+        HubStore(repo).read(files["a.mp4"], 0, 10)
+    assert len(ranges(hub)) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 10), (1_000_000, 1_100_000), (len(CLIP) - 5, len(CLIP) + 99), (7, 7)]
+)
+def test_a_range_is_read(
+    repo: HubRepo, files: dict[str, RemoteFile], start: int, stop: int
+) -> None:
+    assert HubStore(repo).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+
+
+def test_a_range_that_breaks_off_goes_on(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile]
+) -> None:
+    hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=1 << 20))
+    start, stop = 100, 2_000_000
+    assert HubStore(repo, pause=Paused()).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+
+
+# --- answers that a proxy or a broken store gives ---------------------------------------------
+
+
+class Answers:
+    """Stands in for a repo: gives bodies that are planned, whatever is asked for."""
+
+    def __init__(self, repo: HubRepo, *bodies: tuple[int, bytes]) -> None:
+        self.repo_id, self.commit, self.name = repo.repo_id, repo.commit, repo.name
+        self.kind = repo.kind
+        self.asked: list[tuple[int, int | None]] = []
+        self._bodies = list(bodies)
+
+    @contextmanager
+    def open(self, _path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+        self.asked.append((start, stop))
+        first, content = self._bodies.pop(0)
+        pieces = [content[place : place + 7] for place in range(0, len(content), 7)]
+        yield Body(first, iter(pieces))
+
+
+def fetcher_of(answers: Answers, **options: object) -> HubStore:
+    return HubStore(answers, pause=Paused(), **options)  # type: ignore[arg-type]
+
+
+def test_a_store_that_answers_with_more_than_was_asked_is_cut_to_it(repo: HubRepo) -> None:
+    text = bytes(range(100))
+    answers = Answers(repo, (0, text[:40]), (30, text[30:]))
+    assert fetcher_of(answers).read(RemoteFile("a", 100), 25, 90) == text[25:90]
+    assert answers.asked == [(25, 90), (40, 90)]
+
+
+def test_a_whole_file_that_comes_again_from_its_beginning_is_not_appended_twice(
+    repo: HubRepo, tmp_path: Path
+) -> None:
+    text = bytes(range(100))
+    file = RemoteFile("a", 100, hashlib.sha256(text).hexdigest())
+    answers = Answers(repo, (0, text[:50]), (0, text))
+    fetcher_of(answers).download(file, tmp_path / "it", part_of(tmp_path / "it"))
+    assert (tmp_path / "it").read_bytes() == text
+    assert answers.asked == [(0, None), (50, None)]
+
+
+def test_an_answer_that_begins_too_late_is_never_used(repo: HubRepo) -> None:
+    text = bytes(range(100))
+    answers = Answers(repo, (50, text[50:]), (10, text[10:]))
+    assert fetcher_of(answers).read(RemoteFile("a", 100), 10, 20) == text[10:20]
+
+
+def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
+    repo: HubRepo, tmp_path: Path
+) -> None:
+    answers = Answers(repo, (0, b""), (0, b""), (0, b""))
+    with pytest.raises(HubError) as caught:
+        fetcher_of(answers, tries=3).download(
+            RemoteFile("a.mp4", 100), tmp_path / "it", part_of(tmp_path / "it")
+        )
+    assert caught.value.message == f"a.mp4 of {repo.name} breaks off again and again."
+    assert caught.value.path == "a.mp4"
+    assert len(answers.asked) == 3
+
+
+def test_bytes_that_arrive_renew_the_patience(repo: HubRepo) -> None:
+    text = bytes(range(40))
+    answers = Answers(repo, *((place, text[place : place + 10]) for place in range(0, 40, 10)))
+    assert fetcher_of(answers, tries=1).read(RemoteFile("a", 40), 0, 40) == text
+
+
+def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
+    repo: HubRepo,
+    files: dict[str, RemoteFile],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Path.open
+
+    class Disk(BytesIO):
+        def write(self, _data: object) -> int:
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    def on_the_disk(path: Path, mode: str = "r", **options: Any) -> Any:
+        return Disk() if path == part_of(tmp_path / "it") else opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", on_the_disk)
+    with pytest.raises(StorageError, match="the server does not answer") as caught:
+        HubStore(repo).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
+    assert caught.value.path == str(part_of(tmp_path / "it"))
+
+
+@pytest.mark.parametrize("place", [None, "bytes */100", "lines 10-20/100"])
+def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
+    repo: HubRepo, files: dict[str, RemoteFile], monkeypatch: pytest.MonkeyPatch, place: str | None
+) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers["Range"])
+        headers = {} if place is None else {"Content-Range": place}
+        return httpx.Response(206, content=CLIP[:100], headers=headers)
+
+    transport = httpx.MockTransport(answer)
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: httpx.Client(transport=transport))
+    with pytest.raises(HubError, match="a part of a file without its place in it"):
+        HubStore(repo, pause=Paused(), tries=2).read(files["a.mp4"], 10, 20)
+    assert asked == ["bytes=10-19"] * 2
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "meta/../../x", ".."])
+def test_a_name_that_leads_outside_is_refused(repo: HubRepo, path: str) -> None:
+    from huggingface_hub.hf_api import RepoFile
+
+    entry = RepoFile(path=path, size=1, oid="0" * 40)
+    api = SimpleNamespace(list_repo_tree=lambda *_, **__: [entry])
+    with pytest.raises(SourceError, match="has a file with the name"):
+        list(list_files(api, repo))  # type: ignore[arg-type]
+
+
+def test_a_file_that_a_commit_does_not_have_is_not_found(repo: HubRepo) -> None:
+    assert repo.find_file("none.txt") is None
+    found = repo.find_file("README.md")
+    assert found is not None
+    assert found.size_bytes == len(NOTE)

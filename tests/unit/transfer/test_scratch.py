@@ -1,0 +1,300 @@
+"""Workers of one host share a scratch folder and its limit."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import getpass
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from leconvert.support.errors import InterruptedRunError, StorageError, UsageError
+from leconvert.transfer import options
+from leconvert.transfer.options import ScratchOptions
+from leconvert.transfer.scratch import ScratchSlot, hold_slot
+from leconvert.transfer.store import RemoteFile
+from leconvert.workdir.incoming import part_in
+
+BLOCK = 4096
+
+
+def of(*blocks: int) -> list[RemoteFile]:
+    return [RemoteFile(f"{n}.mp4", size * BLOCK) for n, size in enumerate(blocks)]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def interrupted(slot: ScratchSlot, blocks: int) -> None:
+    """Leave a part of a file and end as a stopped worker does."""
+    (slot.files_dir / "0.mp4.part").write_bytes(b"x" * blocks * BLOCK)
+    raise InterruptedRunError("stopped")
+
+
+def never() -> bool:
+    return False
+
+
+def no_pause(seconds: float) -> None:
+    pytest.fail("nobody should have to wait")
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Callable[[int | None, ExitStack], ScratchSlot]:
+    def take(blocks: int | None, cleanup: ExitStack) -> ScratchSlot:
+        limit = None if blocks is None else blocks * BLOCK
+        return cleanup.enter_context(hold_slot(ScratchOptions(tmp_path, limit), "run"))
+
+    return take
+
+
+Take = Callable[[int | None, ExitStack], ScratchSlot]
+
+
+def test_without_a_limit_all_is_granted(slot: Take) -> None:
+    with ExitStack() as cleanup:
+        mine = slot(None, cleanup)
+        with mine.reserved(of(5, 9), should_stop=never, pause=no_pause) as granted:
+            assert granted == 14 * BLOCK
+
+
+def test_each_of_several_gets_a_share(slot: Take) -> None:
+    with ExitStack() as cleanup:
+        first, second, third = (slot(12, cleanup) for _ in range(3))
+        assert len({one.files_dir for one in (first, second, third)}) == 3
+        shares = [
+            cleanup.enter_context(one.reserved(of(*sizes), should_stop=never, pause=no_pause))
+            for one, sizes in ((first, (1,) * 20), (second, (6, 6)), (third, (1, 1)))
+        ]
+        assert shares == [4 * BLOCK, 6 * BLOCK, 2 * BLOCK]
+
+
+def test_who_finds_no_room_waits_until_there_is(slot: Take) -> None:
+    with ExitStack() as cleanup:
+        first, second = slot(3, cleanup), slot(3, cleanup)
+        held = ExitStack()
+        held.enter_context(first.reserved(of(2), should_stop=never, pause=no_pause))
+        pauses: list[float] = []
+
+        def other_ends(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                held.close()
+
+        with second.reserved(of(2), should_stop=never, pause=other_ends) as granted:
+            assert granted == 2 * BLOCK
+        assert len(pauses) == 3
+
+
+def test_a_request_to_stop_ends_the_waiting(slot: Take) -> None:
+    with ExitStack() as cleanup:
+        first, second = slot(3, cleanup), slot(3, cleanup)
+        cleanup.enter_context(first.reserved(of(2), should_stop=never, pause=no_pause))
+        with (
+            pytest.raises(InterruptedRunError),
+            second.reserved(of(2), should_stop=lambda: True, pause=no_pause),
+        ):
+            pytest.fail("there was no room")
+
+
+def test_a_limit_below_the_largest_file_names_the_smallest_that_does(slot: Take) -> None:
+    with ExitStack() as cleanup:
+        mine = slot(3, cleanup)
+        with (
+            pytest.raises(UsageError) as caught,
+            mine.reserved(of(1, 4), should_stop=never, pause=no_pause),
+        ):
+            pytest.fail("there can be no room")
+    assert caught.value.next_step is not None
+    assert f"--scratch-limit {4 * BLOCK}" in caught.value.next_step
+
+
+def test_parts_of_a_killed_worker_are_used_and_all_else_removed(slot: Take, tmp_path: Path) -> None:
+    left = tmp_path / "run/slot-0/files"
+    parts = [part_in(left, name) for name in ("0.mp4", "1.mp4")]
+    for path in (*parts, part_in(left, "other.mp4"), left / "whole/1.mp4"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * BLOCK)
+    with ExitStack() as cleanup:
+        mine = slot(None, cleanup)
+        assert mine.files_dir == left
+        with mine.reserved(of(2, 2), should_stop=never, pause=no_pause):
+            assert set(names_in(left)) == {path.name for path in parts}
+
+
+def test_parts_that_the_room_does_not_hold_are_removed(slot: Take, tmp_path: Path) -> None:
+    left = tmp_path / "run/slot-0/files"
+    first, second = part_in(left, "0.mp4"), part_in(left, "1.mp4")
+    first.parent.mkdir(parents=True)
+    for path in (first, second):
+        path.write_bytes(b"x" * BLOCK)
+    with ExitStack() as cleanup:
+        mine = slot(3, cleanup)
+        with mine.reserved(of(2, 2), should_stop=never, pause=no_pause) as granted:
+            assert granted == 3 * BLOCK
+            assert names_in(left) == [first.name]
+
+
+def test_what_dead_workers_left_goes_when_its_room_is_needed(slot: Take, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        mine = slot(3, cleanup)
+        left = tmp_path / "run/slot-1/files/0.mp4.part"
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"x" * 2 * BLOCK)
+        with mine.reserved(of(1), should_stop=never, pause=no_pause):
+            assert left.exists()
+        with mine.reserved(of(2), should_stop=never, pause=no_pause):
+            assert not left.exists()
+
+
+def test_after_an_error_parts_stay_and_count(slot: Take, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        first, second = slot(4, cleanup), slot(4, cleanup)
+        with (
+            pytest.raises(InterruptedRunError),
+            first.reserved(of(2), should_stop=never, pause=no_pause),
+        ):
+            interrupted(first, 2)
+        with second.reserved(of(1, 1, 1), should_stop=never, pause=no_pause) as granted:
+            assert granted == 2 * BLOCK
+
+
+def test_the_last_to_leave_removes_the_folder(tmp_path: Path) -> None:
+    options = ScratchOptions(tmp_path)
+    with hold_slot(options, "run"):
+        with hold_slot(options, "run") as second:
+            (second.files_dir / "left").write_bytes(b"x")
+        assert (tmp_path / "run").is_dir()
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_an_interrupted_worker_left_stays_for_the_next(tmp_path: Path) -> None:
+    options = ScratchOptions(tmp_path)
+    with pytest.raises(InterruptedRunError), hold_slot(options, "run") as slot:
+        interrupted(slot, 1)
+    with hold_slot(options, "run") as slot:
+        assert names_in(slot.files_dir) == ["0.mp4.part"]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_that_holds_nothing_is_refused(limit: int) -> None:
+    with pytest.raises(UsageError, match="must be above 0 bytes"):
+        ScratchOptions(limit_bytes=limit)
+
+
+def test_the_default_folder_is_the_users_own_even_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless() -> str:
+        raise OSError("no name for this user id")
+
+    monkeypatch.undo()  # the folder that tests have instead
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(getpass, "getuser", lambda: "ada")
+    assert options.default_scratch_dir() == tmp_path / "leconvert-scratch-ada"
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert options.default_scratch_dir() == tmp_path / f"leconvert-scratch-{os.getuid()}"
+    place = ScratchOptions().place("run")
+    assert place == tmp_path / f"leconvert-scratch-{os.getuid()}" / "run"
+
+
+def test_a_folder_that_is_a_file_is_refused_with_what_helps(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with (
+        pytest.raises(StorageError, match="cannot be used for scratch files") as caught,
+        hold_slot(ScratchOptions(tmp_path / "notes"), "run"),
+    ):
+        pytest.fail("there is no folder")
+    assert caught.value.path == str(tmp_path / "notes" / "run")
+    assert caught.value.next_step == "Name a local folder with --scratch-dir."
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize(
+    "refused", [fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB], ids=["the folder's", "the slot's"]
+)
+def test_a_lock_that_cannot_be_had_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    def no_locks(_descriptor: int, operation: int) -> None:
+        if operation == refused:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    before = open_files()
+    with (
+        pytest.raises(StorageError, match="No locks available"),
+        hold_slot(ScratchOptions(tmp_path), "run"),
+    ):
+        pytest.fail("it is not locked")
+    assert open_files() == before
+
+
+def test_a_lock_file_that_went_while_it_was_waited_for_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, []
+
+    def last_one_leaves(descriptor: int, operation: int) -> None:
+        if len(removed) < 2:
+            # The last holder removes the folder; the second time somebody made it again.
+            removed.append(os.fstat(descriptor).st_ino)
+            (tmp_path / "run/lock").unlink()
+            if len(removed) == 2:
+                (tmp_path / "run/lock").touch()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", last_one_leaves)
+    with hold_slot(ScratchOptions(tmp_path), "run"):
+        assert len(removed) == 2
+        assert (tmp_path / "run/lock").exists()
+
+
+def test_a_slot_whose_lock_file_is_gone_is_held_by_nobody(slot: Take, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        first = slot(4, cleanup)
+        half_removed = tmp_path / "run/slot-1/files/0.mp4.part"
+        half_removed.parent.mkdir(parents=True)
+        half_removed.write_bytes(b"x" * 4 * BLOCK)
+        with first.reserved(of(4), should_stop=never, pause=no_pause) as granted:
+            assert granted == 4 * BLOCK
+            assert not half_removed.exists()
+
+
+def test_a_reservation_is_only_noted_under_the_lock_that_others_read_it_under(
+    slot: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, locked = ScratchSlot._note, []
+
+    def watched(one: ScratchSlot, size_bytes: int) -> None:
+        with (tmp_path / "run/lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                locked.append(size_bytes)
+        note(one, size_bytes)
+
+    monkeypatch.setattr(ScratchSlot, "_note", watched)
+    with ExitStack() as cleanup:
+        mine = slot(4, cleanup)
+        with mine.reserved(of(2), should_stop=never, pause=no_pause):
+            pass
+    assert locked == [2 * BLOCK, 0]
+
+
+def test_a_note_that_a_full_disk_left_empty_reserves_nothing(slot: Take, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        slot(4, cleanup)
+        (tmp_path / "run/slot-0/reserved").write_text("")
+        second = slot(4, cleanup)
+        with second.reserved(of(4), should_stop=never, pause=no_pause) as granted:
+            assert granted == 4 * BLOCK
