@@ -15,7 +15,8 @@ from leconvert.bench import probe_result
 from leconvert.cli.examination import library_loads, probe_diagnosis
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
-from leconvert.run.engines.slurm import Site, SlurmOptions, worker_job
+from leconvert.run.engines.options import Site, SlurmOptions
+from leconvert.run.engines.slurm import worker_job
 from leconvert.support.errors import IncompleteError, ProbeError
 from leconvert.support.forkserver import start_python
 from tests.program import Leconvert

@@ -14,7 +14,7 @@ from typing import Any
 from lab_kit import Row, demand, wait_until
 
 from leconvert.bench import Job, Resources, submit_chain
-from leconvert.run.engines.slurm import Site
+from leconvert.run.engines.options import Site
 from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, engine, troubled_conversion
 from slurm_lab.fleet import fleet

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert.cli.parser import USUAL_OPTIONS, OptionalValue, Parser
 from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
 from leconvert.support.errors import UsageError
-from leconvert.support.flags import flags_of, whole
+from leconvert.support.flags import flags_of
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_same_folder, source_as_output
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         WorkerOptions,
     )
     from leconvert.run.engines import Engine, RayOptions, SlurmOptions
-    from leconvert.run.engines.slurm import Site
+    from leconvert.run.engines.options import Site
 
 # From what was parsed to the objects that the options travel as.
 
@@ -557,72 +557,33 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 # Options for workers that SLURM starts, spelled and explained once.
 
 
-_NUMBERS = (
-    ("nodes", "number of nodes (default: 1)"),
-    ("workers-per-node", "workers per node (default: 4)"),
-    ("cpus-per-task", "cores per worker (default: 1)"),
-)
-_TEXTS = (
-    ("mem", "SIZE", "memory per worker (default: 1G)"),
-    ("time", "HH:MM:SS", "the longest run time of a worker (default: 04:00:00)"),
-    ("constraint", "FEATURES", "features that a node must have"),
-    ("account", "NAME", "SLURM account (default: $ACCOUNT)"),
-    ("partition", "NAME", "SLURM partition (default: $PARTITION)"),
-    ("qos", "NAME", "SLURM quality of service (default: $QOS)"),
-    ("conda-env", "NAME", "a conda environment to activate on a node"),
-    ("program", "COMMAND", "what starts leconvert on a node (default: leconvert)"),
-)
-_OF_RAY_TOO = ("nodes", "workers-per-node", "cpus-per-task", "mem")
-_OF_SITE = ("account", "partition", "qos", "conda_env", "program")
+# Flags that Ray is told, too.
+_OF_RAY_TOO = ("--nodes", "--workers-per-node", "--cpus-per-task", "--mem")
 
 
 def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "SLURM") -> None:
     """Add what workers ask SLURM for."""
-    group = parser.add_argument_group(title)
-    for name, what in _NUMBERS:
-        group.add_argument(f"--{name}", type=whole(1), metavar="N", help=what)
-    for name, metavar, what in _TEXTS:
-        group.add_argument(f"--{name}", metavar=metavar, help=what)
-    group.add_argument(
-        "--signal", type=whole(1), metavar="S", dest="signal_seconds",
-        help="stop S seconds before the time limit, and hand the batch back (default: 120)",
-    )  # fmt: skip
-    group.add_argument(
-        "--slurm-extra", action="append", metavar="OPTION",
-        help="a further option of sbatch, such as --slurm-extra=--exclusive; may be given again",
-    )  # fmt: skip
+    from leconvert.run.engines.options import Site, SlurmOptions
+
+    add_flags(_add_group(parser, title, SlurmOptions), Site)
 
 
 def slurm_options(options: argparse.Namespace) -> SlurmOptions:
     """Return what workers ask SLURM for, as given or from the environment."""
-    from leconvert.run.engines import SlurmOptions
-    from leconvert.run.engines.slurm import site_from
+    from leconvert.run.engines.options import SlurmOptions
 
-    of_site = {name: getattr(options, name) for name in _OF_SITE if getattr(options, name)}
-    given = {
-        name: getattr(options, name)
-        for name in (
-            *("nodes", "workers_per_node", "cpus_per_task", "mem", "time", "constraint"),
-            "signal_seconds",
-        )
-        if getattr(options, name) is not None
-    }
-    return SlurmOptions(
-        **given, extra=tuple(options.slurm_extra or ()), site=site_from(os.environ, **of_site)
-    )
+    return filled(SlurmOptions, options, site=site(options))
 
 
 def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
     """Fail if SLURM is told something where it starts no workers; some of it Ray is told too."""
-    names = [name for name, _ in _NUMBERS] + [name for name, *_ in _TEXTS] + ["slurm-extra"]
-    for name in names:
-        if name in _OF_RAY_TOO and options.engine == "ray":
-            continue
-        if getattr(options, name.replace("-", "_")) is not None:
-            both = " or ray" if name in _OF_RAY_TOO else ""
-            raise UsageError(f"--{name} goes with --engine slurm{both}.")
-    if options.signal_seconds is not None:
-        raise UsageError("--signal goes with --engine slurm.")
+    from leconvert.run.engines.options import Site, SlurmOptions
+
+    for name in (*given_flags(options, SlurmOptions), *given_flags(options, Site)):
+        if name not in _OF_RAY_TOO:
+            raise UsageError(f"{name} goes with --engine slurm.")
+        if options.engine != "ray":
+            raise UsageError(f"{name} goes with --engine slurm or ray.")
 
 
 # Options of the commands that hand workers to Ray, spelled and explained once.
@@ -658,10 +619,10 @@ def ray_options(options: argparse.Namespace) -> RayOptions:
     return RayOptions(
         address=options.ray_address or "auto",
         workers=None if options.num_workers == "auto" else options.num_workers,
-        nodes=options.nodes,
-        workers_per_node=options.workers_per_node,
-        cpus_per_task=1 if options.cpus_per_task is None else options.cpus_per_task,
-        mem=options.mem,
+        nodes=getattr(options, "nodes", None),
+        workers_per_node=getattr(options, "workers_per_node", None),
+        cpus_per_task=getattr(options, "cpus_per_task", 1),
+        mem=getattr(options, "mem", None),
         resources=dict(_resource(text) for text in options.ray_resource or ()),
         runtime_env=_runtime_env(options.ray_runtime_env),
         ship_package=options.ray_ship_package,
@@ -805,41 +766,27 @@ _RESOURCES = (
 
 def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
     """Add what a job asks for and who asks."""
-    group = parser.add_argument_group("SLURM")
+    from leconvert.run.engines.options import Site
+
+    group = parser.add_argument_group("SLURM", argument_default=argparse.SUPPRESS)
     for name, metavar, what in _RESOURCES:
         group.add_argument(
             f"--{name}", action="append", default=[],
             metavar=f"[NAME=]{metavar}" if named else metavar,
             help=f"{what}; of one job with its name, may be given again" if named else what,
         )  # fmt: skip
-    group.add_argument("--account", metavar="NAME", help="SLURM account (default: $ACCOUNT)")
-    group.add_argument("--partition", metavar="NAME", help="SLURM partition (default: $PARTITION)")
-    group.add_argument("--qos", metavar="NAME", help="quality of service (default: $QOS)")
+    add_flags(group, Site)
     group.add_argument(
-        "--conda-env", metavar="NAME", help="a conda environment to activate on a node"
-    )
-    group.add_argument(
-        "--program", default="leconvert", metavar="COMMAND",
-        help="what starts leconvert on a node (default: leconvert)",
-    )  # fmt: skip
-    group.add_argument(
-        "--dry-run", action="store_true",
+        "--dry-run", action="store_true", default=False,
         help="print a shell script that submits the same, and submit nothing",
     )  # fmt: skip
 
 
 def site(options: argparse.Namespace) -> Site:
     """Return account, partition and program, as given or from the environment."""
-    from leconvert.run.engines.slurm import site_from
+    from leconvert.run.engines.options import Site, site_from
 
-    return site_from(
-        os.environ,
-        account=options.account,
-        partition=options.partition,
-        qos=options.qos,
-        conda_env=options.conda_env,
-        program=options.program,
-    )
+    return site_from(os.environ, filled(Site, options))
 
 
 def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:

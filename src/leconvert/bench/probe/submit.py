@@ -19,11 +19,9 @@ from leconvert.bench.probe.options import (
     Source,
     parse_scenarios,
 )
+from leconvert.run.engines.options import Site, check_memory, check_time
 from leconvert.run.engines.slurm import (
     BatchJob,
-    Site,
-    check_memory,
-    check_time,
     sbatch_words,
     script_head,
     submission_script,

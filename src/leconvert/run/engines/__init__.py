@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
 
     from leconvert.run.engines.local import LocalEngine
+    from leconvert.run.engines.options import Site, SlurmOptions
     from leconvert.run.engines.ray import RayEngine, RayOptions
-    from leconvert.run.engines.slurm import Site, SlurmEngine, SlurmOptions
+    from leconvert.run.engines.slurm import SlurmEngine
 
 __all__ = [
     "Engine",
@@ -50,9 +51,9 @@ _HOME = {
     "LocalEngine": "leconvert.run.engines.local",
     "RayEngine": "leconvert.run.engines.ray",
     "RayOptions": "leconvert.run.engines.ray",
-    "Site": "leconvert.run.engines.slurm",
+    "Site": "leconvert.run.engines.options",
     "SlurmEngine": "leconvert.run.engines.slurm",
-    "SlurmOptions": "leconvert.run.engines.slurm",
+    "SlurmOptions": "leconvert.run.engines.options",
 }
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from leconvert.run.engines import JobRequest
 from leconvert.run.engines.local import last_words
-from leconvert.support.errors import EngineError, StorageError, UsageError
+from leconvert.run.engines.options import Site, SlurmOptions
+from leconvert.support.errors import EngineError, StorageError
 from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import RunPaths
@@ -185,60 +185,6 @@ def _last_line(said: str) -> str:
 # What a cluster wants to know of whoever submits, and how the program is found on a node.
 
 
-# What SLURM's --mem and --time take; anything else would be refused when it is submitted.
-_MEMORY = re.compile(r"\d+[KMGT]?")
-_TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a cluster wants to know of whoever submits, and how the program is found on a node.
-
-    Attributes:
-        account: Who pays.
-        partition: Which nodes.
-        qos: Quality of service.
-        conda_env: A conda environment to activate, by name or folder.
-        program: The program's command line on a node.
-    """
-
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    conda_env: str | None = None
-    program: str = "leconvert"
-
-    def sbatch_options(self) -> tuple[str, ...]:
-        """Return what ``sbatch`` is told of it."""
-        named = (("account", self.account), ("partition", self.partition), ("qos", self.qos))
-        return tuple(f"--{name}={value}" for name, value in named if value is not None)
-
-    def command(self, *arguments: str) -> str:
-        """Return a line of a script that runs the program on a node."""
-        return shlex.join((*shlex.split(self.program), *arguments))
-
-
-def site_from(
-    environment: Mapping[str, str],
-    *,
-    account: str | None = None,
-    partition: str | None = None,
-    qos: str | None = None,
-    conda_env: str | None = None,
-    program: str = "leconvert",
-) -> Site:
-    """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment."""
-    if not shlex.split(program):
-        raise UsageError("--program needs the command that starts leconvert on a node.")
-    return Site(
-        account=account or environment.get("ACCOUNT") or None,
-        partition=partition or environment.get("PARTITION") or None,
-        qos=qos or environment.get("QOS") or None,
-        conda_env=conda_env,
-        program=program,
-    )
-
-
 def script_head(site: Site) -> list[str]:
     """Return the first lines of a job script, up to where the program can be called."""
     lines = ["#!/bin/bash"]
@@ -287,79 +233,11 @@ def sbatch_words(
     )
 
 
-def check_memory(text: str) -> bool:
-    """Say whether SLURM's ``--mem`` takes it."""
-    return _MEMORY.fullmatch(text) is not None
-
-
-def check_time(text: str) -> bool:
-    """Say whether SLURM's ``--time`` takes it."""
-    return _TIME.fullmatch(text) is not None
-
-
 # ------------------------------------------------------------------------------------------------
 # Which jobs workers and a packer are for SLURM; plain values in, plain values out.
 
 
 _WORKERS, _PACKER = "leconvert-work", "leconvert-pack"
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmOptions:
-    """What workers ask SLURM for.
-
-    Each worker is one element of a job array, which SLURM starts, preempts and starts again by
-    itself, on whatever node has room.
-
-    Attributes:
-        nodes: How many nodes' worth of workers.
-        workers_per_node: Workers of a node's worth; there are ``nodes * workers_per_node``.
-        cpus_per_task: Cores of a worker.
-        mem: Memory of a worker, and of the packer, as ``--mem`` spells it, such as ``4G``.
-        time: The longest run time of a worker, ``HH:MM:SS``.
-        constraint: Features that a node must have, or None.
-        signal_seconds: A worker is asked to hand back so long before its time is over. SLURM may
-            be a minute late.
-        extra: Further options of ``sbatch``, as they are.
-        site: Account, partition, quality of service, and how the program is found.
-
-    Raises:
-        UsageError: A number or a size makes no sense.
-    """
-
-    nodes: int = 1
-    workers_per_node: int = 4
-    cpus_per_task: int = 1
-    # Four times what `leconvert.run.worker_pool.worker_bytes` gives a worker without large tables.
-    mem: str = "1G"
-    time: str = "04:00:00"
-    constraint: str | None = None
-    signal_seconds: int = 120
-    extra: Sequence[str] = ()
-    site: Site = field(default_factory=Site)
-
-    def __post_init__(self) -> None:
-        for name in ("nodes", "workers_per_node", "cpus_per_task", "signal_seconds"):
-            if getattr(self, name) < 1:
-                option = name.replace("_", "-")
-                raise UsageError(f"--{option} must be at least 1, not {getattr(self, name)}.")
-        if not check_memory(self.mem):
-            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
-        if not check_time(self.time):
-            raise UsageError(
-                f"--time {self.time} makes no sense.", next_step="Write --time 04:00:00."
-            )
-        for option in self.extra:
-            if not option.startswith("-"):
-                raise UsageError(
-                    f"--slurm-extra {option!r} is no option of sbatch.",
-                    next_step="Write --slurm-extra=--exclusive, once an option.",
-                )
-
-    @property
-    def workers(self) -> int:
-        """How many workers there are."""
-        return self.nodes * self.workers_per_node
 
 
 def worker_job(

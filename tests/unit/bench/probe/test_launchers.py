@@ -12,7 +12,7 @@ import pytest
 
 from leconvert.bench.probe.options import Resources
 from leconvert.bench.probe.submit import Job, batch_jobs, chain_script, submit_chain
-from leconvert.run.engines.slurm import Site, site_from
+from leconvert.run.engines.options import Site, site_from
 from leconvert.support.errors import EngineError, UsageError
 
 SITE = Site(account="robots", partition="gpu", qos="high", conda_env="lerobot")
@@ -132,9 +132,9 @@ def test_a_training_has_a_rank_for_each_gpu_of_a_node() -> None:
 
 def test_account_partition_and_qos_come_from_the_environment_unless_given() -> None:
     environment = {"ACCOUNT": "robots", "PARTITION": "cpu", "QOS": ""}
-    assert site_from(environment, partition="gpu") == Site(account="robots", partition="gpu")
+    assert site_from(environment, Site(partition="gpu")) == Site(account="robots", partition="gpu")
     with pytest.raises(UsageError, match="--program"):
-        site_from({}, program=" ")
+        site_from({}, Site(program=" "))
 
 
 def test_a_chain_waits_for_each_job_however_it_ends(bin_dir: Path, tmp_path: Path) -> None:

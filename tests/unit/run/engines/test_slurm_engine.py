@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leconvert.report.status import RunObserver
-from leconvert.run.engines.slurm import SlurmEngine, SlurmOptions
+from leconvert.run.engines.options import SlurmOptions
+from leconvert.run.engines.slurm import SlurmEngine
 from leconvert.support.errors import EngineError
 from leconvert.workdir.activity import read_jobs
 from leconvert.workdir.run import OpenedRun

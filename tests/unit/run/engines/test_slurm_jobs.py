@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leconvert.run.engines.options import Site, SlurmOptions
 from leconvert.run.engines.slurm import (
-    Site,
-    SlurmOptions,
     job_states,
     packer_job,
     submission_script,

@@ -1,0 +1,136 @@
+"""What workers ask SLURM for, and who asks: plain values, without what talks to SLURM."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from leconvert.support.errors import UsageError
+from leconvert.support.flags import flag, whole
+
+# What SLURM's --mem and --time take; anything else would be refused when it is submitted.
+_MEMORY = re.compile(r"\d+[KMGT]?")
+_TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a cluster wants to know of whoever submits, and how the program is found on a node.
+
+    Attributes:
+        account: Who pays.
+        partition: Which nodes.
+        qos: Quality of service.
+        conda_env: A conda environment to activate, by name or folder.
+        program: The program's command line on a node.
+    """
+
+    account: str | None = flag(None, "SLURM account (default: $ACCOUNT)", "NAME")
+    partition: str | None = flag(None, "SLURM partition (default: $PARTITION)", "NAME")
+    qos: str | None = flag(None, "SLURM quality of service (default: $QOS)", "NAME")
+    conda_env: str | None = flag(None, "a conda environment to activate on a node", "NAME")
+    program: str = flag(
+        "leconvert", "what starts leconvert on a node (default: leconvert)", "COMMAND"
+    )
+
+    def sbatch_options(self) -> tuple[str, ...]:
+        """Return what ``sbatch`` is told of it."""
+        named = (("account", self.account), ("partition", self.partition), ("qos", self.qos))
+        return tuple(f"--{name}={value}" for name, value in named if value is not None)
+
+    def command(self, *arguments: str) -> str:
+        """Return a line of a script that runs the program on a node."""
+        return shlex.join((*shlex.split(self.program), *arguments))
+
+
+def site_from(environment: Mapping[str, str], given: Site) -> Site:
+    """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment."""
+    if not shlex.split(given.program):
+        raise UsageError("--program needs the command that starts leconvert on a node.")
+    return replace(
+        given,
+        account=given.account or environment.get("ACCOUNT") or None,
+        partition=given.partition or environment.get("PARTITION") or None,
+        qos=given.qos or environment.get("QOS") or None,
+    )
+
+
+def check_memory(text: str) -> bool:
+    """Say whether SLURM's ``--mem`` takes it."""
+    return _MEMORY.fullmatch(text) is not None
+
+
+def check_time(text: str) -> bool:
+    """Say whether SLURM's ``--time`` takes it."""
+    return _TIME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """What workers ask SLURM for.
+
+    Each worker is one element of a job array, which SLURM starts, preempts and starts again by
+    itself, on whatever node has room.
+
+    Attributes:
+        nodes: How many nodes' worth of workers.
+        workers_per_node: Workers of a node's worth; there are ``nodes * workers_per_node``.
+        cpus_per_task: Cores of a worker.
+        mem: Memory of a worker, and of the packer, as ``--mem`` spells it, such as ``4G``.
+        time: The longest run time of a worker, ``HH:MM:SS``.
+        constraint: Features that a node must have, or None.
+        signal_seconds: A worker is asked to hand back so long before its time is over. SLURM may
+            be a minute late.
+        extra: Further options of ``sbatch``, as they are.
+        site: Account, partition, quality of service, and how the program is found.
+
+    Raises:
+        UsageError: A number or a size makes no sense.
+    """
+
+    nodes: int = flag(1, "number of nodes (default: 1)", "N", whole(1))
+    workers_per_node: int = flag(4, "workers per node (default: 4)", "N", whole(1))
+    cpus_per_task: int = flag(1, "cores per worker (default: 1)", "N", whole(1))
+    # Four times what `leconvert.run.worker_pool.worker_bytes` gives a worker without large tables.
+    mem: str = flag("1G", "memory per worker (default: 1G)", "SIZE")
+    time: str = flag("04:00:00", "the longest run time of a worker (default: 04:00:00)", "HH:MM:SS")
+    constraint: str | None = flag(None, "features that a node must have", "FEATURES")
+    signal_seconds: int = flag(
+        120,
+        "stop S seconds before the time limit, and hand the batch back (default: 120)",
+        "S",
+        whole(1),
+        names=("--signal",),
+    )
+    extra: Sequence[str] = flag(
+        (),
+        "a further option of sbatch, such as --slurm-extra=--exclusive; may be given again",
+        "OPTION",
+        names=("--slurm-extra",),
+    )
+    site: Site = field(default_factory=Site)
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "workers_per_node", "cpus_per_task", "signal_seconds"):
+            if getattr(self, name) < 1:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least 1, not {getattr(self, name)}.")
+        if not check_memory(self.mem):
+            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+        if not check_time(self.time):
+            raise UsageError(
+                f"--time {self.time} makes no sense.", next_step="Write --time 04:00:00."
+            )
+        for option in self.extra:
+            if not option.startswith("-"):
+                raise UsageError(
+                    f"--slurm-extra {option!r} is no option of sbatch.",
+                    next_step="Write --slurm-extra=--exclusive, once an option.",
+                )
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return self.nodes * self.workers_per_node
