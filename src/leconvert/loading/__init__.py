@@ -97,7 +97,6 @@ __all__ = [
     "UnreadableFrame",
     "choose_backend",
     "chosen_episodes",
-    "content_mark",
     "files_at",
     "find_rank",
     "group_episodes_by_files",
