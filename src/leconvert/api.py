@@ -808,7 +808,6 @@ def _has_quantiles(run: OpenedRun) -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------------------------
 # Several results of one source: a conversion each.
 
 
@@ -1038,7 +1037,6 @@ def trim(
     return run_conversion([Path(root)], conversion, control, output=output)
 
 
-# ------------------------------------------------------------------------------------------------
 # Is this the result of these sources, to this depth? Whoever gives a command again asks it here.
 
 
@@ -1203,7 +1201,6 @@ def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetEr
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Hands a planned run to a scheduler: workers, a packer after them, and nobody who waits.
 
 

@@ -84,7 +84,6 @@ def _show(status: RunStatus, options: argparse.Namespace, *, json_indent: int | 
         print(flush=True)
 
 
-# ------------------------------------------------------------------------------------------------
 # A fleet: a line a dataset, and all of them together.
 
 
@@ -174,7 +173,6 @@ def set_aside_lines(status: FleetStatus, most: int | None = None) -> list[str]:
     return [*lines, f"... and {left:,} more; --json lists them all"] if left else lines
 
 
-# ------------------------------------------------------------------------------------------------
 # What the tables of a run's status have in common: how much they show.
 
 
@@ -188,7 +186,6 @@ def more_lines(rows: Sequence[object]) -> list[str]:
     return [f"... and {left} more; --json lists them all"] if left > 0 else []
 
 
-# ------------------------------------------------------------------------------------------------
 # Draws the batches of a run that will be tried again, and those that failed.
 
 
@@ -244,7 +241,6 @@ def _somebody_comes(status: RunStatus) -> bool:
     return any(job.states is None or job.states.keys() - ENDED for job in status.jobs)
 
 
-# ------------------------------------------------------------------------------------------------
 # Draws the workers of a run, one by one or, where there are many, by host.
 
 
@@ -336,7 +332,6 @@ def _by_host(workers: Sequence[WorkerStatus]) -> list[str]:
     return table(rows).splitlines()
 
 
-# ------------------------------------------------------------------------------------------------
 # Draws a run's status as text of at most 100 columns, however many workers there are.
 
 

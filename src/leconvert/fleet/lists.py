@@ -63,7 +63,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
 # What is done with one dataset, and where its result goes.
 
 
@@ -191,7 +190,6 @@ class FleetDataset:
         return f"hf://datasets/{self.push.repo_id}"
 
 
-# ------------------------------------------------------------------------------------------------
 # Reads a list.
 
 
@@ -464,7 +462,6 @@ def _bad_line(path: Path, number: int, said: str, helps: str | None = None) -> U
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # A policy: which flags a dataset gets where a scan finds what they are for.
 
 
@@ -594,7 +591,6 @@ def _bad_policy(path: Path, said: str) -> UsageError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Finds datasets below a folder, and looks at each.
 
 

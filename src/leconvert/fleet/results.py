@@ -59,7 +59,6 @@ from leconvert.workdir.records import WorkDir, encode_record, find_record
 __all__ = ["Host", "Made", "SourceState", "read_made", "write_made"]
 
 
-# ------------------------------------------------------------------------------------------------
 # What was made of a dataset.
 
 
@@ -139,7 +138,6 @@ def write_made(folder: WorkDir, made: Made) -> None:
     write_durably(folder.fleet_result, encode_record(_KIND, _VERSION, "-", asdict(made)))
 
 
-# ------------------------------------------------------------------------------------------------
 # The state of a source, and what is there of it on this host.
 
 

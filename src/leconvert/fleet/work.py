@@ -145,7 +145,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
 # The record of a fleet: its datasets, the longest first, and what may be done about findings.
 
 
@@ -552,7 +551,6 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
         return list(pool.map(weigh, datasets))
 
 
-# ------------------------------------------------------------------------------------------------
 # One dataset: an ordinary conversion, with the repairs that the policy allows for what is found.
 
 
@@ -899,7 +897,6 @@ def draft_dataset(
             return repairs, draft.summary
 
 
-# ------------------------------------------------------------------------------------------------
 # A worker of the fleet.
 
 
@@ -1346,7 +1343,6 @@ def submit(
     return hand_over(engine, handover, fleet.paths, fleet.run_id, dry_run=dry_run)
 
 
-# ------------------------------------------------------------------------------------------------
 # The whole fleet from one process: workers, and somebody who watches them.
 
 

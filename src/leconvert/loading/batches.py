@@ -23,7 +23,6 @@ from leconvert.support.errors import LeconvertError, UnreadableSourceError
 __all__ = ["BatchMaker", "DepthScale", "SampleFormat"]
 
 
-# ------------------------------------------------------------------------------------------------
 # Distances out of what a depth camera stores.
 #
 # A depth video holds 12-bit codes c of distances d between a least and a largest one, in metres,
@@ -82,7 +81,6 @@ def image_depth_factor(feature: Mapping[str, Any]) -> float:
     return _MM_PER_METRE if (feature.get("info") or {}).get("depth_unit") == "m" else 1.0
 
 
-# ------------------------------------------------------------------------------------------------
 # Put samples together: rows, windows and frames of a batch, each written where it stays.
 
 

@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
 # An open video file: which frames it holds, when they are shown and where their bytes lie.
 
 
@@ -188,7 +187,6 @@ def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Frames of one video file through PyAV, which is handed packets that our own index finds.
 #
 # A decoder gets the packets from a keyframe to the wanted frame and is then told that nothing
@@ -310,7 +308,6 @@ class PyavDecoder:
         yield from context.decode(None)
 
 
-# ------------------------------------------------------------------------------------------------
 # Frames of one video file by their number: PyAV on the CPU, torchcodec on a GPU.
 
 

@@ -274,7 +274,6 @@ class FrameReader:
                 self._decode(group, decoder, members[mine], ranks[mine])
 
 
-# ------------------------------------------------------------------------------------------------
 # The episodes that a worker mixes: their rows, and the bytes of their frames.
 
 

@@ -232,7 +232,6 @@ def _read(dataset: v3.Dataset) -> DatasetMeta:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Windows of frames around a frame: which frames, and which of them are padding. Pure.
 
 

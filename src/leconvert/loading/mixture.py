@@ -353,7 +353,6 @@ def _sum_of(several: Sequence[StreamFacts]) -> StreamFacts:
     return StreamFacts(**dict(zip(names, map(sum, columns), strict=True)))
 
 
-# ------------------------------------------------------------------------------------------------
 # Batches of several datasets.
 
 

@@ -419,7 +419,6 @@ def _generator(*words: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
-# ------------------------------------------------------------------------------------------------
 # Batches of an order, and which episodes come next. Pure.
 
 
@@ -458,7 +457,6 @@ def _first_appearances(block: OrderBlock) -> tuple[IntArray, list[int]]:
     return places[by_place], found
 
 
-# ------------------------------------------------------------------------------------------------
 # Shares of nodes: whole groups of episodes that share files, so that no file is fetched twice.
 #
 # Where there are fewer such groups than nodes, single episodes are shared out instead.
@@ -573,7 +571,6 @@ def chosen_episodes(
     return places[share]
 
 
-# ------------------------------------------------------------------------------------------------
 # Which of several training processes this is.
 
 

@@ -287,7 +287,6 @@ def _receive(
     return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
 
 
-# ------------------------------------------------------------------------------------------------
 # What loader workers did, in memory that the training process sees too.
 #
 # Each worker adds to a row of its own, so nobody waits for anybody; what the training process
@@ -439,7 +438,6 @@ class Counters:
         self._by_camera.zero_()
 
 
-# ------------------------------------------------------------------------------------------------
 # Which epoch each pass over a stream is, agreed on by the workers of the pass.
 
 

@@ -302,7 +302,6 @@ def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameI
     return tuple(found)
 
 
-# ------------------------------------------------------------------------------------------------
 # Several selections of one source, so that every episode is in exactly one.
 
 

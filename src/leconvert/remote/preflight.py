@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 
-# ------------------------------------------------------------------------------------------------
 # What a repo holds, as a push needs to know it before and after it acts.
 
 
@@ -153,7 +152,6 @@ def _json(content: bytes) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-# ------------------------------------------------------------------------------------------------
 # Checks around a push: is there a dataset, may it replace what is there, did it arrive?
 
 

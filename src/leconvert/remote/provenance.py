@@ -28,7 +28,6 @@ from leconvert.workdir.fs import write_durably
 from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
 
-# ------------------------------------------------------------------------------------------------
 # Where on the Hub a run's source came from: a record in the run's work dir.
 #
 # It is never part of the dataset. Whoever fetches a source from the Hub writes it; a push reads
@@ -97,7 +96,6 @@ def _origin_of_merged(folder: Path) -> Origin | None:
     return known_origin(folder)
 
 
-# ------------------------------------------------------------------------------------------------
 # Where a result came from and what it was when it was proven: a record beside the result.
 
 

@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from leconvert.support.progress import Stage
 
 
-# ------------------------------------------------------------------------------------------------
 # How to push, and what a push did.
 
 
@@ -152,7 +151,6 @@ class PushReport:
         return asdict(self)
 
 
-# ------------------------------------------------------------------------------------------------
 # What a push does to a repo, one call an action; every error is one of leconvert's.
 #
 # No action is repeated here. After `HubUnavailableError` nobody knows whether it was done:
@@ -319,7 +317,6 @@ class Uploader:
             self._api.create_tag(**self._repo, tag=tag or self._tag, revision=commit)
 
 
-# ------------------------------------------------------------------------------------------------
 # Push a result to the Hub: contents first, then one commit, then the tag.
 
 

@@ -27,7 +27,6 @@ from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.transfer.store import RemoteFile
 
-# ------------------------------------------------------------------------------------------------
 # Which files of a repo belong to the LeRobot dataset in it, and which are somebody's own.
 
 
@@ -111,7 +110,6 @@ def _pattern(template: str, cameras: list[str]) -> re.Pattern[str] | None:
     return re.compile(pattern) if numbers else None
 
 
-# ------------------------------------------------------------------------------------------------
 # What a push has to do, decided from two listings. Nothing here asks the Hub or a disk.
 
 
@@ -260,7 +258,6 @@ def _is_large(path: str, size: int) -> bool:
     return path.endswith(_LARGE_SUFFIXES) or size > _SURELY_LARGE_BYTES
 
 
-# ------------------------------------------------------------------------------------------------
 # The files of a result on disk, and whether the Hub has the same.
 
 

@@ -41,7 +41,6 @@ from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
 
-# ------------------------------------------------------------------------------------------------
 # Which commit of a repo is converted.
 
 
@@ -170,7 +169,6 @@ def check_convertible(
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # What the client's cache holds of a dataset, for when the Hub is not to be asked.
 
 
@@ -205,7 +203,6 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
     return folder, Origin(repo_id, revision, commit)
 
 
-# ------------------------------------------------------------------------------------------------
 # From the name of a dataset on the Hub to a folder that a conversion can begin with.
 
 
@@ -436,7 +433,6 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
     return made if revision in (None, made.origin.revision, made.origin.commit) else None
 
 
-# ------------------------------------------------------------------------------------------------
 # A whole dataset from the Hub into a folder that appears when it is complete.
 
 

@@ -64,7 +64,6 @@ from leconvert.transfer.store import Listing, RemoteFile, Store, files_of, read_
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 
-# ------------------------------------------------------------------------------------------------
 # A local file with the size of a remote one and those of its bytes that a scan reads.
 #
 # The rest is a hole. What a scan reads of a clip is its index (``moov``), of a table its footer,
@@ -160,7 +159,6 @@ def _null_count(chunk: pq.ColumnChunkMetaData) -> int | None:
     return found.null_count if found is not None and found.has_null_count else None
 
 
-# ------------------------------------------------------------------------------------------------
 # The snapshot: made, kept, and opened again.
 
 
@@ -400,7 +398,6 @@ class _Writer:
         return self._folder / "begun" / hashlib.sha256(file.path.encode()).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------
 # What a migration takes here, and what of its result is on the Hub already.
 
 

@@ -34,7 +34,6 @@ from leconvert.workdir.records import encode_record, read_record
 __all__ = ["UploadReport", "download_tree", "read_notes", "upload_tree"]
 
 
-# ------------------------------------------------------------------------------------------------
 # A dataset from a store into a local folder that appears when it is complete.
 
 
@@ -175,7 +174,6 @@ def _check_same(url: str, before: Mapping[str, RemoteFile], now: Mapping[str, Re
         raise changed_meanwhile(url, changes)
 
 
-# ------------------------------------------------------------------------------------------------
 # A finished dataset into a store: nothing that could be taken for a dataset before it is whole.
 #
 # Stores have no renames of folders. So ``meta/info.json``, without which no reader takes a folder

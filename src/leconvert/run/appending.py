@@ -214,7 +214,6 @@ def not_as_planned(target: Path, why: str) -> TargetError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Whether a dataset holds all of what it was before episodes were appended.
 
 

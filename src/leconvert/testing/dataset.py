@@ -27,7 +27,6 @@ from leconvert.media import codec_of
 from leconvert.support.errors import TargetError, UsageError
 from leconvert.testing.encode import encode_clip
 
-# ------------------------------------------------------------------------------------------------
 # Stats of generated episodes, in the shapes that LeRobot v2.1 stores.
 #
 # Numeric features are computed over all rows. Images are computed from the frames that were drawn
@@ -116,7 +115,6 @@ def _pool(parts: Iterable[Stats]) -> Stats:
     }
 
 
-# ------------------------------------------------------------------------------------------------
 # Frames that say who they are, and PNG files of them.
 #
 # The upper half of a frame is a grid of 4 by 8 black and white blocks that spell 32 bits: 4 of
@@ -265,7 +263,6 @@ def _block(bit: int, height: int, width: int) -> tuple[int, int, int, int]:
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # What a generated dataset looks like: plain values, no I/O.
 
 
@@ -409,7 +406,6 @@ class DatasetSpec:
         ]
 
 
-# ------------------------------------------------------------------------------------------------
 # Encode the clips of a generated dataset, each once, and copy those that episodes share.
 
 
@@ -520,7 +516,6 @@ def _video_path(root: Path, spec: DatasetSpec, camera: CameraSpec, episode: int)
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Write a LeRobot v2.x dataset as LeRobot itself would have recorded it.
 
 
@@ -831,7 +826,6 @@ def _write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-# ------------------------------------------------------------------------------------------------
 # The datasets that benchmarks are made with; each is generated in well under three minutes.
 
 

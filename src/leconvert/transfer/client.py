@@ -79,7 +79,6 @@ def _can_write(endpoint: str, token: str) -> bool:
     return any("write" in permission for scope in scopes for permission in scope["permissions"])
 
 
-# ------------------------------------------------------------------------------------------------
 # Who is asked before each request, and told of each answer.
 
 
@@ -143,7 +142,6 @@ def without_its_bars() -> Iterator[None]:
         enable_progress_bars()
 
 
-# ------------------------------------------------------------------------------------------------
 # How the Hub would be reached from here; nothing is asked of it.
 
 
@@ -170,7 +168,6 @@ def hub_access() -> HubAccess:
     return HubAccess(without_secrets_in(constants.ENDPOINT), token, bool(constants.HF_HUB_OFFLINE))
 
 
-# ------------------------------------------------------------------------------------------------
 # What the client of the Hub raises, as errors of leconvert.
 #
 # - no such repo, revision or file: `HubError` (15);

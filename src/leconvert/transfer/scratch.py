@@ -362,7 +362,6 @@ def _bytes_in(folder: Path) -> int:
     return found
 
 
-# ------------------------------------------------------------------------------------------------
 # Files of a shard in order, fetched ahead of whoever reads them, within a budget of bytes.
 #
 # **Room.** Under one lock every file is absent, in flight, present, or begun by a fetch that

@@ -47,7 +47,6 @@ from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import RunPaths
 
-# ------------------------------------------------------------------------------------------------
 # What workers ask a Ray cluster for; plain values.
 
 
@@ -137,7 +136,6 @@ class RayOptions:
         return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
-# ------------------------------------------------------------------------------------------------
 # Which workers a cluster should have: decisions without a cluster.
 #
 # A *place* is where one worker is wanted. Whoever watches the cluster tells the fleet what
@@ -312,7 +310,6 @@ class Fleet:
         self._places[self._made] = Place(self._made, node)
 
 
-# ------------------------------------------------------------------------------------------------
 # What a Ray task does on a node: one worker, as a process of its own.
 #
 # Ray is sent `work_on_this_node` as it stands here, so that nodes need no matching version of this
@@ -386,7 +383,6 @@ def _work_tied(parent: int, arguments: Sequence[str]) -> None:
     runpy.run_module("leconvert", run_name="__main__", alter_sys=True)
 
 
-# ------------------------------------------------------------------------------------------------
 # Talks to Ray: all of it in a driver, which whoever started it can kill, as every call may hang
 # while a link is cut.
 
@@ -603,7 +599,6 @@ def _last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-# ------------------------------------------------------------------------------------------------
 # The process that talks to Ray, so that nobody else has to.
 
 
@@ -764,7 +759,6 @@ def _listen(orders: TextIO, stop: threading.Event) -> None:
     stop.set()
 
 
-# ------------------------------------------------------------------------------------------------
 # A driver as seen by whoever started it: it may hang, die, or lose its cluster.
 
 
@@ -940,7 +934,6 @@ class DriverProcess:
             self._driver_failures.append(line)
 
 
-# ------------------------------------------------------------------------------------------------
 # Starts workers on the nodes of a Ray cluster, through drivers that it does not depend on.
 
 

@@ -21,7 +21,6 @@ from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import RunPaths
 
-# ------------------------------------------------------------------------------------------------
 # Talks to SLURM: the only place that runs its commands.
 #
 # Two ways lead to the same jobs: `submit` hands a script to ``sbatch``, and `submission_script`
@@ -181,7 +180,6 @@ def _last_line(said: str) -> str:
     return (said.strip().splitlines() or ["no reason given"])[-1]
 
 
-# ------------------------------------------------------------------------------------------------
 # What a cluster wants to know of whoever submits, and how the program is found on a node.
 
 
@@ -233,7 +231,6 @@ def sbatch_words(
     )
 
 
-# ------------------------------------------------------------------------------------------------
 # Which jobs workers and a packer are for SLURM; plain values in, plain values out.
 
 
@@ -299,7 +296,6 @@ def _script(options: SlurmOptions, arguments: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------
 # Workers, and a packer after them, as jobs of a SLURM cluster.
 
 
