@@ -129,7 +129,7 @@ def test_the_rows_of_recordings_load_as_lerobot_asks_for_them(
         str(joined), features=present, cache_dir=str(tmp_path / "cache")
     )
     assert loaded.features == present
-    assert len(loaded) == result.rows == sum(episode.rows for episode in ranges)
+    assert len(loaded) == result.rows == sum(int(episode.frames or 0) for episode in ranges)
     expected = pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
     pd.testing.assert_frame_equal(pd.read_parquet(joined), expected)
     assert result.row_groups == pq.read_metadata(joined).num_row_groups == len(paths)

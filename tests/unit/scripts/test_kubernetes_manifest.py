@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from leconvert.cli.parser import Parser
 from leconvert.support import errors
 
 _MANIFEST = Path(__file__).parents[3] / "docs/howto/leconvert.yaml"
@@ -32,7 +33,7 @@ def container(job: dict[str, Any]) -> dict[str, Any]:
 def parsed(words: list[str]) -> argparse.Namespace:
     program, command, *arguments = words
     assert program == "leconvert"
-    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser = Parser(exit_on_error=False)
     import_module(f"leconvert.cli.{command}").add_arguments(parser)
     return parser.parse_args(arguments)
 
