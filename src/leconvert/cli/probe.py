@@ -8,8 +8,6 @@ from importlib import import_module
 
 from leconvert.cli.parser import Parser
 
-__all__ = ["add_arguments", "run"]
-
 # Name and one line of help; `leconvert.cli.probe_<name>` declares options and runs.
 _COMMANDS = (
     ("run", "measure one loader on one dataset"),

@@ -12,8 +12,6 @@ from leconvert.cli.probe_options import add_dataset_options
 from leconvert.support.errors import ProbeError
 from leconvert.support.text import amount
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

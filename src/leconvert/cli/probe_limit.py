@@ -11,8 +11,6 @@ from leconvert.cli.output import table
 from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_dataset_options
 from leconvert.support.errors import UsageError
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

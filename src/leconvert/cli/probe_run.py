@@ -12,8 +12,6 @@ from typing import Any
 from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_options
 from leconvert.cli.progress import progress_for
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

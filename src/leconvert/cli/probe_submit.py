@@ -15,8 +15,6 @@ from leconvert.support.errors import UsageError
 if TYPE_CHECKING:
     from leconvert.bench import Job
 
-__all__ = ["add_arguments", "run"]
-
 _RUN = ("probe", "run")
 _OF_THE_MATRIX = {"source", "mode", "decode_device"}
 

@@ -16,8 +16,6 @@ from leconvert.support.extras import command_for_extra
 if TYPE_CHECKING:
     from leconvert.bench import SummaryLine
 
-__all__ = ["add_arguments", "run"]
-
 _HEAD = (
     "set-up", "host", "runs", "samples/s", "frames/s", "% limit", "first s", "p99 ms", "PSS GB",
     "random", "flags",

@@ -31,8 +31,6 @@ from leconvert.support.errors import ProbeError, UsageError
 if TYPE_CHECKING:
     from leconvert.bench import StepFacts, TrainReport
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

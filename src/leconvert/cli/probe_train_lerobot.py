@@ -7,8 +7,6 @@ import math
 
 from leconvert.support.errors import UsageError
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.run.repairing import RepairReport
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

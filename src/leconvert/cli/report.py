@@ -9,8 +9,6 @@ from pathlib import Path
 from leconvert.cli.options import add_json
 from leconvert.support.text import amount
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""

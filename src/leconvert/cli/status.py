@@ -25,9 +25,6 @@ from leconvert.workdir.records import WorkDir
 if TYPE_CHECKING:
     from leconvert.fleet import FleetStatus
 
-__all__ = ["WIDTH", "fleet_lines", "set_aside_lines", "status_lines"]
-
-
 _SHORTEST_SECONDS = 0.1
 _CLEAR_SCREEN = "\x1b[H\x1b[J"
 

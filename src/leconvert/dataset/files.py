@@ -22,23 +22,6 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
 from leconvert.workdir.swap import META, META_STAGING, TREE_RECORD, kept_meta, overlaid_meta
 
-__all__ = [
-    "CARD_BEGIN",
-    "EPISODE_FOLDERS",
-    "GIT_FILES",
-    "UPLOAD_CLAIM",
-    "UPLOAD_MARKER",
-    "Links",
-    "Published",
-    "dataset_with_meta",
-    "files_below",
-    "kept_dataset",
-    "names_to_keep",
-    "overlaid_pair",
-    "published_files",
-    "special_files",
-]
-
 CARD_BEGIN = "<!-- leconvert: this part is written anew with every push -->"
 EPISODE_FOLDERS = ("data", "videos")
 GIT_FILES = frozenset({".gitattributes"})

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import IntArray, Misfit, SourceScan
 
-__all__ = ["MISFIT_SAID", "changes_rows", "data_misfits", "fit_files", "misfit_counts"]
-
 BoolArray = npt.NDArray[np.bool_]
 
 MISFIT_SAID: Mapping[Misfit, str] = {

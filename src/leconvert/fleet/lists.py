@@ -47,22 +47,6 @@ from leconvert.support.text import count
 from leconvert.workdir.former import is_former
 from leconvert.workdir.swap import codebase_version, info_path
 
-__all__ = [
-    "FleetDataset",
-    "FoundDataset",
-    "HubName",
-    "Line",
-    "Policy",
-    "PolicyRule",
-    "find_datasets",
-    "find_on_hub",
-    "fleet_datasets",
-    "look_at_datasets",
-    "read_list",
-    "read_policy",
-]
-
-
 # What is done with one dataset, and where its result goes.
 
 

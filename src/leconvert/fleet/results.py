@@ -56,9 +56,6 @@ from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import make_durably, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, find_record
 
-__all__ = ["Host", "Made", "SourceState", "read_made", "write_made"]
-
-
 # What was made of a dataset.
 
 

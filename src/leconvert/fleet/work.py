@@ -128,23 +128,6 @@ from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.swap import info_path, old_dir
 
-__all__ = [
-    "Fleet",
-    "FleetSummary",
-    "FleetWorker",
-    "check_fleet_places",
-    "check_fleet_pushes",
-    "clean_fleet",
-    "convert_fleet",
-    "draft_dataset",
-    "is_finished",
-    "open_fleet",
-    "plan_fleet",
-    "submit",
-    "work_on_fleet",
-]
-
-
 # The record of a fleet: its datasets, the longest first, and what may be done about findings.
 
 

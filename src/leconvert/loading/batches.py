@@ -20,9 +20,6 @@ from leconvert.media import decode_image
 from leconvert.model.values import IntArray
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
 
-__all__ = ["BatchMaker", "DepthScale", "SampleFormat"]
-
-
 # Distances out of what a depth camera stores.
 #
 # A depth video holds 12-bit codes c of distances d between a least and a largest one, in metres,

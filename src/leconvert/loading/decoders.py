@@ -26,17 +26,6 @@ from leconvert.support.errors import UnreadableSourceError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.transfer.files import OpenFile
 
-__all__ = [
-    "Backend",
-    "Clip",
-    "ClipDecoder",
-    "Codecs",
-    "choose_backend",
-    "open_clip",
-    "open_decoder",
-]
-
-
 # An open video file: which frames it holds, when they are shown and where their bytes lie.
 
 

@@ -24,9 +24,6 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 from leconvert.transfer.files import Files
 
-__all__ = ["EpisodePool", "FrameReader", "FrameRequest"]
-
-
 _FileKey = tuple[str, int]
 _Ranges = list[tuple[int, int]]
 # Threads that fetch what the batch under way waits for; stores answer so many at once.

@@ -28,9 +28,6 @@ from leconvert.loading.tensors import (
 )
 from leconvert.support.errors import LeconvertError, PlanMismatchError, UsageError
 
-__all__ = ["StreamLoader"]
-
-
 _FORMAT = "leconvert.stream-state"
 _VERSION = 3
 # States have them only where a dataset of the Hub is read, and older ones not at all.

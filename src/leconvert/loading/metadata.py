@@ -21,9 +21,6 @@ from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.transfer.files import Files
 
-__all__ = ["PAD_SUFFIX", "DatasetMeta", "FeatureMeta", "Window", "load_meta", "make_windows"]
-
-
 _LANGUAGE_COLUMNS = frozenset({"language_persistent", "language_events"})
 
 

@@ -22,9 +22,6 @@ from leconvert.model.values import IntArray
 from leconvert.support.errors import LeconvertError, SourceError, UsageError
 from leconvert.support.text import count, shown
 
-__all__ = ["MixedStream", "MixtureMeta"]
-
-
 _DATASET_INDEX = "dataset_index"
 _ACCEPTED = ("fps", "names", "missing")
 # Of one window of a feature: the times, and the frames that they are.

@@ -35,22 +35,6 @@ import numpy.typing as npt
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 
-__all__ = [
-    "EpisodeOrder",
-    "MixedOrder",
-    "Order",
-    "OrderBlock",
-    "Share",
-    "chosen_episodes",
-    "find_rank",
-    "group_episodes_by_files",
-    "is_shared_out_by_accelerate",
-    "local_rank",
-    "order_batches",
-    "partition_episodes",
-]
-
-
 _BLOCK_FRAMES = 2**14
 # What a random stream is for; each has its own, whatever the other draws.
 _EPISODES, _FRAMES, _MEMBERS = range(3)

@@ -27,9 +27,6 @@ from leconvert.support.text import GET_AGAIN
 from leconvert.tables.arrow import is_number, stored_numbers
 from leconvert.transfer.files import Files, OpenFile
 
-__all__ = ["EpisodeRows", "RowReader"]
-
-
 Array = npt.NDArray[Any]
 
 _OPEN_FILES = 8

@@ -39,9 +39,6 @@ from leconvert.support.errors import UsageError
 from leconvert.transfer.byte_cache import ByteCache
 from leconvert.transfer.files import files_at
 
-__all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workplace", "split"]
-
-
 Sample = dict[str, Any]
 
 # A decoder holds an open file, and torchcodec's FFmpeg's buffers too.

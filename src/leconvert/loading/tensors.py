@@ -30,25 +30,6 @@ from torch.utils.data import get_worker_info
 
 from leconvert.support.errors import LeconvertError
 
-__all__ = [
-    "MOST_WORKERS",
-    "Counters",
-    "Memory",
-    "PassLog",
-    "SharedBatch",
-    "SharedBufferPool",
-    "SharedBufferWriter",
-    "StreamFacts",
-    "TensorPlan",
-    "UnreadablePlace",
-    "WorkerCounters",
-    "allocate",
-    "keep_freed_memory",
-    "private_memory",
-    "shared_numbers",
-]
-
-
 _ALIGNMENT = 64
 # More batches than these that one worker made and somebody keeps get memory of their own.
 _SLOTS = 16

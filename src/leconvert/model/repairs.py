@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 else:
     np = lazy_module("numpy")
 
-__all__ = [
-    "DEFAULT_COLUMNS",
-    "NO_REPAIRS",
-    "TEXT_DTYPES",
-    "DroppedEpisode",
-    "LocatedFile",
-    "RepairOptions",
-    "Repairs",
-    "is_frame_rate",
-]
-
 # The columns that every v3.0 dataset has, in LeRobot's order, and the types it gives them.
 DEFAULT_COLUMNS: Mapping[str, str] = {
     "timestamp": "float32",

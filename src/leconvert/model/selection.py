@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 else:
     np = lazy_module("numpy")
 
-__all__ = [
-    "EpisodeRanges",
-    "EpisodeSelection",
-    "FrameInterval",
-    "parse_frames",
-    "parse_parts",
-    "split_episodes",
-]
-
 _LISTED = 3
 _ITEM = re.compile(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
 type IntArray = npt.NDArray[np.int64]

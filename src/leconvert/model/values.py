@@ -27,39 +27,6 @@ if TYPE_CHECKING:
 else:
     np = lazy_module("numpy")
 
-__all__ = [
-    "DATA_STREAM",
-    "FILES_PER_CHUNK",
-    "FILE_COLUMNS",
-    "KEEPING_LAYOUTS",
-    "MEBIBYTE",
-    "NO_FILE",
-    "OVERLAY",
-    "SLICE_COLUMNS",
-    "TARGET_VERSIONS",
-    "V3_FILES_PER_CHUNK_KEY",
-    "Batch",
-    "BoolArray",
-    "Extent",
-    "FileTable",
-    "Finding",
-    "FloatArray",
-    "IntArray",
-    "LayoutOptions",
-    "Misfit",
-    "OutputFile",
-    "Remedy",
-    "Shard",
-    "Slice",
-    "Source",
-    "SourceScan",
-    "StreamLayout",
-    "StreamScan",
-    "camera_of",
-    "stream_of_camera",
-    "v3_file_key",
-]
-
 DATA_STREAM = "data"
 TARGET_VERSIONS = ("v3.0", "v2.1")
 """What a conversion can write, the default first."""

@@ -14,8 +14,6 @@ from typing import Any
 from leconvert.support.errors import SourceError
 from leconvert.support.text import shown
 
-__all__ = ["SOURCE_VERSIONS", "V3_VERSION", "other_storage", "said_version", "unreadable"]
-
 SOURCE_VERSIONS = ("v2.0", "v2.1")
 """Versions with a file an episode; a source can be told to be read as one of them."""
 V3_VERSION = "v3.0"

@@ -19,8 +19,6 @@ from leconvert.support.errors import HubError, HubUnavailableError, LeconvertErr
 from leconvert.transfer.client import hub_errors, make_api
 from leconvert.transfer.hub import HubStore
 
-__all__ = ["HubGlance", "HubGroup", "datasets_of", "glance_at", "parse_group"]
-
 _COLLECTION = re.compile(r"(?:hf:/|https?://[^/]+)/collections/([\w.-]+/[\w.-]+)/?\Z")
 _OWNER = re.compile(r"(?:hf:/|https?://[^/]+)/(?:datasets/)?([\w.-]+)/?\Z")
 

@@ -45,15 +45,6 @@ from leconvert.support.text import first_few, shown
 from leconvert.workdir.former import stands_as_left
 from leconvert.workdir.swap import is_converted, old_dir
 
-__all__ = [
-    "check_can_append",
-    "former_episodes",
-    "layout_appended",
-    "not_as_planned",
-    "other_files",
-    "what_is_lost",
-]
-
 _VERSION = V3_VERSION
 _EPISODE_FOLDERS = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
 _DIFFERENCES_SHOWN = 20

@@ -28,15 +28,6 @@ from leconvert.workdir.swap import check_target, codebase_version, is_converted,
 if TYPE_CHECKING:
     from leconvert.remote.options import PushOptions
 
-__all__ = [
-    "Control",
-    "Conversion",
-    "LeaseOptions",
-    "PlanOptions",
-    "ProofOptions",
-    "WorkerOptions",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:

@@ -87,32 +87,6 @@ from leconvert.workdir.swap import (
 if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
 
-__all__ = [
-    "MovedBytes",
-    "PlanSummary",
-    "PlannedRepairs",
-    "Room",
-    "SpaceNeeded",
-    "can_link",
-    "check_all_places",
-    "check_asked",
-    "check_room",
-    "check_same_plan",
-    "draft_plan",
-    "free_bytes_of",
-    "is_outline",
-    "kept_files",
-    "moved_bytes",
-    "open_or_plan",
-    "plan_repairs",
-    "planned_name",
-    "preview_plan",
-    "scan_sources",
-    "space_needed",
-    "summarize",
-]
-
-
 _NO_RUN = "-"  # stands in a manifest until its plan is written
 # Where extents are shared with what is copied from, a clip takes two ragged blocks and half a block
 # of padding before it instead of its bytes.

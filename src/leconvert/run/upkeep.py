@@ -98,23 +98,6 @@ from leconvert.workdir.swap import (
     work_dir_beside,
 )
 
-__all__ = [
-    "CleanReport",
-    "Holder",
-    "Leftover",
-    "ReleaseReport",
-    "UndoReport",
-    "Verdict",
-    "clean_former_states",
-    "clean_kept_source",
-    "clean_work_dir",
-    "judge",
-    "newest_kept",
-    "release_batches",
-    "undo_conversion",
-]
-
-
 _ATTEMPT = re.compile(r"([0-9]{4,})-")
 _HALF_REMOVED = "its removal was interrupted"
 _NO_MARK = "it does not carry its run's mark, and may hold a dataset"

@@ -52,9 +52,6 @@ from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import info_path, is_converted
 
-__all__ = ["ShardWriter", "Worker", "WorkerSummary"]
-
-
 _STATS_SUFFIX = ".stats.jsonl"
 # The digest of a clip that was copied whole: the comparison looks at both files.
 _NOT_READ = ""

@@ -32,17 +32,6 @@ from leconvert.workdir.run import Manifest, OpenedRun
 if TYPE_CHECKING:
     from leconvert.remote.inputs import HubInputs
 
-__all__ = [
-    "WorkerPool",
-    "auto_workers",
-    "batch_costs",
-    "handling_seconds",
-    "moving_seconds",
-    "work_and_pack",
-    "worker_bytes",
-]
-
-
 # How often the parent of worker processes looks at the work dir. It watches files that other
 # processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
 _WATCH_SECONDS = 0.02

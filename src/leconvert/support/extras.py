@@ -19,9 +19,6 @@ from pathlib import Path
 
 from leconvert.support.errors import InstallationError
 
-__all__ = ["command_for_extra", "install_command", "missing_package"]
-
-
 _OURSELVES = "leconvert"
 # Where this runs from a checkout; in an installed package it is no checkout.
 _CHECKOUT = Path(__file__).parents[3]

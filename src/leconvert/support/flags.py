@@ -22,22 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "Flag",
-    "absolute_path",
-    "as_arguments",
-    "block_align",
-    "flag",
-    "flags_of",
-    "is_number",
-    "megabytes",
-    "seconds",
-    "size_in_bytes",
-    "some_seconds",
-    "whole",
-    "worker_count",
-]
-
 
 class Flag(NamedTuple):
     """How the command line spells one field of an options class."""

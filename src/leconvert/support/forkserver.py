@@ -34,15 +34,6 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
-__all__ = [
-    "ForkedProcess",
-    "PythonProcess",
-    "end_server",
-    "serve_forks",
-    "serves_forks",
-    "start_python",
-]
-
 type PythonProcess = ForkedProcess | subprocess.Popen[bytes]
 
 _STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))

@@ -9,8 +9,6 @@ from typing import Any
 
 from leconvert.support.machine import check_linux
 
-__all__ = ["lazy_module", "lazy_names"]
-
 
 def lazy_names(
     package: str, names: Mapping[str, Sequence[str]], *, title: str | None = None

@@ -19,9 +19,6 @@ from pathlib import Path
 
 from leconvert.support.errors import InstallationError, UsageError
 
-__all__ = ["Machine", "check_linux", "home_folder", "lerobot_home"]
-
-
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 _UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2**63
 

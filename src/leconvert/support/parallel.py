@@ -29,9 +29,6 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from leconvert.support.forkserver import serves_forks, start_python
 
-__all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "run_threads", "spread_for"]
-
-
 THREADS_THAT_WAIT = 16
 """Requests to have under way at a time where each is answered late, as over a network."""
 

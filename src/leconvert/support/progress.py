@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol, Self
 
-__all__ = ["NO_PROGRESS", "Progress", "SilentProgress", "Stage"]
-
 
 class Stage(Protocol):
     """One stretch of work with a known amount, such as *scan* or *work*."""

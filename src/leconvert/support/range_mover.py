@@ -16,9 +16,6 @@ from struct import Struct
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
-__all__ = ["RangeMover"]
-
-
 _FICLONERANGE = 0x4020940D
 _CLONE_RANGE = Struct("@qQQQ")
 _STEP_BYTES = 64 * 1024**2

@@ -10,16 +10,6 @@ from pathlib import Path
 
 from leconvert.support.errors import StorageError
 
-__all__ = [
-    "CHECK_DISK",
-    "any_storage_errors",
-    "lacks_permission",
-    "raise_storage_trouble",
-    "storage_error",
-    "storage_errors",
-]
-
-
 _FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
 _WRITABLE = "Make the folder writable for this user, then run the same command again."
 _PERMITTED = "Let this user read and write there, then run the same command again."

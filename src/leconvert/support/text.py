@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "GET_AGAIN",
-    "aligned",
-    "amount",
-    "count",
-    "duration",
-    "first_few",
-    "guessed_duration",
-    "shorten",
-    "shown",
-]
-
 GET_AGAIN = "Get the file again from where it came: `git lfs pull`, the Hub, or another copy"
 """What helps first with a file that is missing or damaged; whatever else helps loses something."""
 _SHOWN_CHARACTERS = 200

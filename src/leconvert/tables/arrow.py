@@ -19,30 +19,6 @@ import pyarrow as pa
 
 from leconvert.model.values import FloatArray, IntArray
 
-__all__ = [
-    "MixedKindsError",
-    "array_of",
-    "array_of_numbers",
-    "fixed_width",
-    "floats",
-    "innermost_type",
-    "int64_array",
-    "int64_values",
-    "integers",
-    "is_binary",
-    "is_list",
-    "is_number",
-    "is_text",
-    "list_length",
-    "list_values",
-    "nested_floats",
-    "nested_numbers",
-    "repeated_int64",
-    "stored_numbers",
-    "type_of",
-    "type_of_numbers",
-]
-
 
 def int64_array(values: IntArray) -> pa.Array:
     """Return an int64 Arrow array that shares the memory of a contiguous NumPy array."""

@@ -33,8 +33,6 @@ from leconvert.tables.footers import (
 from leconvert.tables.lerobot_reader import list_sizes
 from leconvert.tables.thrift import ThriftError
 
-__all__ = ["DataFile"]
-
 _HAS_EMPTY_VALUES = "empty values in its lists"
 _DIFFERENT_LENGTHS = "lists that are empty, or of different lengths"
 _ROWS_AT_A_TIME = 1 << 14

@@ -47,28 +47,6 @@ from leconvert.tables.thrift import (
     unzigzag,
 )
 
-__all__ = [
-    "FOOTERS",
-    "INTEGER",
-    "LARGE_FOOTER_BYTES",
-    "ChunkEntry",
-    "FileFooter",
-    "FileSchema",
-    "FileTail",
-    "FooterReader",
-    "OpenedTable",
-    "RowGroupEntry",
-    "RowGroupForm",
-    "arrow_schema",
-    "open_parquet",
-    "parse_schema",
-    "parse_tail",
-    "read_data_schema",
-    "row_group_rows",
-    "unreadable",
-    "with_unique_names",
-]
-
 MAGIC = b"PAR1"
 TRAILER_BYTES = 8  # little-endian length of the footer, then the magic
 _LENGTH_BYTES = TRAILER_BYTES - len(MAGIC)

@@ -33,14 +33,6 @@ from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 from leconvert.tables.row_repair import RowRepair
 from leconvert.tables.schemas import align_table
 
-__all__ = [
-    "JoinedTable",
-    "holds_bytes",
-    "join_tables",
-    "read_columns",
-    "read_rows",
-]
-
 _WRITE_BUFFER_BYTES = 1024**2
 _IMAGE_ROWS_PER_BATCH = 8
 # Freed memory goes back to the system once this much of it has passed through, so that a process

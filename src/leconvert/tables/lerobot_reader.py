@@ -18,16 +18,6 @@ import pyarrow as pa
 
 from leconvert.tables.arrow import innermost_type, is_list
 
-__all__ = [
-    "LANGUAGE_COLUMNS",
-    "NUMBER_DTYPES",
-    "Reading",
-    "declaration_of",
-    "dtype_name",
-    "list_sizes",
-    "read_by_lerobot",
-]
-
 NUMBER_DTYPES = frozenset(
     {"bool"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}

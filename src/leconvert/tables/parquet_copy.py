@@ -53,16 +53,6 @@ from leconvert.tables.thrift import (
     zigzag,
 )
 
-__all__ = [
-    "SequentialOutput",
-    "StoredGroups",
-    "StoredRanges",
-    "TableCopier",
-    "Window",
-    "check_pages",
-]
-
-
 # Bytes of a file from a position on: a buffer, and where in it the position is. It holds at least
 # as many bytes as asked for, unless the file ends.
 type Window = Callable[[int, int], tuple[bytes, int]]

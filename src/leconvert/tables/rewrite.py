@@ -15,8 +15,6 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.tables.footers import unreadable
 from leconvert.tables.join import writer_options
 
-__all__ = ["regrouped", "replace_columns"]
-
 _BATCH_ROWS = 1024
 
 

@@ -17,8 +17,6 @@ from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.arrow import int64_array, int64_values, is_list, list_length, list_values
 
-__all__ = ["RowRepair", "frame_times", "repaired_schema"]
-
 
 def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
     """Return the schema of rows after a repair: without dropped columns, with added ones last.

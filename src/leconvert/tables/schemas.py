@@ -19,20 +19,6 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.arrow import is_binary, is_list, is_text
 from leconvert.tables.lerobot_reader import list_sizes
 
-__all__ = [
-    "HUGGINGFACE_KEY",
-    "IMAGE_TYPE",
-    "align_table",
-    "deserialize_schema",
-    "feature_of_type",
-    "holds_columns_of",
-    "huggingface_metadata",
-    "is_image_entry",
-    "output_schema",
-    "serialize_schema",
-]
-
-
 HUGGINGFACE_KEY = b"huggingface"
 IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 

@@ -10,27 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-__all__ = [
-    "BINARY",
-    "BOOL_FALSE",
-    "BOOL_TRUE",
-    "BYTE",
-    "DOUBLE",
-    "I16",
-    "I32",
-    "I64",
-    "INTEGERS",
-    "LIST",
-    "STRUCT",
-    "CompactReader",
-    "ThriftError",
-    "binary",
-    "list_header",
-    "unzigzag",
-    "varint",
-    "zigzag",
-]
-
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST = range(1, 10)
 STRUCT = 12  # parquet has neither the sets nor the maps between them
 INTEGERS = frozenset([I16, I32, I64])

@@ -49,9 +49,6 @@ from leconvert.support.machine import Machine
 from leconvert.workdir.fs import mount_of
 from leconvert.workdir.identity import boot_id
 
-__all__ = ["BLOCK_BYTES", "ByteCache"]
-
-
 # Small enough for the frames of one sample, large enough for few files.
 BLOCK_BYTES = 256 * 1024
 # By default no more than this, and no more than this share of what is free. Memory is what loaders

@@ -27,8 +27,6 @@ from leconvert.transfer.client import asked_to_wait, attach_hooks, follow_pace
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record, find_record
 
-__all__ = ["LONGEST_PAUSE_SECONDS", "Pace", "read_pause", "wait_for_hub"]
-
 LONGEST_PAUSE_SECONDS = 900.0
 _UNTOLD_LIMIT_SECONDS = 60.0  # 429 without a time; the Hub's own windows are of 5 minutes
 _FIRST_FAILURE_SECONDS = 2.0

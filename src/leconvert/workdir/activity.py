@@ -39,21 +39,6 @@ from leconvert.workdir.records import RunPaths, encode_record, read_record
 from leconvert.workdir.run import tool_versions
 from leconvert.workdir.secrets import without_secrets, without_secrets_in
 
-__all__ = [
-    "Invocation",
-    "JobRecord",
-    "WorkerRecord",
-    "WorkerReporter",
-    "read_invocations",
-    "read_jobs",
-    "read_probe",
-    "read_workers",
-    "record_invocation",
-    "record_probe",
-    "write_job",
-    "write_worker",
-]
-
 _VERSION = 1
 _HERE = Machine()
 _SECONDS_BETWEEN_REPORTS = 1.0

@@ -32,16 +32,6 @@ from leconvert.workdir.identity import HostIdentity
 from leconvert.workdir.locks import lock_excludes, new_lock
 from leconvert.workdir.records import RunPaths, encode_record, find_record
 
-__all__ = [
-    "OneHost",
-    "OneHostFileSystem",
-    "admit_host",
-    "check_still_alone",
-    "plan_one_host",
-    "read_one_host",
-    "why_no_links",
-]
-
 ONE_HOST_VERSION = 1
 ASKED_FOR = "asked for"
 """The reason in the record of a run with hard links, which was planned with ``--one-host``."""

@@ -43,18 +43,6 @@ from leconvert.workdir.fs import LOCAL, FileSystem, is_folder, is_there
 from leconvert.workdir.records import encode_record, read_record
 from leconvert.workdir.swap import TREE_RECORD, old_dir
 
-__all__ = [
-    "FormerState",
-    "TreeFacts",
-    "count_former",
-    "former_dir",
-    "former_states",
-    "former_target",
-    "is_former",
-    "stands_as_left",
-    "write_former",
-]
-
 _KIND = "former"
 _VERSION = 1
 _NAME = re.compile(r"(?P<target>.+)\.former-(?P<run_id>[A-Za-z0-9][A-Za-z0-9_-]*)\Z", re.DOTALL)

@@ -30,37 +30,6 @@ from typing import Literal
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 
-__all__ = [
-    "CANNOT_FLAG",
-    "CANNOT_LINK",
-    "LOCAL",
-    "AlreadyPublishedError",
-    "FileSystem",
-    "Identity",
-    "Mount",
-    "OutcomeUnknownError",
-    "can_clone",
-    "devices_with_fleeting_inodes",
-    "folder_anew",
-    "forget_old_names",
-    "is_mount_point",
-    "is_there",
-    "link_into_tree",
-    "make_durably",
-    "make_folders_below",
-    "mount_of",
-    "parse_mounts",
-    "publish_exclusively",
-    "remove_tree",
-    "replace_record",
-    "status_now",
-    "sync_dir",
-    "sync_file",
-    "sync_tree",
-    "write_durably",
-]
-
-
 Identity = tuple[int, int]
 """Device and inode number: two names with the same identity are one file."""
 

@@ -21,9 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["HostIdentity", "WorkerIdentity", "new_token", "process_is_gone", "process_is_running"]
-
-
 _MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}\Z")
 _PURPOSE = b"leconvert one host"

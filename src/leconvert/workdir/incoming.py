@@ -20,8 +20,6 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import sync_dir, sync_tree
 from leconvert.workdir.locks import hold_lock
 
-__all__ = ["Incoming", "download_dir", "incoming", "not_fetched_from", "part_in", "source_dir"]
-
 
 def download_dir(target: Path) -> Path:
     """Return where a dataset is while it arrives: ``.<name>.leconvert-download``."""

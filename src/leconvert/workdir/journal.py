@@ -30,8 +30,6 @@ from leconvert.workdir.fs import (
 )
 from leconvert.workdir.records import RunPaths, encode_record, read_record
 
-__all__ = ["Journal", "JournalState", "PackStep"]
-
 JOURNAL_VERSION = 1
 _RECORD = re.compile(r"([0-9]{4,})\.json\Z")
 

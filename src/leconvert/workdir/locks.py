@@ -50,21 +50,6 @@ from leconvert.workdir.records import (
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = [
-    "BEAT_SECONDS",
-    "Backoff",
-    "LockWait",
-    "PeriodicTask",
-    "hold_lock",
-    "lock_excludes",
-    "new_lock",
-    "packer_lock",
-    "planner_lock",
-    "read_packer",
-    "remove_planner_lock",
-    "target_lock",
-]
-
 
 class PeriodicTask:
     """Calls a function at intervals until the ``with`` block ends or the function says so.

@@ -20,21 +20,6 @@ from leconvert.support.errors import UsageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, write_durably
 
-__all__ = [
-    "DamagedRecordError",
-    "RunPaths",
-    "WorkDir",
-    "decode_record",
-    "default_work_dir",
-    "encode_record",
-    "find_record",
-    "new_run_id",
-    "read_record",
-    "removed_folder",
-    "target_lock_path",
-]
-
-
 _HEADER = ("format", "version", "run_id")
 _RESTART = "Start a new run with --restart; nothing of the dataset is lost by that."
 

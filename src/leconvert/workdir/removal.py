@@ -31,15 +31,6 @@ from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir, removed_folder
 from leconvert.workdir.swap import TREE_RECORD, is_new_tree, trees_of_run
 
-__all__ = [
-    "is_being_removed",
-    "remove_left_trees",
-    "remove_leftovers",
-    "remove_new_tree",
-    "remove_work_dir",
-    "set_work_dir_aside",
-]
-
 
 def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
     """Remove the work dir of a finished conversion, unless somebody plans or planned in it since.

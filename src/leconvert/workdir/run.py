@@ -61,21 +61,6 @@ from leconvert.workdir.records import (
 )
 from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
 
-__all__ = [
-    "BatchFile",
-    "Manifest",
-    "OpenedRun",
-    "ScanTable",
-    "check_current",
-    "check_tool_versions",
-    "exchanged_place",
-    "open_run",
-    "read_manifest",
-    "tool_versions",
-    "write_plan",
-]
-
-
 MANIFEST_VERSION = 5
 # Of a shard: a part of an output file (0), all of it (1), or the source's file as it is (2).
 _KEPT = 2

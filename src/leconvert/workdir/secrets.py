@@ -11,8 +11,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["HIDDEN", "without_credentials", "without_secrets", "without_secrets_in"]
-
 HIDDEN = "***"
 
 _NAME = re.compile(r"token|secret|passw|api[-_]?key|credential|authorization", re.IGNORECASE)

@@ -64,46 +64,6 @@ from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN, count, shown
 from leconvert.workdir.swap import info_path, old_dir
 
-__all__ = [
-    "DATA_PATH_TEMPLATE",
-    "EPISODES_PATH",
-    "INFO_PATH",
-    "LEGACY_META_FILES",
-    "NO_TASK",
-    "STATS_PATH",
-    "TASKS_PATH",
-    "TOTAL_STATS_PATH",
-    "VIDEO_PATH_TEMPLATE",
-    "WRITTEN_VERSION",
-    "Dataset",
-    "DatasetInfo",
-    "EpisodeLines",
-    "EpisodeTable",
-    "PathTemplateError",
-    "SourcePaths",
-    "TaskTable",
-    "converted_info",
-    "episode_length",
-    "episode_line",
-    "frame_rate",
-    "is_pointer",
-    "load_info",
-    "load_tasks",
-    "output_path",
-    "parse_line",
-    "read_episode_table",
-    "read_info",
-    "read_lines",
-    "read_task_table",
-    "refuse_pointers",
-    "tasks_helps",
-    "tasks_of_episodes",
-    "version_of_files",
-    "write_episodes",
-    "write_tasks",
-]
-
-
 # Git LFS pointers: small texts that a clone without Git LFS has in place of the files.
 
 

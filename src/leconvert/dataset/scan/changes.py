@@ -35,22 +35,6 @@ from leconvert.workdir.swap import META
 if TYPE_CHECKING:
     from leconvert.workdir.run import OpenedRun
 
-__all__ = [
-    "FileFacts",
-    "SourceFiles",
-    "changed_files",
-    "check_source_unchanged",
-    "check_tables_unchanged",
-    "extra_files",
-    "facts_of_opened",
-    "files_along",
-    "meta_digest",
-    "signed_inode",
-    "source_changed",
-    "survey_folder",
-]
-
-
 _EXAMPLES = 3
 
 _CHANGES_SHOWN = 20

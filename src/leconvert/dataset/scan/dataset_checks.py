@@ -51,31 +51,6 @@ from leconvert.tables.arrow import innermost_type, is_binary, is_number, is_text
 from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
 from leconvert.tables.schemas import align_table
 
-__all__ = [
-    "DataColumns",
-    "absent_features",
-    "check_columns",
-    "check_declarations",
-    "check_files",
-    "check_global_index",
-    "check_images",
-    "check_names",
-    "check_tasks",
-    "check_totals",
-    "codec_changes",
-    "common_columns",
-    "declared_as_stored",
-    "dropped_phantoms",
-    "expected_totals",
-    "has_first_clip",
-    "is_of_numbers",
-    "located_remarks",
-    "lost_instructions",
-    "with_other_columns",
-    "wrong_rate",
-]
-
-
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5
 

@@ -25,8 +25,6 @@ from leconvert.tables.arrow import (
     list_values,
 )
 
-__all__ = ["declare_columns"]
-
 
 def declare_columns(
     features: Mapping[str, Mapping[str, Any]],

@@ -25,22 +25,6 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
 from leconvert.tables import DataFile
 
-__all__ = [
-    "NOT_KNOWN",
-    "NO_INDEX",
-    "ClipCheck",
-    "ClipFacts",
-    "Extremes",
-    "RowFacts",
-    "StatsCheck",
-    "TableCheck",
-    "declared_as_encoded",
-    "pixel_format",
-    "steps_are_even",
-    "uneven_steps",
-]
-
-
 _RATE_TOLERANCE = 0.01
 _KEPT_CONFIGS = 256
 _LAST_NAMES = ("channel", "channels")

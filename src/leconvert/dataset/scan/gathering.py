@@ -25,18 +25,6 @@ from leconvert.model.values import DATA_STREAM, BoolArray, FileTable, IntArray, 
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import Progress
 
-__all__ = [
-    "SLICE_NUMBERS",
-    "EpisodePaths",
-    "Gathered",
-    "Look",
-    "ScannedSource",
-    "Scanner",
-    "SeenSlices",
-    "gather",
-    "settled_slices",
-]
-
 SLICE_NUMBERS = np.dtype(
     [
         (name, np.int64)

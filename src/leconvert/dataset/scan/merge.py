@@ -37,8 +37,6 @@ from leconvert.model.values import (
 from leconvert.support.errors import SourceError
 from leconvert.support.text import count, shown
 
-__all__ = ["join_scans"]
-
 _NUMBERED = ("episode_index", "index")
 ROBOT_TYPE = "robot-type"
 

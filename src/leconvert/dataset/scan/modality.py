@@ -20,17 +20,6 @@ from leconvert.model.repairs import Repairs
 from leconvert.model.values import Finding
 from leconvert.support.text import shown
 
-__all__ = [
-    "MODALITY_PATH",
-    "check_modality",
-    "extension_files",
-    "feature_of_entry",
-    "mended_extension",
-    "read_modality",
-    "stale_extensions",
-    "task_columns",
-]
-
 MODALITY_PATH = "meta/modality.json"
 _GR00T_STATS_PATH = "meta/stats_gr00t.json"
 _RELATIVE_STATS = re.compile(r"meta/relative_stats(_[0-9]+)?\.json")

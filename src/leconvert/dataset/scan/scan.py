@@ -109,8 +109,6 @@ from leconvert.support.text import count, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes
 from leconvert.workdir.swap import is_converted
 
-__all__ = ["scan_source"]
-
 _EPISODES_PER_BLOCK = 32
 # Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
 _MOST_EPISODES_PER_BLOCK = 64

@@ -23,8 +23,6 @@ from leconvert.model.values import DATA_STREAM, IntArray, Misfit, StreamScan
 from leconvert.support.errors import UsageError
 from leconvert.support.text import count, shown
 
-__all__ = ["trimmed_before", "trimmed_slices"]
-
 Intervals = Mapping[int, tuple[int, int]]
 
 

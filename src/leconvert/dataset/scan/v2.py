@@ -49,9 +49,6 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 
-__all__ = ["EpisodeScanner", "TableKinds", "index_of_remuxed", "say_unread"]
-
-
 _KEPT_SCHEMAS = 256
 
 

@@ -74,8 +74,6 @@ from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
 from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names
 
-__all__ = ["read_v3_source"]
-
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
 # What the rows of an episode are checked for, and the finding of each.

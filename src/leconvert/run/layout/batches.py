@@ -20,8 +20,6 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import UsageError
 
-__all__ = ["cut_batches"]
-
 # What one episode costs on top of its bytes, in bytes that could be copied meanwhile: a table is
 # decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), a clip's index is
 # parsed (about 0.1 ms). Only the balance between batches depends on them, never the result.

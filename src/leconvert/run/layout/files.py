@@ -23,15 +23,6 @@ from leconvert.model.values import (
 from leconvert.run.layout.together import roll_together
 from leconvert.support.errors import UsageError
 
-__all__ = [
-    "check_layout_options",
-    "choose_block_align",
-    "count_out_of_reach",
-    "first_frames",
-    "layout_streams",
-    "roll_over",
-]
-
 _REFERENCE, _STREAMING = "reference", "streaming"
 _LAYOUTS = (_REFERENCE, _STREAMING, *KEEPING_LAYOUTS)
 _ONE_FILE_AN_EPISODE = "v2.1"

@@ -18,8 +18,6 @@ import numpy as np
 from leconvert.model.float32_tolerance import frames_always_in_reach, frames_out_of_reach
 from leconvert.model.values import IntArray, StreamScan, camera_of
 
-__all__ = ["roll_together"]
-
 _LARGEST_LIMIT_BYTES = 2**62
 _EPISODES_LOOKED_AT_FIRST = 16
 # Where frames out of reach force cuts that even shares did not foresee, shares are made anew;

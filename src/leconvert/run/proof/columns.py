@@ -22,13 +22,6 @@ from leconvert.run.proof.difference import Difference
 from leconvert.run.proof.expected import Expected
 from leconvert.tables.schemas import HUGGINGFACE_KEY
 
-__all__ = [
-    "DataSchemas",
-    "compare_footer",
-    "wrong_extremes",
-]
-
-
 # Parquet's own numbers of fields, which Arrow shows as metadata.
 _FIELD_ID = b"PARQUET:field_id"
 

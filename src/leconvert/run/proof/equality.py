@@ -15,22 +15,6 @@ import pyarrow as pa
 from leconvert.run.proof.difference import Difference
 from leconvert.tables.arrow import is_list
 
-__all__ = [
-    "OpenFile",
-    "differing_bytes",
-    "differing_keys",
-    "first_difference",
-    "first_differing_row",
-    "is_as_long",
-    "naming",
-    "open_file",
-    "same_bytes",
-    "same_json",
-    "same_statistic",
-    "same_values",
-]
-
-
 # Two of these fit into the cache of a core beside each other.
 _BLOCK_BYTES = 256 * 1024
 

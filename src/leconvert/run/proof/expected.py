@@ -31,14 +31,6 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import UnreadableSourceError
 
-__all__ = [
-    "Expected",
-    "Routes",
-    "file_runs",
-    "joinable",
-    "read_routes",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Expected:

@@ -36,14 +36,6 @@ from leconvert.run.proof.result import ResultTables
 from leconvert.support.errors import LeconvertError
 from leconvert.support.storage_errors import raise_storage_trouble
 
-__all__ = [
-    "README_PATH",
-    "compare_other_files",
-    "is_pushed_card",
-    "reason_to_keep",
-    "was_repaired",
-]
-
 
 def was_repaired(result: Path) -> bool:
     """Say whether a result's own record tells that it was repaired since it was converted."""

@@ -54,18 +54,6 @@ from leconvert.support.errors import LeconvertError, UnreadableSourceError
 from leconvert.tables.arrow import int64_values
 from leconvert.tables.schemas import HUGGINGFACE_KEY, feature_of_type
 
-__all__ = [
-    "compare_cameras",
-    "compare_info",
-    "compare_location",
-    "compare_own_values",
-    "compare_provenance",
-    "compare_repairs",
-    "compare_tasks",
-    "unreadable_metadata",
-    "unusable_columns",
-]
-
 
 def compare_info(
     info: Mapping[str, Any], expected: Mapping[str, Any], limits: Sequence[str] = ()

@@ -57,8 +57,6 @@ from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.workdir.fs import is_folder
 
-__all__ = ["compare_tables", "other_sources", "verify_pair"]
-
 
 def verify_pair(
     result: Path,

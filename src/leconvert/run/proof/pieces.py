@@ -49,9 +49,6 @@ from leconvert.support.errors import (
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.tables import StoredGroups
 
-__all__ = ["Comparer", "Piece", "cut_pieces", "expected_seconds"]
-
-
 # Enough that what a process does for a file is done seldom, few enough to be shared and stopped.
 _EPISODES_A_PIECE = 64
 _LEAST_EPISODES_A_PIECE = 4

@@ -49,9 +49,6 @@ from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import int64_values, nested_numbers
 from leconvert.workdir.swap import has_source_tables
 
-__all__ = ["ResultTables", "tables_of"]
-
-
 # The conversion's own choice, which the source does not tell.
 _SIZE_LIMITS = {
     "data_file_size_in_mb": "data_files_size_in_mb",

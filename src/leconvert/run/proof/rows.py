@@ -39,18 +39,6 @@ from leconvert.support.storage_errors import raise_storage_trouble
 from leconvert.tables.arrow import array_of, is_list
 from leconvert.tables.join import holds_bytes
 
-__all__ = [
-    "KeptTable",
-    "RowRules",
-    "RowSpan",
-    "SourceRows",
-    "as_stored",
-    "compare_computed_stats",
-    "compare_rows",
-    "expected_rows",
-    "shown_value",
-]
-
 
 class RowSpan(NamedTuple):
     """One episode's rows.

@@ -29,16 +29,6 @@ from leconvert.support.errors import InstallationError, UnreadableSourceError, U
 from leconvert.support.extras import command_for_extra
 from leconvert.support.storage_errors import raise_storage_trouble
 
-__all__ = [
-    "EVERYTHING",
-    "Place",
-    "Sampling",
-    "check_lerobot",
-    "chosen",
-    "compare_pictures",
-    "compare_samples",
-]
-
 
 class Place(NamedTuple):
     """One frame: the position of its episode, and its place in the order of presentation there."""

@@ -31,14 +31,6 @@ from leconvert.run.proof.expected import Expected
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble
 
-__all__ = [
-    "ResultStats",
-    "compare_aggregate_form",
-    "compare_stats",
-    "flat_columns",
-    "flattened",
-]
-
 
 class ResultStats(NamedTuple):
     """The statistics of some episodes of a result, by column ``stats/<feature>/<name>``.

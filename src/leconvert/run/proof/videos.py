@@ -35,17 +35,6 @@ from leconvert.run.proof.equality import (
 from leconvert.run.proof.expected import joinable
 from leconvert.support.errors import UnreadableSourceError
 
-__all__ = [
-    "ClipReader",
-    "Span",
-    "check_video",
-    "compare_clips",
-    "compare_header",
-    "compare_kept_clip",
-    "is_kept_clip",
-]
-
-
 _SAMPLES_AT_A_TIME = 1 << 14
 # Aligned to more than any file has, episodes lie exactly where they are said to.
 _WHERE_THEY_ARE = 1 << 62

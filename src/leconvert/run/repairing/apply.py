@@ -83,8 +83,6 @@ from leconvert.workdir.swap import (
     try_renames,
 )
 
-__all__ = ["REPAIR_RUNS", "RepairReport", "repair_dataset"]
-
 # The name of the tree says whether the dataset there is put aside, which a crash must not forget.
 _IN_PLACE, _OUTPUT = "repair", "repair-output"
 REPAIR_RUNS = frozenset({_IN_PLACE, _OUTPUT})

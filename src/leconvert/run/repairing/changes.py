@@ -31,14 +31,6 @@ from leconvert.support.errors import InterruptedRunError, LeconvertError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_converted
 
-__all__ = [
-    "Changes",
-    "compare_trees",
-    "read_changes",
-    "repairs_of",
-    "write_changes",
-]
-
 # Version 2 puts rows of tables into another order: who does not know of that would miss them.
 _FORMAT, _VERSIONS = "leconvert/repaired", (1, 2)
 _ROWS = 1024

@@ -20,8 +20,6 @@ from leconvert.support.errors import SourceError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_converted
 
-__all__ = ["choose_repairs", "follows_from_files", "plan_anew"]
-
 _RETIME = RepairOptions(retime=True)
 
 

@@ -22,8 +22,6 @@ from leconvert.run.repairing.plan import rows_are_certain
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.progress import NO_PROGRESS, Progress
 
-__all__ = ["find_order"]
-
 # Rows may call tasks by numbers that are no rows of the table.
 _ANY_NUMBER = 1 << 31
 

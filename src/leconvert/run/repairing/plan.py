@@ -47,16 +47,6 @@ from leconvert.support.errors import SourceError, StorageError, UnreadableSource
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.support.text import count
 
-__all__ = [
-    "INDEX_COLUMNS",
-    "DataRepair",
-    "RepairPlan",
-    "VideoRepair",
-    "moved",
-    "plan_repair",
-    "rows_are_certain",
-]
-
 _TIMES = frozenset(
     {"frame-times", "shared-frames", "video-end", "video-neighbours", "video-frames"}
 )
