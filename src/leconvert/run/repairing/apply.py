@@ -365,6 +365,7 @@ class _TreeWriter:
             target,
             fps=self._plan.fps,
             block_align=_BLOCK_BYTES,
+            is_whole=len(video.begins) == 1,
         )
         self.copied_bytes += joined.copied_bytes
         self.cloned_bytes += joined.cloned_bytes

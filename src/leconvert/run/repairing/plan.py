@@ -471,9 +471,11 @@ class _Planner:
         if codes <= expected.keys():
             return  # nothing of it can be told from its times
         if not media.has_exact_times(index, fps):
-            if not index.begins_at(0):
+            if index.other_tracks and not index.begins_at(0):
+                # FFmpeg, which copies its tracks, would call the first frame a keyframe.
                 self._remarks.append(
-                    f"{routed.path} is left as it is: it does not begin with a keyframe."
+                    f"{routed.path} is left as it is: it has sound or another track, and does not "
+                    "begin with a keyframe."
                 )
                 return
             try:
@@ -511,7 +513,9 @@ class _Planner:
         if index.other_tracks:
             return VideoRepair(path, "remux", index.num_samples, ())
         cuts = {*spans.begin.tolist(), *spans.stop.tolist()} - {0, index.num_samples}
-        begins = [0, *(cut for cut in sorted(cuts) if index.begins_at(cut))]
+        begins = [0]
+        if index.begins_at(0):  # else it can be copied whole only
+            begins += [cut for cut in sorted(cuts) if index.begins_at(cut)]
         return VideoRepair(path, "join", index.num_samples, tuple(begins))
 
     def _plan_stats(self) -> None:

@@ -9,6 +9,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -462,18 +463,26 @@ def test_a_track_that_cannot_come_along_is_named(broken: Path) -> None:
     assert check_dataset(broken).findings == ()
 
 
-def test_a_file_that_does_not_begin_with_a_keyframe_is_left_alone(broken: Path) -> None:
+@pytest.mark.parametrize("has_sound", [False, True])
+def test_a_file_that_begins_with_no_keyframe_is_mended_unless_it_has_sound(
+    broken: Path, tmp_path: Path, has_sound: bool
+) -> None:
     def no_keyframe(top: Box) -> None:
         table = stbl_of(top).find("stss")
         numbers = table.payload[12:]
         table.payload = struct.pack(">II", 0, len(numbers) // 4) + numbers
 
     drift_in_place(broken)
-    (broken / TOP).write_bytes(changed((broken / TOP).read_bytes(), no_keyframe))
-    report = repair_dataset(broken)
-    assert [video.path for video in report.plan.videos] == [WRIST]
-    assert any("begin with a keyframe" in remark for remark in report.plan.remarks)
-    assert {finding.path for finding in report.plan.errors_left} == {TOP}
+    content = with_sound(broken / TOP) if has_sound else (broken / TOP).read_bytes()
+    (broken / TOP).write_bytes(changed(drifted(content), no_keyframe))
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert [video.path for video in report.plan.videos] == [TOP, WRIST][has_sound:]
+    assert {finding.path for finding in report.plan.errors_left} == ({TOP} if has_sound else set())
+    assert len(report.plan.remarks) == has_sound
+    before, after = (media.read_clip_index(root / TOP) for root in (broken, tmp_path / "out"))
+    assert not after.keyframes[0]
+    assert media.samples_sha256(after) == media.samples_sha256(before)
+    assert media.has_exact_times(after, Fraction(30)) != has_sound
 
 
 def test_where_nothing_is_wrong_nothing_is_written(broken: Path) -> None:
