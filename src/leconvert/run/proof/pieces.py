@@ -27,13 +27,19 @@ from leconvert.dataset.formats import (
 )
 from leconvert.dataset.scan.file_checks import ClipFacts
 from leconvert.model.values import DATA_STREAM, FloatArray, IntArray
-from leconvert.run.proof.columns import DataSchemas, compare_footer
-from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.equality import is_as_long
+from leconvert.run.proof.difference import Difference, is_as_long
 from leconvert.run.proof.expected import Expected, Routes, file_runs
 from leconvert.run.proof.files import was_repaired
-from leconvert.run.proof.result import ResultTables
-from leconvert.run.proof.rows import KeptTable, RowRules, RowSpan, SourceRows, compare_rows
+from leconvert.run.proof.metadata import ResultTables
+from leconvert.run.proof.rows import (
+    DataSchemas,
+    KeptTable,
+    RowRules,
+    RowSpan,
+    SourceRows,
+    compare_footer,
+    compare_rows,
+)
 from leconvert.run.proof.videos import (
     ClipReader,
     Span,

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from leconvert import media
 from leconvert.model.values import Misfit
 from leconvert.run.layout import MISFIT_SAID
-from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.equality import (
+from leconvert.run.proof.difference import (
+    Difference,
     OpenFile,
     differing_bytes,
     first_difference,

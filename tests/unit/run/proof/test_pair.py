@@ -21,7 +21,7 @@ from mutations_of_videos import exchange
 from leconvert import media
 from leconvert.model.values import Slice
 from leconvert.run.proof import verify_pair
-from leconvert.run.proof.equality import first_differing_row, same_values
+from leconvert.run.proof.difference import first_differing_row, same_values
 from leconvert.run.proof.expected import Routes
 from leconvert.run.proof.pieces import cut_pieces
 from leconvert.support.errors import InterruptedRunError
