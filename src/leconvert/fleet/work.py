@@ -597,7 +597,7 @@ class Converted:
         }
 
 
-def policy_repairs(
+def _policy_repairs(
     policy: Policy,
     dataset: FleetDataset,
     error: FindingsError | UnfitFilesError,
@@ -609,6 +609,22 @@ def policy_repairs(
     if more is None:
         raise error
     return more
+
+
+def with_policy[T](
+    policy: Policy, dataset: FleetDataset, attempt: Callable[[RepairOptions], T]
+) -> tuple[RepairOptions, T]:
+    """Try with the repairs that the policy gives a dataset, and again with what it allows then.
+
+    Returns:
+        The repairs of the try that met no finding, and what it gave.
+    """
+    repairs = policy.always(dataset)
+    while True:
+        try:
+            return repairs, attempt(repairs)
+        except (FindingsError, UnfitFilesError) as error:
+            repairs = _policy_repairs(policy, dataset, error, repairs)
 
 
 def convert_dataset(
@@ -818,10 +834,10 @@ def _convert_at_hand(
         try:
             return attempt(repairs)
         except FindingsError as error:
-            repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+            repairs = _policy_repairs(fleet.policy, dataset, error, repairs)
         except UnfitFilesError as error:
             if not repairs.fetch_unfit:
-                repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+                repairs = _policy_repairs(fleet.policy, dataset, error, repairs)
             if repairs.fetch_unfit and error.moves is None:
                 raise
             if repairs.fetch_unfit and hand.scratch is None:
@@ -862,22 +878,16 @@ def draft_dataset(
     dataset: FleetDataset, policy: Policy, folder: WorkDir, hand: AtHand | None = None
 ) -> tuple[RepairOptions, PlanSummary]:
     """Return the repairs that a dataset gets, with what the policy allows, and what it comes to."""
-    repairs = policy.always(dataset)
     here = hand.dataset if hand is not None else dataset
     assert isinstance(here.source, Path)
-    while True:
-        try:
-            draft = draft_plan(
-                here.source,
-                here.target or folder.root / "result",
-                folder.root,
-                replace(dataset.options, repairs=repairs),
-                arrival=None if hand is None else hand.origin,
-            )
-        except (FindingsError, UnfitFilesError) as error:
-            repairs = policy_repairs(policy, dataset, error, repairs)
-        else:
-            return repairs, draft.summary
+    source, target = here.source, here.target or folder.root / "result"
+    arrival = None if hand is None else hand.origin
+
+    def draft(repairs: RepairOptions) -> PlanSummary:
+        options = replace(dataset.options, repairs=repairs)
+        return draft_plan(source, target, folder.root, options, arrival=arrival).summary
+
+    return with_policy(policy, dataset, draft)
 
 
 # A worker of the fleet.
