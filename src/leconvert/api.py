@@ -75,7 +75,7 @@ from leconvert.support.errors import (
 from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
-from leconvert.support.text import count, first_few
+from leconvert.support.text import count, first_few, json_record
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.exclusion import OneHost
@@ -200,10 +200,7 @@ class ConversionReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        record = asdict(self)
-        for name in ("output", "kept_source", "removed_source", "report", "work_dir"):
-            record[name] = None if record[name] is None else str(record[name])
-        return record
+        return json_record(self)
 
 
 @any_storage_errors()
@@ -356,8 +353,9 @@ def merge(
         keep_work_dir: Keep the run's records after success.
         for_push: Write the record that a later push goes by.
         report: Where to write a page that tells what happened; None for none.
-        given: Further options; a feature that ``repairs`` leaves out is left out of each dataset
-            that has it, and ``accept=("robot-type",)`` merges datasets of different robots.
+        given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
+            ``stop`` and ``progress``. A feature that ``repairs`` leaves out is left out of each
+            dataset that has it; ``accept=("robot-type",)`` merges datasets of different robots.
 
     Returns:
         What was done; ``source`` names all datasets.
@@ -837,14 +835,7 @@ class SplitPart:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        return {
-            "name": self.name,
-            "output": str(self.output),
-            "episodes": self.episodes,
-            "plan": None if self.plan is None else asdict(self.plan),
-            "report": None if self.report is None else self.report.as_record(),
-            "verified": self.verified,
-        }
+        return json_record(self)
 
 
 @any_storage_errors()
@@ -870,7 +861,8 @@ def split(
             episodes, such as ``"0-99,120"``.
         seed: Decides which episodes a share takes; see `leconvert.model.selection.split_episodes`.
         dry_run: Only plan the parts; nothing is written.
-        given: Options of each part's conversion, see `convert`.
+        given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
+            ``stop`` and ``progress`` of each part's conversion, see `convert`.
 
     Returns:
         The parts, in the order of ``into``.
@@ -978,7 +970,8 @@ def trim(
         frames: The first frame that stays of an episode, counted from 0, and the one after the
             last, None for all that follow; by the episode's number.
         output: Where the result goes; None for the source's place, as in `convert`.
-        given: Further options of the conversion, see `convert`.
+        given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
+            ``stop`` and ``progress``, see `convert`.
 
     Returns:
         What was done.
