@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from enum import StrEnum
@@ -22,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from leconvert.dataset.findings import all_remedies
-from leconvert.fleet.lists import FleetDataset, HubName, Policy
+from leconvert.fleet.lists import FleetDataset, HubName, Policy, map_on_hub
 from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
 from leconvert.fleet.work import (
     Fleet,
@@ -567,8 +566,7 @@ def price_fleet(
     here = [dataset for dataset in datasets if isinstance(dataset.source, Path)]
     there = [dataset for dataset in datasets if isinstance(dataset.source, HubName)]
     found = list(parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in here]))
-    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="price") as pool:
-        found += pool.map(partial(_price_on_hub, policy=policy, scratch=scratch), there)
+    found += map_on_hub(partial(_price_on_hub, policy=policy, scratch=scratch), there)
     found.sort(key=lambda priced: priced.name)
     rooms: Counter[str] = Counter()
     folders: dict[int, str] = {}  # one of each file system
@@ -599,9 +597,6 @@ def _targets(datasets: Sequence[FleetDataset]) -> list[Path]:
 
 def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
-
-
-_HUB_THREADS = 8
 
 
 def _price_on_hub(

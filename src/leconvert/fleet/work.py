@@ -36,7 +36,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -58,6 +57,7 @@ from leconvert.fleet.lists import (
     Policy,
     conversion_from_record,
     conversion_record,
+    map_on_hub,
 )
 from leconvert.fleet.results import (
     AtHand,
@@ -509,9 +509,6 @@ def cost_seconds(info: Any, *, moves: bool = True) -> float:
     return round(seconds, 3) if 0 <= seconds < float("inf") else _SECONDS_A_DATASET
 
 
-_HUB_THREADS = 8
-
-
 def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
     """Return the datasets with a guess at those on the Hub; none is made once that fails."""
     silent = threading.Event()
@@ -530,8 +527,7 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
             return replace(dataset, cost_seconds=cost_seconds(info, moves=not dataset.migrates))
         return dataset
 
-    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="weigh") as pool:
-        return list(pool.map(weigh, datasets))
+    return list(map_on_hub(weigh, datasets))
 
 
 # One dataset: an ordinary conversion, with the repairs that the policy allows for what is found.
@@ -1205,27 +1201,21 @@ class _Conversions:
 
 
 class _ReportedBytes:
-    """Progress of a conversion that a worker's record shows: the bytes that it goes through."""
+    """Progress of a conversion, and its one stage that a worker's record shows: bytes moved."""
 
     def __init__(self, reporter: WorkerReporter) -> None:
         self._reporter = reporter
 
     def stage(self, name: str, total: int, unit: str) -> Stage:
-        silent = NO_PROGRESS.stage(name, total, unit)
-        return _ReportedStage(self._reporter) if (name, unit) == ("work", "B") else silent
+        return self if (name, unit) == ("work", "B") else NO_PROGRESS.stage(name, total, unit)
 
     def say(self, line: str) -> None:
         pass
 
-
-class _ReportedStage:
-    def __init__(self, reporter: WorkerReporter) -> None:
-        self._reporter = reporter
-
     def advance(self, amount: int) -> None:
         self._reporter.advance(amount)
 
-    def __enter__(self) -> _ReportedStage:
+    def __enter__(self) -> _ReportedBytes:
         return self
 
     def __exit__(self, *_: object) -> None:
