@@ -205,7 +205,8 @@ class Comparer:
     read_rows: int = 0
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False)
     _schemas: DataSchemas = field(init=False, repr=False)
-    # Where a repair put shorter tables of times the rest of their room is a box that means nothing.
+    # Repairs of earlier versions patched files: where tables of times became shorter, the rest of
+    # their room is a box that means nothing.
     _may_be_free: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
