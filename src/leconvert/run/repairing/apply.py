@@ -53,7 +53,7 @@ from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.run.packer import facts_of_tree
 from leconvert.run.planner import PlannedRepairs, plan_repairs
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
-from leconvert.run.repairing.plan import INDEX_COLUMNS, RepairPlan, find_order, plan_repair
+from leconvert.run.repairing.plan import INDEX_COLUMNS, RepairPlan, plan_repair
 from leconvert.support.errors import (
     InterruptedRunError,
     SourceChangedError,
@@ -231,9 +231,7 @@ def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
             next_step="Convert it, with the repairs as options: `leconvert convert "
             f"{shlex.quote(str(root))}`.",
         )
-    check = DatasetCheck(root, raw, progress)
-    order, ordered = find_order(check, raw, progress)
-    return plan_repair(ordered, retime=retime, order=order, stored=check.findings)
+    return plan_repair(DatasetCheck(root, raw, progress), raw, retime=retime, progress=progress)
 
 
 def _end_interrupted(plan: SwapPlan, run_id: str) -> None:

@@ -242,28 +242,30 @@ def _moved(rows: IntArray | None) -> IntArray | None:
 
 def plan_repair(
     check: DatasetCheck,
+    raw: Mapping[str, Any],
     *,
     retime: bool = False,
-    order: NewOrder = AS_STORED,
-    stored: Collection[Finding] = (),
+    progress: Progress = NO_PROGRESS,
 ) -> RepairPlan:
     """Decide what a repair changes.
 
     Files are read, nothing is written.
 
     Args:
-        check: What a check found, of the dataset in that order.
+        check: What a check found.
+        raw: The dataset's ``info.json``.
         retime: Whether timestamps of rows become ``frame_index / fps``, where they are not.
-        order: The order in which the rows of its tables will be.
-        stored: What was found of the dataset in the order in which it is stored.
+        progress: Where another check reports, of the dataset with its tables in another order.
     """
-    declared, table, ranges = check.declared, check.table, check.ranges
-    if declared is None or table is None or ranges is None:
-        return RepairPlan(check.root, Fraction(1), left=tuple(check.findings))
-    planner = _Planner(check, declared, table, ranges, order, retime=retime)
+    order, ordered = _find_order(check, raw, progress)
+    if ordered.declared is None or ordered.table is None or ordered.ranges is None:
+        return RepairPlan(check.root, Fraction(1), left=tuple(ordered.findings))
+    planner = _Planner(
+        ordered, ordered.declared, ordered.table, ordered.ranges, order, retime=retime
+    )
     plan = planner.plan()
-    there = {finding.code for finding in check.findings}
-    by_order = tuple(finding for finding in stored if finding.code not in there)
+    there = {finding.code for finding in ordered.findings}
+    by_order = tuple(finding for finding in check.findings if finding.code not in there)
     return replace(plan, mended=by_order + plan.mended)
 
 
@@ -676,8 +678,8 @@ _ANY_NUMBER = 1 << 31
 # The order in which the rows of tables belong.
 
 
-def find_order(
-    check: DatasetCheck, raw: Mapping[str, Any], progress: Progress = NO_PROGRESS
+def _find_order(
+    check: DatasetCheck, raw: Mapping[str, Any], progress: Progress
 ) -> tuple[NewOrder, DatasetCheck]:
     """Find the order in which tables belong, and check the dataset as if they stood in it."""
     order = AS_STORED
