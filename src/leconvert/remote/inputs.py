@@ -13,7 +13,7 @@ from leconvert.remote.sparse_snapshot import open_sparse_snapshot
 from leconvert.support.errors import SourceChangedError
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import RemoteFile, fetch_file
 from leconvert.workdir.incoming import part_in
 
 
@@ -80,7 +80,7 @@ class HubInputs:
         def fetch(file: RemoteFile, target: Path) -> None:
             part = part_in(self._slot.files_dir, file.path)
             part.parent.mkdir(exist_ok=True)
-            store.download(file, target, part)
+            fetch_file(store, file, target, part)
             _check_same_index(self._tree, file.path, target)
 
         with (

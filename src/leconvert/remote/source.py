@@ -31,10 +31,9 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import hub_errors, make_api
-from leconvert.transfer.download import download_all
 from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.scratch import limit_too_small
-from leconvert.transfer.store import RemoteFile, files_of, read_all
+from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.locks import planner_lock

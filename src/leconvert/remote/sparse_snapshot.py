@@ -60,7 +60,15 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubRepo, HubStore
-from leconvert.transfer.store import Listing, RemoteFile, Store, files_of, read_all, write_listing
+from leconvert.transfer.store import (
+    Listing,
+    RemoteFile,
+    Store,
+    fetch_file,
+    files_of,
+    read_all,
+    write_listing,
+)
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 
@@ -348,7 +356,7 @@ class _Writer:
 
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
-        self._store.download(file, begun, begun.with_suffix(".part"))
+        fetch_file(self._store, file, begun, begun.with_suffix(".part"))
         with self._lock:
             # Noted before it has its name: a name that is noted in vain is noted again, or, where
             # another version of this program goes on and makes holes, struck out.
