@@ -180,7 +180,7 @@ _TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _LONGEST_ASKED_SECONDS = 600.0
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LOOKS = 0.5  # who asks it to stop sets a flag of any kind, and wakes nobody
 _NEVER = threading.Event()
 
 

@@ -19,9 +19,8 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.extras import command_for_extra
-from leconvert.support.text import count, first_few
+from leconvert.support.text import count, first_few, without_credentials
 from leconvert.transfer.store import RemoteFile
-from leconvert.workdir.secrets import without_credentials
 
 _CHANGES_SHOWN = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3"}

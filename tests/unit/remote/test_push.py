@@ -20,8 +20,8 @@ from leconvert import LayoutOptions, convert
 from leconvert.dataset.formats.v3 import write_repairs
 from leconvert.model.repairs import DroppedEpisode, Repairs
 from leconvert.remote.options import PushOptions
-from leconvert.remote.preflight import NOTHING, check_complete, read_repo_state
 from leconvert.remote.push import PushReport, push
+from leconvert.remote.push_plan import NOTHING, check_complete, read_repo_state
 from leconvert.support.errors import (
     HubAccessError,
     HubConflictError,
