@@ -80,9 +80,8 @@ from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import OneHost
-from leconvert.workdir.records import RunPaths, WorkDir, is_default_work_dir
+from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (

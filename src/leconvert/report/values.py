@@ -44,8 +44,14 @@ from leconvert.workdir.activity import (
     read_probe,
     read_workers,
 )
-from leconvert.workdir.journal import Journal, JournalState, PackStep
-from leconvert.workdir.records import WorkDir, decode_record, read_record
+from leconvert.workdir.records import (
+    Journal,
+    JournalState,
+    PackStep,
+    WorkDir,
+    decode_record,
+    read_record,
+)
 from leconvert.workdir.run import OpenedRun, find_work_dir, open_run, work_dirs_of
 from leconvert.workdir.swap import codebase_version, is_converted
 
