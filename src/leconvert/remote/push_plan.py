@@ -485,38 +485,27 @@ def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> Verifi
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Replacement:
     """A push that changes what a repo holds, before anything is written."""
 
-    def __init__(
-        self,
-        api: HfApi,
-        repo_id: str,
-        state: RepoState,
-        plan: PushPlan,
-        result: Path,
-        info: Mapping[str, Any],
-        sizes: Mapping[str, int],
-        known: Provenance | None,
-        progress: Progress,
-    ) -> None:
-        self._api = api
-        self._repo_id = repo_id
-        self._state = state
-        self._plan = plan
-        self._result = result
-        self._info = info
-        self._sizes = sizes
-        self._known = known
-        self._progress = progress
+    api: HfApi
+    repo_id: str
+    state: RepoState
+    plan: PushPlan
+    result: Path
+    info: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    known: Provenance | None
+    progress: Progress
 
     def check(self) -> None:
         """Refuse to replace what the result was not made of."""
-        repo_id, state = self._repo_id, self._state
+        repo_id, state = self.repo_id, self.state
         if not state.files:
             return
         if state.info is None:
-            taken = sorted(self._sizes.keys() & state.files.keys() - {CARD_PATH})
+            taken = sorted(self.sizes.keys() & state.files.keys() - {CARD_PATH})
             if taken:
                 raise HubConflictError(
                     f"{repo_id} is no LeRobot dataset, and has a {taken[0]} of its own.",
@@ -530,18 +519,18 @@ class Replacement:
                 next_step="Push to a repo of another name with --push-repo-id.",
             )
         if version == V3_VERSION:
-            if version_of(self._info) == version:
+            if version_of(self.info) == version:
                 if self._appends(state.info):
                     return
                 raise self._refusal(f"already holds a {version} dataset, and another one")
             raise self._refusal(
-                f"holds a {version} dataset, which {version_of(self._info)} would replace",
+                f"holds a {version} dataset, which {version_of(self.info)} would replace",
                 "Push to a repo of its own with --push-repo-id. " + _FORCE,
             )
-        why = differs(state.info, self._info)
+        why = differs(state.info, self.info)
         if why is not None:
             raise self._refusal(f"holds another dataset: {why}")
-        self._check_origin(self._known or Provenance(), Owned(state.info))
+        self._check_origin(self.known or Provenance(), Owned(state.info))
 
     def _appends(self, there: Mapping[str, Any]) -> bool:
         """Tell whether the push adds episodes to the dataset there, as `convert --append` does.
@@ -549,15 +538,15 @@ class Replacement:
         All its files of episodes stay, by content; what is replaced is tables, which say of more
         episodes what they said of fewer.
         """
-        kept = [path for path in self._plan.unchanged if not path.startswith("meta/")]
-        replaced = [path for path in self._plan.add if path in self._state.files]
+        kept = [path for path in self.plan.unchanged if not path.startswith("meta/")]
+        replaced = [path for path in self.plan.add if path in self.state.files]
         named = ("fps", "robot_type", "features", "data_path", "video_path", "chunks_size")
-        before, now = (info.get("total_episodes") for info in (there, self._info))
+        before, now = (info.get("total_episodes") for info in (there, self.info))
         return (
             bool(kept)
-            and not self._plan.delete
+            and not self.plan.delete
             and all(path.startswith("meta/") for path in replaced)
-            and all(there.get(name) == self._info.get(name) for name in named)
+            and all(there.get(name) == self.info.get(name) for name in named)
             and isinstance(before, int)
             and isinstance(now, int)
             and before < now
@@ -565,20 +554,20 @@ class Replacement:
 
     def _check_origin(self, known: Provenance, owned: Owned) -> None:
         """Refuse if the dataset there is not the one that was converted, file by file."""
-        there = {path: file for path, file in self._state.files.items() if path in owned}
+        there = {path: file for path, file in self.state.files.items() if path in owned}
         if known.repo_id:
-            if (known.repo_id, known.commit) == (self._repo_id, self._state.head):
+            if (known.repo_id, known.commit) == (self.repo_id, self.state.head):
                 return
             changed = self._changed_since(known, there, owned)
-            origin, from_here = known.commit[:12], known.repo_id == self._repo_id
+            origin, from_here = known.commit[:12], known.repo_id == self.repo_id
             said = f"changed after {origin}, which was converted: "
             if not from_here:
                 said = (
                     f"holds another dataset than {known.repo_id} at {origin}, which was converted: "
                 )
             next_step = (
-                f"`leconvert convert --repo-id {shlex.quote(self._repo_id)} "
-                f"--revision {shlex.quote(self._state.head)} "
+                f"`leconvert convert --repo-id {shlex.quote(self.repo_id)} "
+                f"--revision {shlex.quote(self.state.head)} "
                 "--root FOLDER --push-to-hub`, with a new FOLDER, converts what is there now. "
                 + _FORCE
             )
@@ -592,13 +581,13 @@ class Replacement:
         if known.source_facts and Path(known.source).is_dir():
             with kept_dataset(Path(known.source)) as source:
                 local = {p: (source / p).stat().st_size for p in there if (source / p).is_file()}
-                same = same_as_remote(source, local, there, {}, self._progress)
+                same = same_as_remote(source, local, there, {}, self.progress)
             if same >= there.keys() and facts_of(Path(known.source)) == known.source_facts:
                 return
-        url = f"hf://datasets/{self._repo_id}@{self._state.head}"
+        url = f"hf://datasets/{self.repo_id}@{self.state.head}"
         raise self._refusal(
-            f"holds a dataset, and nothing says that {self._result} was made of it",
-            f"`leconvert verify {shlex.quote(str(self._result))} "
+            f"holds a dataset, and nothing says that {self.result} was made of it",
+            f"`leconvert verify {shlex.quote(str(self.result))} "
             f"--source {shlex.quote(url)} --bytes` compares "
             f"them; where nothing differs, the same push goes on. {_FORCE}",
         )
@@ -607,7 +596,7 @@ class Replacement:
         self, known: Provenance, there: Mapping[str, RemoteFile], owned: Owned
     ) -> list[str]:
         try:
-            before = files_at(self._api, known.repo_id, known.commit)
+            before = files_at(self.api, known.repo_id, known.commit)
         except HubUnavailableError:
             raise
         except HubError as error:
@@ -633,15 +622,15 @@ class Replacement:
         since: str = "",
     ) -> HubConflictError:
         """Return the error that says what would go."""
-        held, brought = self._state.info or {}, self._info
-        replaced = sum(path in self._state.files for path in self._plan.add)
-        commits = list_commits(self._api, self._repo_id, self._state.head, since)
+        held, brought = self.state.info or {}, self.info
+        replaced = sum(path in self.state.files for path in self.plan.add)
+        commits = list_commits(self.api, self.repo_id, self.state.head, since)
         return HubConflictError(
-            f"{self._repo_id} {said}.",
+            f"{self.repo_id} {said}.",
             next_step=next_step,
             details=[
                 f"there: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
-                f"{count(self._plan.deleted_files, 'file')} would be deleted, {replaced:,} "
+                f"{count(self.plan.deleted_files, 'file')} would be deleted, {replaced:,} "
                 "replaced; they would stay in the history alone",
                 *(f"differs: {path}" for path in changed[:_SHOWN]),
                 f"{count(len(commits), 'commit')} since it was converted"
