@@ -28,6 +28,7 @@ from leconvert.tables.footers import (
     RowGroupEntry,
     arrow_schema,
     open_parquet,
+    uncompressed_within,
     unreadable,
 )
 from leconvert.tables.lerobot_reader import list_sizes
@@ -61,7 +62,7 @@ class DataFile:
         columns: Top-level column names, in file order.
     """
 
-    __slots__ = ("_group", "columns", "footer", "group_bytes", "path", "rows", "table")
+    __slots__ = ("_chunks", "_group", "columns", "footer", "group_bytes", "path", "rows", "table")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -70,7 +71,11 @@ class DataFile:
             self.footer: FileFooter = FOOTERS.read(self.table.footer())
             self.columns = self.footer.schema.columns
             size_bytes, groups = self.table.size_bytes, self.footer.row_groups
-            self.group_bytes = [group.uncompressed_within(size_bytes) for group in groups]
+            # Files of several row groups are rare, and read whole where anything is asked of them.
+            self._group: RowGroupEntry | None = groups[0] if len(groups) == 1 else None
+            self._chunks = [] if self._group is None else self._group.chunks()
+            chunks = map(RowGroupEntry.chunks, groups) if self._group is None else [self._chunks]
+            self.group_bytes = [uncompressed_within(each, size_bytes) for each in chunks]
         except ThriftError as error:
             self.table.close()
             raise unreadable(path, error) from error
@@ -78,8 +83,6 @@ class DataFile:
             self.table.close()
             raise
         self.rows = sum(self.footer.rows)
-        # Files of several row groups are rare, and read whole where anything is asked of them.
-        self._group: RowGroupEntry | None = groups[0] if len(groups) == 1 else None
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +122,7 @@ class DataFile:
         leaf = self.footer.schema.places.get(column)
         if leaf is None or self._group is None:
             return None
-        return self._group.chunk(leaf).num_values
+        return self._chunks[leaf].num_values
 
     def null_count(self, column: str) -> int | None:
         """Return the empty values of a column, elements of lists alike; None if not known."""
@@ -143,7 +146,7 @@ class DataFile:
         leaf, whole = self.footer.schema.places.get(column), self.table.whole
         if leaf is None or whole is None or self._group is None:
             return None
-        chunk = self._group.chunk(leaf)
+        chunk = self._chunks[leaf]
         return (self._group.form, leaf), whole[chunk.start : chunk.start + chunk.compressed_bytes]
 
     def has_footer_of(self, other: OpenedTable) -> bool:
@@ -158,7 +161,7 @@ class DataFile:
         leaf = self.footer.schema.places.get(column)
         if leaf is None or self._group is None:
             return False
-        chunk = self._group.chunk(leaf)
+        chunk = self._chunks[leaf]
         start, size = chunk.start, chunk.compressed_bytes
         (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
         return ours[at : at + size] == theirs[there : there + size]

@@ -19,9 +19,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple, Self
 
@@ -382,6 +383,7 @@ class FileTail(NamedTuple):
         raw: Its bytes.
         key_values: Metadata of the file.
         created_by: The program that wrote it, as it calls itself.
+        is_of_known_writer: Whether Arrow wrote it, or this program did.
         key_values_raw: The metadata as encoded.
         column_orders_raw: The order that minima and maxima go by, as encoded; empty without.
     """
@@ -389,6 +391,7 @@ class FileTail(NamedTuple):
     raw: bytes
     key_values: dict[bytes, bytes | None]
     created_by: bytes
+    is_of_known_writer: bool
     key_values_raw: bytes
     column_orders_raw: bytes
 
@@ -396,11 +399,6 @@ class FileTail(NamedTuple):
     def arrow_schema(self) -> bytes | None:
         """The types that Arrow gives the columns, where those of the file say less."""
         return self.key_values.get(_ARROW_SCHEMA_KEY)
-
-    @property
-    def is_of_known_writer(self) -> bool:
-        """Whether Arrow wrote it, or this program did."""
-        return self.created_by.startswith(_KNOWN_WRITERS)
 
 
 def parse_tail(raw: bytes) -> FileTail:
@@ -426,7 +424,8 @@ def parse_tail(raw: bytes) -> FileTail:
             reader.skip(kind)
     if reader.position != len(shifted):
         raise ThriftError("there are bytes behind the footer")
-    return FileTail(raw, key_values, created_by, key_values_raw, column_orders_raw)
+    is_known = created_by.startswith(_KNOWN_WRITERS)
+    return FileTail(raw, key_values, created_by, is_known, key_values_raw, column_orders_raw)
 
 
 def _key_value(reader: CompactReader) -> tuple[bytes, bytes | None]:
@@ -469,7 +468,9 @@ _STATISTICS, _ENCODING_STATS, _SIZE_STATISTICS = 12, 13, 16
 _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 3, 5, 6
 _REPETITIONS, _DEFINITIONS = 2, 3
 _LITERAL = frozenset([_TYPE, _ENCODINGS, _PATH, _CODEC])
-_NUMBERS = frozenset([_NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET])
+_IN_ORDER = (_NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET)
+_NUMBERS = frozenset(_IN_ORDER)
+_NOT_STATED = -1
 _REQUIRED = _LITERAL | (_NUMBERS - {_DICTIONARY_OFFSET})
 _KEPT = _LITERAL | _NUMBERS | {_STATISTICS, _ENCODING_STATS, _SIZE_STATISTICS}
 
@@ -482,7 +483,7 @@ class ChunkEntry(NamedTuple):
         uncompressed_bytes: Size of the pages before compression, with their headers.
         compressed_bytes: Size of the pages in the file, with their headers.
         data_offset: First data page.
-        dictionary_offset: Dictionary page, None without; some writers say 0 then.
+        dictionary_offset: Dictionary page, 0 without.
         start: First byte of the chunk in its file.
     """
 
@@ -490,7 +491,7 @@ class ChunkEntry(NamedTuple):
     uncompressed_bytes: int
     compressed_bytes: int
     data_offset: int
-    dictionary_offset: int | None
+    dictionary_offset: int
     start: int
 
 
@@ -503,8 +504,10 @@ class RowGroupForm:
         parts: How its chunks are written again: bytes, the number of a group, and None where the
             path of the next column belongs.
         rows: Group of the number of rows.
-        chunks: Groups of the numbers of each chunk, see `ChunkEntry`; the last is None where no
-            place of a dictionary is stated.
+        numbers: Takes the groups, with a zero as the last, and returns those of the numbers of all
+            chunks: of each number in `ChunkEntry` but the last one a chunk.
+        places: Groups of the first data page and of the dictionary page of each chunk; the latter
+            is `_NOT_STATED` where no place of a dictionary is stated.
         null_counts: Group of the number of empty values of each chunk; None where it is not there.
         codecs: Parquet's number of the compression of each chunk.
         have_statistics: Whether there are statistics of each chunk.
@@ -517,7 +520,8 @@ class RowGroupForm:
     segments: tuple[re.Pattern[bytes], ...]
     parts: tuple[bytes | int | None, ...]
     rows: int
-    chunks: tuple[tuple[int, int, int, int, int | None], ...]
+    numbers: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
+    places: tuple[tuple[int, int], ...]
     null_counts: tuple[int | None, ...]
     codecs: tuple[int, ...]
     have_statistics: tuple[bool, ...]
@@ -547,7 +551,9 @@ class RowGroupForm:
 
 
 class RowGroupEntry(NamedTuple):
-    """One row group as a footer states it; what is asked of its chunks is read when it is asked.
+    """One row group as a footer states it; what is asked of it is read whenever it is asked.
+
+    It holds no number: large footers have tens of thousands of row groups.
 
     Attributes:
         form: What it has in common with others.
@@ -562,39 +568,21 @@ class RowGroupEntry(NamedTuple):
         """Its rows."""
         return unzigzag(self.groups[self.form.rows])
 
-    @property
     def chunks(self) -> list[ChunkEntry]:
-        """Its chunks, one a leaf column of the schema."""
-        return list(map(self.chunk, range(len(self.form.chunks))))
-
-    def chunk(self, leaf: int) -> ChunkEntry:
-        """Return the chunk of one leaf column."""
-        groups = self.groups
-        values, uncompressed, compressed, data, dictionary = self.form.chunks[leaf]
-        data_offset = unzigzag(groups[data])
-        dictionary_offset = None if dictionary is None else unzigzag(groups[dictionary]) or None
-        return ChunkEntry(
-            unzigzag(groups[values]),
-            unzigzag(groups[uncompressed]),
-            unzigzag(groups[compressed]),
-            data_offset,
-            dictionary_offset,
-            data_offset if dictionary_offset is None else dictionary_offset,
-        )
+        """Return its chunks, one a leaf column of the schema."""
+        form = self.form
+        numbers = list(map(unzigzag, form.numbers((*self.groups, b"\0"))))
+        size = len(form.places)
+        data, dictionaries = numbers[3 * size : 4 * size], numbers[4 * size :]
+        # Some writers say that a dictionary is at 0 where there is none.
+        starts = [start or at for start, at in zip(dictionaries, data, strict=True)]
+        sizes = numbers[size : 2 * size], numbers[2 * size : 3 * size]
+        return list(map(ChunkEntry, numbers[:size], *sizes, data, dictionaries, starts))
 
     def null_count(self, leaf: int) -> int | None:
         """Return the empty values of one leaf column; None where the footer does not say it."""
         at = self.form.null_counts[leaf]
         return None if at is None else unzigzag(self.groups[at])
-
-    def uncompressed_within(self, size_bytes: int) -> int:
-        """Return the uncompressed bytes of all chunks, which must lie in a file of this size."""
-        total = 0
-        for values, uncompressed, compressed, _, _, start in self.chunks:
-            if min(values, uncompressed, compressed, start, size_bytes - compressed - start) < 0:
-                raise ThriftError("a column chunk does not lie within the file")
-            total += uncompressed
-        return total
 
     def extremes(self) -> dict[str, tuple[float, float]]:
         """Return the least and the greatest value of each column of numbers that has them."""
@@ -602,6 +590,17 @@ class RowGroupEntry(NamedTuple):
         found = form.extreme_values.unpack(b"".join([groups[at] for at in form.extreme_groups]))
         pairs = zip(found[::2], found[1::2], strict=True)
         return dict(zip(form.extreme_columns, pairs, strict=True))
+
+
+def uncompressed_within(chunks: Iterable[ChunkEntry], size_bytes: int) -> int:
+    """Return the uncompressed bytes of all chunks, which must lie in a file of this size."""
+    total = 0
+    for values, uncompressed, compressed, _, _, start in chunks:
+        are_sizes = values >= 0 and uncompressed >= 0 and compressed >= 0
+        if not are_sizes or not 0 <= start <= size_bytes - compressed:
+            raise ThriftError("a column chunk does not lie within the file")
+        total += uncompressed
+    return total
 
 
 @dataclass(slots=True, eq=False)
@@ -678,18 +677,19 @@ class _Walk:
                 columns.append(name)
                 groups += [statistics[_MIN_VALUE], statistics[_MAX_VALUE]]
                 letters += 2 * letter
+        numbers = [
+            chunk.numbers.get(number, _NOT_STATED) for number in _IN_ORDER for chunk in chunks
+        ]
         expressions = self.patterns if is_compiled else ()
         form = RowGroupForm(
             segments=tuple(re.compile(expression, re.DOTALL) for expression in expressions),
             parts=tuple(self._parts),
             rows=self._rows,
-            chunks=tuple(
+            numbers=itemgetter(*numbers) if numbers else lambda _: (),
+            places=tuple(
                 (
-                    chunk.numbers[_NUM_VALUES],
-                    chunk.numbers[_UNCOMPRESSED],
-                    chunk.numbers[_COMPRESSED],
                     chunk.numbers[_DATA_OFFSET],
-                    chunk.numbers.get(_DICTIONARY_OFFSET),
+                    chunk.numbers.get(_DICTIONARY_OFFSET, _NOT_STATED),
                 )
                 for chunk in chunks
             ),

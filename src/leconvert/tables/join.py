@@ -380,7 +380,8 @@ class _Join:
         if isinstance(plan, str):
             return False
         self._end_encoding()
-        self._entries.append(self._copier.writer.row_group(plan.row_group, self._output.position))
+        writer, position = self._copier.writer, self._output.position
+        self._entries.append(writer.row_group(plan.row_group, plan.chunks, position))
         for start, size in plan.ranges:
             self._output.copy(source.opened, start, size)
         self._copied += 1
@@ -422,8 +423,9 @@ class _Join:
         self._encoder = None
         for group in footer.row_groups:
             # Arrow put the row groups one behind the other, as they are here.
-            start = self._encoder_start + group.chunk(0).start - RowGroupEncoder.OFFSET_BYTES
-            self._entries.append(self._copier.writer.row_group(group, start))
+            chunks = group.chunks()
+            start = self._encoder_start + chunks[0].start - RowGroupEncoder.OFFSET_BYTES
+            self._entries.append(self._copier.writer.row_group(group, chunks, start))
 
     def _close_source(self) -> None:
         if self._source is not None:
