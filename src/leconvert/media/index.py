@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.media.boxes import (
+    IDENTITY_MATRIX,
     MOOV_LIMIT_BYTES,
     VIDEO,
     Moov,
@@ -33,17 +34,14 @@ from leconvert.media.boxes import (
     UnsupportedClipError,
     box_of,
     broken,
+    check_one_configuration,
+    entry_and_digest,
     handler_of,
     read_moov,
     unreadable,
     wanted_boxes,
 )
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray, as_array
-from leconvert.media.sample_entry import (
-    IDENTITY_MATRIX,
-    check_one_configuration,
-    entry_and_digest,
-)
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.parallel import queued_seconds
 from leconvert.support.text import GET_AGAIN
@@ -305,33 +303,35 @@ def parse_indexes(stored: Sequence[StoredIndex]) -> list[ClipIndex | UnreadableS
         damaged, or contradicts the size of the file; an `UnsupportedClipError` where it may be
         sound, but its samples cannot be joined as they lie.
     """
-    found: list[_Track | ClipIndex | UnreadableSourceError] = []
+    tracks: list[_Track | UnreadableSourceError] = []
     tables: list[bytes] = []
     for each in stored:
         try:
             track = _track(each)
         except UnreadableSourceError as error:
-            found.append(error)
+            tracks.append(error)
         else:
-            found.append(track)
+            tracks.append(track)
             tables += (track.sizes, track.keyframes or b"")
     numbers = np.frombuffer(b"".join(tables), _BIG_U32).astype(np.int64)
     have_zeros = np.count_nonzero(numbers) < len(numbers)
     edges = [size // 4 for size in accumulate(map(len, tables), initial=0)]
     ends = numbers.cumsum()
     sums = [int(ends[edge - 1]) if edge else 0 for edge in edges]
+    found: list[ClipIndex | UnreadableSourceError] = []
     at = 0
-    for place, track_or_error in enumerate(found):
-        if isinstance(track_or_error, _Track):
-            first, middle, last = edges[at : at + 3]
-            sizes, num_bytes = numbers[first:middle], sums[at + 1] - sums[at]
-            at += 2
-            try:
-                found[place] = _clip(
-                    track_or_error, sizes, num_bytes, numbers[middle:last], have_zeros
-                )
-            except UnreadableSourceError as error:
-                found[place] = error
+    for known in tracks:
+        if isinstance(known, UnreadableSourceError):
+            found.append(known)
+            continue
+        first, middle, last = edges[at : at + 3]
+        num_bytes = sums[at + 1] - sums[at]
+        at += 2
+        try:
+            clip = _clip(known, numbers[first:middle], num_bytes, numbers[middle:last], have_zeros)
+            found.append(clip)
+        except UnreadableSourceError as error:
+            found.append(error)
     return found
 
 
@@ -400,10 +400,7 @@ def _clip(
     decoded, duration = _decode_times(buffer, boxes, count, path)
     step = decoded.step if isinstance(decoded, range) else 0
     shown, first_shown, last_shown = _shown_times(buffer, boxes, decoded, path)
-    if listed is None:
-        keyframes = np.ones(count, np.bool_)
-    else:
-        keyframes = _keyframes(keyframe_numbers, count, path)
+    keyframes = _keyframes(None if listed is None else keyframe_numbers, count, path)
     geometry = _geometry(buffer, boxes, path)
     matrix = geometry[:_MATRIX_BYTES] or IDENTITY_MATRIX
     entry, config_key = entry_and_digest(buffer, boxes, descriptions, matrix, path)
@@ -568,8 +565,10 @@ def _composition_offsets(
     return np.repeat(values, counts)
 
 
-def _keyframes(numbers: IntArray, num_samples: int, path: str) -> BoolArray:
-    """Return whether decoding can start at each sample, by a table that numbers them from 1."""
+def _keyframes(numbers: IntArray | None, num_samples: int, path: str) -> BoolArray:
+    """Return whether decoding can start at each sample: those with these numbers, or all."""
+    if numbers is None:
+        return np.ones(num_samples, np.bool_)
     if not len(numbers):
         raise UnsupportedClipError("no keyframe is listed", path=path)
     keyframes = np.zeros(num_samples + 1, np.bool_)

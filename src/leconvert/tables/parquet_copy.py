@@ -22,6 +22,11 @@ import pyarrow.parquet as pq
 
 from leconvert._version import __version__
 from leconvert.support.range_mover import RangeMover
+from leconvert.tables.data_file import (
+    OpenedTable,
+    read_data_schema,
+    unreadable,
+)
 from leconvert.tables.footers import (
     FOOTERS,
     INTEGER,
@@ -32,12 +37,9 @@ from leconvert.tables.footers import (
     FileSchema,
     FileTail,
     Leaf,
-    OpenedTable,
     RowGroupEntry,
     RowGroupForm,
     arrow_schema,
-    read_data_schema,
-    unreadable,
 )
 from leconvert.tables.thrift import (
     BINARY,

@@ -15,7 +15,9 @@ import pytest
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import DataFile, join_tables, output_schema
-from leconvert.tables.footers import OpenedTable
+from leconvert.tables.data_file import (
+    OpenedTable,
+)
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

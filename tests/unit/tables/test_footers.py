@@ -14,9 +14,11 @@ import pytest
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import DataFile, StoredGroups, read_data_schema, row_group_rows
 from leconvert.tables import footers as footers_module
+from leconvert.tables.data_file import (
+    OpenedTable,
+)
 from leconvert.tables.footers import (
     FooterReader,
-    OpenedTable,
     RowGroupEntry,
     parse_schema,
     parse_tail,
@@ -332,7 +334,7 @@ def test_a_large_footer_that_contradicts_itself_is_not_shown_to_arrow(
     # Arrow ends the process where a histogram has another size than the schema says.
     four, five = (b"\x19" + list_header(I64, size) for size in (4, 5))
     damaged = with_footer(path, once(four, five + zigzag(0)))
-    monkeypatch.setattr(footers_module, "LARGE_FOOTER_BYTES", 1)
+    monkeypatch.setattr("leconvert.tables.data_file.LARGE_FOOTER_BYTES", 1)
     with pytest.raises(UnreadableSourceError, match="histogram of levels"):
         row_group_rows(damaged)
 

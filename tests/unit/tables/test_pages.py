@@ -9,7 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.tables.footers import ChunkEntry, FooterReader, OpenedTable
+from leconvert.tables.data_file import (
+    OpenedTable,
+)
+from leconvert.tables.footers import (
+    ChunkEntry,
+    FooterReader,
+)
 from leconvert.tables.parquet_copy import Window
 from leconvert.tables.parquet_copy import check_pages as check_chunks
 from leconvert.tables.thrift import CompactReader, varint
