@@ -27,7 +27,7 @@ from leconvert.loading import EpisodeStream, StreamLoader, decoders, frames
 from leconvert.loading import decoders as clips
 from leconvert.loading import decoders as pyav_decoder
 from leconvert.loading.decoders import open_clip
-from leconvert.loading.frames import FrameReader
+from leconvert.loading.episodes import FrameReader
 from leconvert.loading.stream import default_pool_size
 from leconvert.media import UnsupportedClipError, read_clip_index
 from leconvert.support.errors import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leconvert.bench.probe.measure import (
+from leconvert.bench.loaders import (
     BatchFacts,
     Measured,
     measure,

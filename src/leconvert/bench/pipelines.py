@@ -31,7 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leconvert.bench.sampler import GpuUse
+from leconvert.bench.environment import GpuUse
 from leconvert.loading import Methods, Packed, PackMemory, ResampledBatches, Trajectory, pack
 from leconvert.support.errors import ProbeError
 from leconvert.support.progress import Stage

@@ -13,13 +13,12 @@ import pytest
 from schema_checker import violations
 from torchcodec.decoders import VideoDecoder
 
+from leconvert.bench import decoding as verdicts
+from leconvert.bench.decoding import diagnose_decoding, find_limit, run_limit
 from leconvert.bench.environment import require_packages
-from leconvert.bench.probe import decoding as verdicts
-from leconvert.bench.probe.compare import failure_of
-from leconvert.bench.probe.decoding import diagnose_decoding, find_limit, run_limit
-from leconvert.bench.probe.options import RunOptions
-from leconvert.bench.probe.run import run_probe
+from leconvert.bench.options import RunOptions
 from leconvert.bench.results import write_document
+from leconvert.bench.run import failure_of, run_probe
 from leconvert.loading import decoders
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.order import spread_order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leconvert.bench.probe.options import SCENARIOS, parse_scenarios
+from leconvert.bench.options import SCENARIOS, parse_scenarios
 from leconvert.support.errors import UsageError
 
 

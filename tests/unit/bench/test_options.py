@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.bench.probe.options import (
+from leconvert.bench.options import (
     RunOptions,
     dataset_place,
     frames_per_sample,
