@@ -117,18 +117,12 @@ def paths_of(mode: str, task: ResampledBatches, num_workers: int) -> list[str]:
 
 
 def open_loader(
-    path: str,
-    task: ResampledBatches,
-    *,
-    batch_size: int,
-    num_workers: int,
-    seed: int,
-    device: str = "cpu",
+    path: str, options: ResampleOptions, task: ResampledBatches, batch_size: int, num_workers: int
 ) -> Loader:
     """Return a loader of resampled, padded batches: features and `LENGTHS`."""
-    order = _Order(len(task), batch_size, seed)
+    order = _Order(len(task), batch_size, options.seed)
     if path == "table":
-        return _Table(task, find_device(device), order)
+        return _Table(task, find_device(options.devices[-1]), order)
     dataset = task if path == "batched" else _OneByOne(task.source, task.methods, task.hz)
     return DataLoader(
         dataset,
@@ -147,54 +141,53 @@ def set_epoch(loader: Loader, epoch: int) -> None:
 
 
 def compare_loaders(
-    task: ResampledBatches,
-    *,
-    mode: str,
-    device: str,
-    batch_size: int,
-    num_workers: Sequence[int],
-    epochs: int,
-    seed: int,
-    stage: Stage,
+    options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
 ) -> list[dict[str, Any]]:
     """Time the loaders, pass by pass in turn, after a pass that starts the workers."""
     rows = []
-    for workers in num_workers:
-        loaders = {
-            path: open_loader(
-                path, task, batch_size=batch_size, num_workers=workers, seed=seed, device=device
-            )
-            for path in paths_of(mode, task, workers)
-        }
-        seconds: dict[str, list[float]] = {path: [] for path in loaders}
-        first: dict[str, float] = {}
-        for epoch in range(epochs + 1):
-            for path in loaders if epoch % 2 else reversed(loaders):
-                set_epoch(loaders[path], epoch)
-                began = time.perf_counter()
-                for number, _ in enumerate(loaders[path]):
-                    if number == 0 and epoch == 0:
-                        wait_for(device)
-                        first[path] = time.perf_counter() - began
-                wait_for(device)
-                if epoch:
-                    seconds[path].append(time.perf_counter() - began)
-            stage.advance(1)
-        batches = len(task) // batch_size
-        rows += [
-            {
-                "path": path,
-                "device": device if path == "table" else "cpu",
-                "num_workers": workers,
-                "batch_size": batch_size,
-                "trajectories": batches * batch_size,
-                "trajectories_per_s": batches * batch_size / median(times),
-                "first_batch_s": first[path],
-                "epoch_s": times,
-            }
-            for path, times in seconds.items()
-        ]
+    numbers = sorted({0, options.num_workers})
+    with progress.stage("loaders", len(numbers) * (_LOADER_EPOCHS + 1), "passes") as stage:
+        for workers in numbers:
+            rows += _compared_loaders(options, task, batch_size, workers, stage)
     return rows
+
+
+def _compared_loaders(
+    options: ResampleOptions, task: ResampledBatches, batch_size: int, workers: int, stage: Stage
+) -> list[dict[str, Any]]:
+    device = options.devices[-1]
+    loaders = {
+        path: open_loader(path, options, task, batch_size, workers)
+        for path in paths_of(options.mode, task, workers)
+    }
+    seconds: dict[str, list[float]] = {path: [] for path in loaders}
+    first: dict[str, float] = {}
+    for epoch in range(_LOADER_EPOCHS + 1):
+        for path in loaders if epoch % 2 else reversed(loaders):
+            set_epoch(loaders[path], epoch)
+            began = time.perf_counter()
+            for number, _ in enumerate(loaders[path]):
+                if number == 0 and epoch == 0:
+                    wait_for(device)
+                    first[path] = time.perf_counter() - began
+            wait_for(device)
+            if epoch:
+                seconds[path].append(time.perf_counter() - began)
+        stage.advance(1)
+    batches = len(task) // batch_size
+    return [
+        {
+            "path": path,
+            "device": device if path == "table" else "cpu",
+            "num_workers": workers,
+            "batch_size": batch_size,
+            "trajectories": batches * batch_size,
+            "trajectories_per_s": batches * batch_size / median(times),
+            "first_batch_s": first[path],
+            "epoch_s": times,
+        }
+        for path, times in seconds.items()
+    ]
 
 
 # A diffusion policy that is small enough to train anywhere.
@@ -284,15 +277,7 @@ _LEARNING_RATE = 1e-3
 
 
 def train_on_paths(
-    task: ResampledBatches,
-    *,
-    mode: str,
-    batch_size: int,
-    num_workers: int,
-    epochs: int,
-    device: str,
-    seed: int,
-    stage: Stage,
+    options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
 ) -> list[dict[str, Any]]:
     """Train the same policy on the same batches in the same order; return a row a path."""
     first = task.source.load(0)
@@ -304,54 +289,75 @@ def train_on_paths(
             next_step="Choose a set that has it, or leave --end-to-end out.",
         )
     rows: list[dict[str, Any]] = []
-    steps_of_epoch = len(task) // batch_size
-    for path in paths_of(mode, task, num_workers):
-        loader = open_loader(
-            path, task, batch_size=batch_size, num_workers=num_workers, seed=seed, device=device
-        )
-        learner = _Learner(first.widths(), states, device, seed)
-        data_s = model_s = first_wait = 0.0
-        losses: list[float] = []
-        with GpuUse(device) as gpu:
-            for epoch in range(epochs):
-                set_epoch(loader, epoch)
-                asked = time.perf_counter()
-                for batch in loader:
-                    wait_for(device)
-                    ready = time.perf_counter()
-                    losses.append(learner.learn(batch))
-                    done = time.perf_counter()
-                    # The first step is part of neither: workers start, memory is found only once.
-                    if losses[1:]:
-                        data_s += ready - asked
-                        model_s += done - ready
-                    else:
-                        first_wait = ready - asked
-                    asked = done
-                stage.advance(1)
-        steps, total_s = len(losses), data_s + model_s
-        is_timed = steps > 1
-        rows.append(
-            {
-                "path": path,
-                "device": device,
-                "batch_size": batch_size,
-                "num_workers": num_workers,
-                "epochs": epochs,
-                "steps": steps,
-                "first_batch_s": first_wait,
-                "data_s": data_s,
-                "model_s": model_s,
-                "total_s": total_s,
-                "data_pct": 100 * data_s / total_s if is_timed else None,
-                "steps_per_s": (steps - 1) / total_s if is_timed else None,
-                "speedup": rows[0]["total_s"] / total_s if is_timed and rows else None,
-                "gpu_use_pct": gpu.mean_pct,
-                "first_epoch_loss": sum(losses[:steps_of_epoch]) / steps_of_epoch,
-                "last_epoch_loss": sum(losses[-steps_of_epoch:]) / steps_of_epoch,
-            }
-        )
+    ways = [
+        (workers, paths_of(options.mode, task, workers))
+        for workers in sorted({0, options.num_workers})
+    ]
+    passes = sum(len(paths) for _, paths in ways) * options.train_epochs
+    with progress.stage("train", passes, "passes") as stage:
+        for workers, paths in ways:
+            of_workers: list[dict[str, Any]] = []
+            for path in paths:
+                learner = _Learner(first.widths(), states, options.devices[-1], options.seed)
+                row = _trained(path, options, task, batch_size, workers, learner, stage)
+                is_compared = of_workers and row["steps"] > 1
+                row["speedup"] = of_workers[0]["total_s"] / row["total_s"] if is_compared else None
+                of_workers.append(row)
+            rows += of_workers
     return rows
+
+
+def _trained(
+    path: str,
+    options: ResampleOptions,
+    task: ResampledBatches,
+    batch_size: int,
+    workers: int,
+    learner: _Learner,
+    stage: Stage,
+) -> dict[str, Any]:
+    device, epochs = options.devices[-1], options.train_epochs
+    loader = open_loader(path, options, task, batch_size, workers)
+    data_s = model_s = first_wait = 0.0
+    losses: list[float] = []
+    with GpuUse(device) as gpu:
+        for epoch in range(epochs):
+            set_epoch(loader, epoch)
+            asked = time.perf_counter()
+            for batch in loader:
+                wait_for(device)
+                ready = time.perf_counter()
+                losses.append(learner.learn(batch))
+                done = time.perf_counter()
+                # The first step is part of neither: workers start, memory is found only once.
+                if losses[1:]:
+                    data_s += ready - asked
+                    model_s += done - ready
+                else:
+                    first_wait = ready - asked
+                asked = done
+            stage.advance(1)
+    steps, total_s = len(losses), data_s + model_s
+    steps_of_epoch = len(task) // batch_size
+    is_timed = steps > 1
+    return {
+        "path": path,
+        "device": device,
+        "batch_size": batch_size,
+        "num_workers": workers,
+        "epochs": epochs,
+        "steps": steps,
+        "first_batch_s": first_wait,
+        "data_s": data_s,
+        "model_s": model_s,
+        "total_s": total_s,
+        "data_pct": 100 * data_s / total_s if is_timed else None,
+        "steps_per_s": (steps - 1) / total_s if is_timed else None,
+        "speedup": None,
+        "gpu_use_pct": gpu.mean_pct,
+        "first_epoch_loss": sum(losses[:steps_of_epoch]) / steps_of_epoch,
+        "last_epoch_loss": sum(losses[-steps_of_epoch:]) / steps_of_epoch,
+    }
 
 
 def _observations(trajectory: Trajectory) -> list[str]:
@@ -544,13 +550,14 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
         sizes = options.batch_sizes or ()
         results = _results(options, task, sizes, progress)
         usual = min(sizes, key=lambda size: (abs(size - _USUAL_OF_LOADERS), size))
+        extra = options, task, usual, progress
         document |= {
             "set": set_record(loaded, methods),
             "baseline": BASELINE,
             "results": results,
             "speedups": ratios(results),
-            "loaders": _loaders(options, task, usual, progress),
-            "end_to_end": _end_to_end(options, task, usual, progress),
+            "loaders": compare_loaders(*extra) if options.loaders else None,
+            "end_to_end": train_on_paths(*extra) if options.end_to_end else None,
             "torch_threads": torch.get_num_threads(),
             "gpu": _gpu_record(options.devices),
             "options": options.as_record(),
@@ -574,59 +581,7 @@ def _results(
     rows: list[dict[str, Any]] = []
     with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
         for batch_size in sizes:
-            rows += measure_batch_size(
-                pipelines,
-                task,
-                batch_size=batch_size,
-                repeats=options.repeats,
-                num_epochs=options.num_epochs,
-                warmup_batches=options.warmup_batches,
-                seed=options.seed,
-                stage=stage,
-            )
-    return rows
-
-
-def _loaders(
-    options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
-) -> list[dict[str, Any]] | None:
-    if not options.loaders:
-        return None
-    workers = sorted({0, options.num_workers})
-    with progress.stage("loaders", len(workers) * (_LOADER_EPOCHS + 1), "passes") as stage:
-        return compare_loaders(
-            task,
-            mode=options.mode,
-            device=options.devices[-1],
-            batch_size=batch_size,
-            num_workers=workers,
-            epochs=_LOADER_EPOCHS,
-            seed=options.seed,
-            stage=stage,
-        )
-
-
-def _end_to_end(
-    options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
-) -> list[dict[str, Any]] | None:
-    if not options.end_to_end:
-        return None
-    rows: list[dict[str, Any]] = []
-    workers = sorted({0, options.num_workers})
-    paths = sum(len(paths_of(options.mode, task, number)) for number in workers)
-    passes = paths * options.train_epochs
-    with progress.stage("train", passes, "passes") as stage:
-        for number in workers:
-            rows += train_on_paths(
-                task,
-                mode=options.mode,
-                batch_size=batch_size,
-                num_workers=number,
-                epochs=options.train_epochs,
-                device=options.devices[-1],
-                seed=options.seed,
-                stage=stage,
-            )
+            rows += measure_batch_size(pipelines, task, options, batch_size, stage)
     return rows
 
 

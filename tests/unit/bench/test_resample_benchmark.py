@@ -143,7 +143,7 @@ def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch
 
     rows = measure_batch_size(
         [slow, fast], ResampledBatches(SyntheticSet(count=9), {}, 50.0),
-        batch_size=4, repeats=3, num_epochs=2, warmup_batches=1, seed=0, stage=stage,  # type: ignore[arg-type]
+        ResampleOptions(repeats=3, num_epochs=2, warmup_batches=1), 4, stage,  # type: ignore[arg-type]
     )  # fmt: skip
     (ratio,) = ratios(rows)
 
@@ -195,9 +195,7 @@ def test_loaders_give_the_same_batches_in_the_same_order(num_workers: int) -> No
     task = ResampledBatches(source, methods, 20.0)
     batches = {}
     for path in paths_of("compare", task, num_workers):
-        loader = open_loader(
-            path, task, batch_size=3, num_workers=num_workers, seed=4,
-        )  # fmt: skip
+        loader = open_loader(path, ResampleOptions(seed=4), task, 3, num_workers)
         set_epoch(loader, 1)
         batches[path] = list(loader)
 
