@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
 
 import pytest
 
@@ -26,97 +28,58 @@ class Time:
         return self.now
 
 
-def run(
+@pytest.mark.parametrize(
+    ("seconds_of_batches", "options", "waits", "window_s", "wallclock_s", "opened"),
+    [
+        # The clock starts with the last warm-up batch.
+        ([5, 1, 2, 2, 2, 9], {"warmup_batches": 2, "duration_s": 6}, (2, 2, 2), 6, 12, [0]),
+        # The last batch is counted whole, with its time.
+        ([1, 4, 4], {"warmup_batches": 1, "duration_s": 5}, (4, 4), 8, 9, [0]),
+        # A cap on batches ends the stretch early.
+        (
+            [1] * 10, {"warmup_batches": 2, "duration_s": 100, "num_batches": 3},
+            (1, 1, 1), 3, 5, [0],
+        ),
+        # A short dataset is read again, and that counts.
+        ([1, 1], {"warmup_batches": 1, "duration_s": 5}, (1,) * 5, 5, 6, [0, 1, 2]),
+        # Without warm-up the first batch counts, with its latency.
+        ([3, 1], {"warmup_batches": 0, "duration_s": 4}, (3, 1), 4, 4, [0]),
+        # An empty loader gives nothing, and ends; so does one that runs dry in the warm-up.
+        ([], {"warmup_batches": 3, "duration_s": 60}, (), 0, 0, [0]),
+        ([1], {"warmup_batches": 3, "duration_s": 60}, (), 0, 2, [0, 1, 2]),
+    ],
+)  # fmt: skip
+def test_whole_batches_after_the_warm_up_count(
     seconds_of_batches: list[float],
-    warmup: int,
-    duration_s: float,
-    *,
-    num_batches: int | None = None,
-    epochs: int = 50,
-) -> tuple[Measured, list[int]]:
-    time, opened = Time(), []
+    options: dict[str, Any],
+    waits: tuple[float, ...],
+    window_s: float,
+    wallclock_s: float,
+    opened: list[int],
+) -> None:
+    time, asked = Time(), []
+    heard: list[float] = []
 
     def open_epoch(epoch: int) -> Iterator[BatchFacts]:
-        opened.append(epoch)
-        for number, seconds in enumerate(seconds_of_batches if epoch < epochs else []):
+        asked.append(epoch)
+        # Two epochs where the warm-up takes more than one, else without end.
+        for number, seconds in enumerate(seconds_of_batches if waits or epoch < 2 else []):
             time.now += seconds
             yield BatchFacts(samples=4, episodes=2, worker=number % 2)
 
     measured = measure(
-        open_epoch, lambda batch: batch, warmup_batches=warmup, duration_s=duration_s,
-        num_batches=num_batches, clock=time,
-    )  # fmt: skip
-    return measured, opened
+        open_epoch, lambda batch: batch, clock=time, on_batch=heard.append, **options
+    )
 
-
-def test_the_clock_starts_with_the_last_warm_up_batch() -> None:
-    measured, _ = run([5.0, 1.0, 2.0, 2.0, 2.0, 9.0], 2, 6.0)
-
-    assert measured.first_batch_latency_s == 5.0
-    assert measured.waits_s == (2.0, 2.0, 2.0)
-    assert measured.steady_window_s == 6.0
-    assert measured.samples == 12
-    assert measured.samples_per_s == 2.0
-    assert measured.wallclock_s == 12.0
-
-
-def test_the_last_batch_is_counted_whole_with_its_time() -> None:
-    measured, _ = run([1.0, 4.0, 4.0], 1, 5.0)
-
-    assert measured.steady_window_s == 8.0
-    assert measured.samples == 8
-
-
-def test_a_cap_on_batches_ends_the_stretch_early() -> None:
-    measured, _ = run([1.0] * 10, 2, 100.0, num_batches=3)
-
-    assert len(measured.facts) == 3
-    assert measured.steady_window_s == 3.0
-
-
-def test_a_short_dataset_is_read_again_and_that_counts() -> None:
-    measured, opened = run([1.0, 1.0], 1, 5.0)
-
-    assert opened == [0, 1, 2]
-    assert measured.epochs == 3
-    assert len(measured.facts) == 5
-
-
-def test_without_warm_up_the_first_batch_counts_with_its_latency() -> None:
-    measured, _ = run([3.0, 1.0], 0, 4.0)
-
-    assert measured.waits_s == (3.0, 1.0)
-    assert measured.steady_window_s == 4.0
-
-
-def test_an_empty_loader_gives_nothing_and_ends() -> None:
-    measured, opened = run([], 3, 60.0)
-
-    assert (measured.samples, measured.samples_per_s) == (0, 0.0)
-    assert opened == [0]
-
-
-def test_a_loader_that_runs_dry_in_the_warm_up_gives_nothing() -> None:
-    measured, opened = run([1.0], 3, 60.0, epochs=2)
-
-    assert measured.samples == 0
-    assert opened == [0, 1, 2]
-
-
-def test_progress_hears_of_every_batch_that_counts() -> None:
-    time, heard = Time(), []
-
-    def open_epoch(epoch: int) -> Iterator[BatchFacts]:
-        for _ in range(4):
-            time.now += 1.0
-            yield BatchFacts(3, 1, 0)
-
-    measure(
-        open_epoch, lambda batch: batch, warmup_batches=1, duration_s=3.0, clock=time,
-        on_batch=heard.append,
-    )  # fmt: skip
-
-    assert heard == [1.0, 2.0, 3.0]
+    assert measured.first_batch_latency_s == (seconds_of_batches or [0])[0]
+    assert measured.waits_s == waits
+    assert measured.steady_window_s == window_s
+    assert measured.wallclock_s == wallclock_s
+    assert asked == opened
+    assert measured.epochs == len(opened)
+    assert measured.samples == 4 * len(waits) == 4 * len(measured.facts)
+    assert measured.samples_per_s == (measured.samples / window_s if waits else 0)
+    assert heard == list(accumulate(waits))  # of every batch that counts
 
 
 def test_shares_of_workers_and_randomness_come_from_the_batches() -> None:
