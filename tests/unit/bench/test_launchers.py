@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.bench.probe.options import Resources
-from leconvert.bench.probe.submit import Job, batch_jobs, chain_script, submit_chain
+from leconvert.bench.options import Resources
+from leconvert.bench.submit import Job, batch_jobs, chain_script, submit_chain
 from leconvert.run.engines.options import Site, site_from
 from leconvert.support.errors import EngineError, UsageError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-SCHEMA_PATH = Path(__file__).resolve().parents[4] / "docs/formats/probe-result.schema.json"
+SCHEMA_PATH = Path(__file__).resolve().parents[3] / "docs/formats/probe-result.schema.json"
 
 _IS_OF_TYPE = {
     "object": lambda value: isinstance(value, dict),

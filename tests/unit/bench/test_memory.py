@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from leconvert.bench.sampler import TreeMemory, tree_memory
+from leconvert.bench.environment import TreeMemory, tree_memory
 
 _HOLDS_100_MB = (
     "import sys; held = bytearray(b'x') * 100_000_000; print('held', flush=True); sys.stdin.read()"

@@ -7,7 +7,7 @@ from multiprocessing import resource_tracker
 
 import pytest
 
-from leconvert.bench.probe.training import _STOPPING, _signals_held
+from leconvert.bench.training import _STOPPING, _signals_held
 
 
 def held() -> set[signal.Signals | int]:

@@ -39,7 +39,7 @@ from leconvert.bench.environment import (
     versions_record,
     video_facts,
 )
-from leconvert.bench.probe.options import RunOptions
+from leconvert.bench.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
 from leconvert.support.errors import LeconvertError, ProbeError, UsageError
 from leconvert.support.extras import command_for_extra

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leconvert.bench.probe.options import SCENARIOS, Resources
-from leconvert.bench.probe.submit import (
+from leconvert.bench.options import SCENARIOS, Resources
+from leconvert.bench.submit import (
     changed,
     parse_matrix,
     parse_places,

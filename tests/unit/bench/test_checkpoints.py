@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from leconvert.bench.probe import training
-from leconvert.bench.probe.training import (
+from leconvert.bench import training
+from leconvert.bench.training import (
     Checkpoint,
     checkpoint_dir,
     find_checkpoint,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leconvert.bench.probe.options import (
+from leconvert.bench.options import (
+    SCENARIOS,
     RunOptions,
     dataset_place,
     frames_per_sample,
     mode_deltas,
+    parse_scenarios,
     read_deltas,
 )
 from leconvert.cli.main import with_hyphens
@@ -30,23 +33,21 @@ def parsed(*arguments: str) -> RunOptions:
     return run_options(parser.parse_args([with_hyphens(argument) for argument in arguments]))
 
 
-def test_sarm_looks_at_eight_seconds_of_cameras_and_action() -> None:
-    deltas = mode_deltas("sarm", CAMERAS, FEATURES, 30)
+@pytest.mark.parametrize(
+    ("mode", "fps", "windows", "frames"),
+    [
+        ("single", 30, {}, 2),
+        ("sarm", 30, dict.fromkeys([*CAMERAS, "action"], SECONDS), 16),
+        ("sarm-action", 30, {"action": SECONDS}, 2),
+    ],
+)
+def test_modes_are_windows_of_a_second_a_step(
+    mode: Any, fps: float, windows: dict[str, Any], frames: int
+) -> None:
+    deltas = mode_deltas(mode, CAMERAS, FEATURES, fps)
 
-    assert deltas == dict.fromkeys([*CAMERAS, "action"], SECONDS)
-    assert frames_per_sample(deltas, CAMERAS) == 16
-
-
-def test_sarm_action_has_windows_for_the_action_alone() -> None:
-    deltas = mode_deltas("sarm-action", CAMERAS, FEATURES, 30)
-
-    assert deltas == {"action": SECONDS}
-    assert frames_per_sample(deltas, CAMERAS) == 2
-
-
-def test_single_has_no_windows() -> None:
-    assert mode_deltas("single", CAMERAS, FEATURES, 30) == {}
-    assert frames_per_sample({}, CAMERAS) == 2
+    assert deltas == windows
+    assert frames_per_sample(deltas, CAMERAS) == frames
 
 
 def test_steps_fall_on_frames_where_a_second_is_no_whole_number_of_them() -> None:
@@ -151,31 +152,60 @@ def test_a_dataset_must_be_given() -> None:
         parsed("--loader=map")
 
 
-def test_a_scenario_fills_in_loader_source_and_workers() -> None:
-    placed = RunOptions(root="/d", scenario="mmap_local_maxworkers").placed()
+@pytest.mark.parametrize(
+    ("given", "cores", "loader", "source", "workers"),
+    [
+        ({"scenario": "mmap_local_maxworkers"}, 48, "map", "local", 16),
+        ({"scenario": "mmap_local_maxworkers"}, 8, "map", "local", 2),
+        ({"scenario": "mmap_local_maxworkers"}, 2, "map", "local", 1),
+        *(
+            ({"scenario": name}, cores, loader, source, 4)
+            for name, loader, source in (
+                ("mmap_local", "map", "local"), ("stream_hub", "stream", "hub"),
+                ("stream_bucket", "stream", "bucket"), ("stream_bucket_2node", "stream", "bucket"),
+            )
+            for cores in (2, 64)
+        ),
+        # What is said beats the scenario.
+        ({"scenario": "mmap_local", "loader": "stream", "source": "hub", "num_workers": 0}, 48,
+         "stream", "hub", 0),
+        # Without anything said there are at most four workers.
+        ({"root": "hf://buckets/a/b"}, 64, "stream", "bucket", 4),
+        ({"root": "hf://buckets/a/b"}, 2, "stream", "bucket", 2),
+    ],
+)  # fmt: skip
+def test_loader_source_and_workers_are_filled_in(
+    given: dict[str, Any], cores: int, loader: str, source: str, workers: int
+) -> None:
+    placed = RunOptions(**{"root": "/d"} | given).placed()
 
-    resolved = placed.resolved(cores=48, cameras=3, rank=0, world_size=1)
+    resolved = placed.resolved(cores=cores, cameras=3, rank=1, world_size=2)
 
-    assert (resolved.loader, resolved.source, resolved.num_workers) == ("map", "local", 16)
-
-
-def test_what_is_said_beats_the_scenario() -> None:
-    placed = RunOptions(
-        root="/d", scenario="mmap_local", loader="stream", source="hub", num_workers=0
-    ).placed()
-
-    resolved = placed.resolved(cores=48, cameras=3, rank=1, world_size=2)
-
-    assert (resolved.loader, resolved.source, resolved.num_workers) == ("stream", "hub", 0)
+    assert (resolved.loader, resolved.source, resolved.num_workers) == (loader, source, workers)
     assert (resolved.rank, resolved.world_size) == (1, 2)
 
 
-def test_without_anything_said_the_stream_has_at_most_four_workers() -> None:
-    placed = RunOptions(root="hf://buckets/a/b").placed()
+def test_a_dataset_without_cameras_has_a_worker_a_core() -> None:
+    placed = RunOptions(root="/d", scenario="mmap_local_maxworkers").placed()
+    assert placed.resolved(cores=8, cameras=0, rank=0, world_size=1).num_workers == 8
 
-    assert (placed.loader, placed.source) == ("stream", "bucket")
-    assert placed.resolved(cores=64, cameras=1, rank=0, world_size=1).num_workers == 4
-    assert placed.resolved(cores=2, cameras=1, rank=0, world_size=1).num_workers == 2
+
+def test_the_five_scenarios_are_sent_in_this_order() -> None:
+    assert [(name, s.resources.nodes) for name, s in SCENARIOS.items()] == [
+        ("mmap_local", 1), ("mmap_local_maxworkers", 1), ("stream_hub", 1), ("stream_bucket", 1),
+        ("stream_bucket_2node", 2),
+    ]  # fmt: skip
+
+
+def test_a_list_of_scenarios_keeps_its_order_and_takes_hyphens_and_spaces() -> None:
+    named = parse_scenarios("stream-hub, mmap_local,")
+    assert [scenario.name for scenario in named] == ["stream_hub", "mmap_local"]
+
+
+@pytest.mark.parametrize("text", ["stream_moon", ",", "mmap_local,mmap-local"])
+def test_a_list_of_scenarios_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_scenarios(text)
 
 
 @pytest.mark.parametrize(

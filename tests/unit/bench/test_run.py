@@ -13,13 +13,12 @@ import pytest
 from schema_checker import violations
 from torchcodec.decoders import VideoDecoder
 
+from leconvert.bench import decoding as verdicts
+from leconvert.bench.decoding import diagnose_decoding, find_limit, run_limit
 from leconvert.bench.environment import require_packages
-from leconvert.bench.probe import decoding as verdicts
-from leconvert.bench.probe.compare import failure_of
-from leconvert.bench.probe.decoding import diagnose_decoding, find_limit, run_limit
-from leconvert.bench.probe.options import RunOptions
-from leconvert.bench.probe.run import run_probe
+from leconvert.bench.options import RunOptions
 from leconvert.bench.results import write_document
+from leconvert.bench.run import failure_of, run_probe
 from leconvert.loading import decoders
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.order import spread_order
@@ -220,15 +219,22 @@ def test_all_workers_have_samples_where_episodes_are_fewer(
     assert all(result["samples_per_worker"])
 
 
+def hurt(root: Path, folder: Path, wrong_bytes: int | None = None) -> tuple[Path, Path]:
+    """Copy a dataset, spoil the media of one camera from their beginning; return it, its video."""
+    copy = Path(shutil.copytree(root, folder / "hurt"))
+    (video,) = copy.glob("videos/observation.images.wrist/*/*.mp4")
+    content = bytearray(video.read_bytes())
+    begin = content.index(b"mdat") + 8
+    end = len(content) if wrong_bytes is None else begin + wrong_bytes
+    content[begin:end] = b"\xff" * (end - begin)
+    video.write_bytes(content)
+    return copy, video
+
+
 def test_frames_that_cannot_be_decoded_are_counted_and_named(
     several_files: Path, tmp_path: Path
 ) -> None:
-    broken = Path(shutil.copytree(several_files, tmp_path / "broken"))
-    (video,) = broken.glob("videos/observation.images.wrist/*/*.mp4")
-    content = bytearray(video.read_bytes())
-    begin = content.index(b"mdat") + 8
-    content[begin : begin + 2000] = b"\xff" * 2000
-    video.write_bytes(content)
+    broken, _ = hurt(several_files, tmp_path, 2000)
 
     result = run(broken, check=80, num_batches=20)
 
@@ -243,15 +249,10 @@ def test_pictures_that_cannot_be_decoded_are_not_called_wrong(
     several_files: Path, tmp_path: Path, mode: Any
 ) -> None:
     # LeRobot decodes the sound files beside the metadata.
-    hurt = Path(shutil.copytree(several_files, tmp_path / "hurt"))
-    (video,) = hurt.glob("videos/observation.images.wrist/*/*.mp4")
-    content = bytearray(video.read_bytes())
-    begin = content.index(b"mdat") + 8
-    content[begin:] = bytes(len(content) - begin)
-    video.write_bytes(content)
+    broken, video = hurt(several_files, tmp_path)
 
     result = run(
-        several_files, data_files_root=str(hurt), mode=mode, check=20, num_batches=1,
+        several_files, data_files_root=str(broken), mode=mode, check=20, num_batches=1,
         probe_samples=0,
     )  # fmt: skip
 
@@ -418,15 +419,10 @@ def test_a_frame_that_only_the_gpu_refuses_is_not_unreadable(
             super().__init__(path, device="cpu", **options)
             self._device = device
 
-        def get_frame_at(self, number: int) -> Any:
-            if self._device != "cpu":
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("get_frame") and self._device != "cpu":
                 raise RuntimeError("NVDEC has no room")
-            return self._decoder.get_frame_at(number)
-
-        def get_frames_at(self, numbers: list[int]) -> Any:
-            if self._device != "cpu":
-                raise RuntimeError("NVDEC has no room")
-            return self._decoder.get_frames_at(numbers)
+            return super().__getattr__(name)
 
     gpu_without_decoder.setattr("torchcodec.decoders.VideoDecoder", FailsAtFrames)
     path = next(several_files.glob("videos/*/*/file-000.mp4"))
@@ -440,13 +436,8 @@ def test_a_frame_that_only_the_gpu_refuses_is_not_unreadable(
 def test_without_a_check_a_frame_that_does_not_decode_ends_the_run(
     several_files: Path, tmp_path: Path
 ) -> None:
-    hurt = Path(shutil.copytree(several_files, tmp_path / "hurt"))
-    (video,) = hurt.glob("videos/observation.images.wrist/*/*.mp4")
-    content = bytearray(video.read_bytes())
-    begin = content.index(b"mdat") + 8
-    content[begin:] = bytes(len(content) - begin)
-    video.write_bytes(content)
+    broken, video = hurt(several_files, tmp_path)
 
     with pytest.raises(ProbeError, match="loader stream failed") as failed:
-        run(hurt, num_batches=20, probe_samples=0)
+        run(broken, num_batches=20, probe_samples=0)
     assert str(video) in failed.value.message

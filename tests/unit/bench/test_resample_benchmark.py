@@ -13,25 +13,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from tests.unit.bench.probe.schema_checker import violations
+from tests.unit.bench.schema_checker import violations
 from torch.utils.data import DataLoader
 
-from leconvert.bench.resampling.benchmark import (
-    SyntheticSet,
-    everything,
-    run_resample,
-    stem_of,
-)
-from leconvert.bench.resampling.loaders import (
-    CHUNK,
-    SmallDiffusionPolicy,
-    open_loader,
-    paths_of,
-    set_epoch,
-    windows,
-)
-from leconvert.bench.resampling.options import ResampleOptions
-from leconvert.bench.resampling.pipelines import (
+from leconvert.bench.environment import GpuUse
+from leconvert.bench.options import ResampleOptions
+from leconvert.bench.pipelines import (
     BaselinePipeline,
     BatchedPipeline,
     Pipeline,
@@ -39,7 +26,18 @@ from leconvert.bench.resampling.pipelines import (
     measure_batch_size,
     ratios,
 )
-from leconvert.bench.sampler import GpuUse
+from leconvert.bench.resampling import (
+    CHUNK,
+    SmallDiffusionPolicy,
+    SyntheticSet,
+    everything,
+    open_loader,
+    paths_of,
+    run_resample,
+    set_epoch,
+    stem_of,
+    windows,
+)
 from leconvert.cli.main import main
 from leconvert.loading import LENGTHS, ResampledBatches, ResampledDataset
 from leconvert.loading.trajectories import Hdf5Set, methods_for, preload
@@ -133,7 +131,7 @@ class _Stage:
 
 def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "leconvert.bench.resampling.pipelines._exact",
+        "leconvert.bench.pipelines._exact",
         lambda _task, places: {"x": np.zeros((len(places), 1, 1))},
     )
     slow = _Scripted("baseline", {"resample": 0.06, "collate": 0.02}, "resample", 0.0)
@@ -145,7 +143,7 @@ def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch
 
     rows = measure_batch_size(
         [slow, fast], ResampledBatches(SyntheticSet(count=9), {}, 50.0),
-        batch_size=4, repeats=3, num_epochs=2, warmup_batches=1, seed=0, stage=stage,  # type: ignore[arg-type]
+        ResampleOptions(repeats=3, num_epochs=2, warmup_batches=1), 4, stage,  # type: ignore[arg-type]
     )  # fmt: skip
     (ratio,) = ratios(rows)
 
@@ -197,9 +195,7 @@ def test_loaders_give_the_same_batches_in_the_same_order(num_workers: int) -> No
     task = ResampledBatches(source, methods, 20.0)
     batches = {}
     for path in paths_of("compare", task, num_workers):
-        loader = open_loader(
-            path, task, batch_size=3, num_workers=num_workers, seed=4,
-        )  # fmt: skip
+        loader = open_loader(path, ResampleOptions(seed=4), task, 3, num_workers)
         set_epoch(loader, 1)
         batches[path] = list(loader)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 import torch
 
-from leconvert.bench.probe.training import PolicyShape, SmallPolicy, policy_shape
+from leconvert.bench.training import PolicyShape, SmallPolicy, policy_shape
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.support.errors import ProbeError
 

@@ -15,10 +15,9 @@ import pytest
 import torch
 from schema_checker import violations
 
+from leconvert.bench import decoding as verdicts
 from leconvert.bench import environment
-from leconvert.bench.environment import FoundFfmpeg, video_facts
-from leconvert.bench.probe import decoding as verdicts
-from leconvert.bench.probe.decoding import (
+from leconvert.bench.decoding import (
     LimitPlan,
     _Clip,
     diagnose_decoding,
@@ -28,6 +27,7 @@ from leconvert.bench.probe.decoding import (
     timed_decoding,
     videos_to_decode,
 )
+from leconvert.bench.environment import FoundFfmpeg, video_facts
 from leconvert.dataset.formats import Slices
 from leconvert.loading import decoders
 from leconvert.loading.metadata import load_meta

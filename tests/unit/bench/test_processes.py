@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.ranks import free_port, run_as_ranks
 
-from leconvert.bench.probe.training import Ranks
+from leconvert.bench.training import Ranks
 from leconvert.support.errors import InstallationError, ProbeError
 from leconvert.support.extras import command_for_extra
 

@@ -31,7 +31,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leconvert.bench.sampler import GpuUse
+from leconvert.bench.environment import GpuUse
+from leconvert.bench.options import ResampleOptions
 from leconvert.loading import Methods, Packed, PackMemory, ResampledBatches, Trajectory, pack
 from leconvert.support.errors import ProbeError
 from leconvert.support.progress import Stage
@@ -280,18 +281,14 @@ _TICK_S = 1e-9
 def measure_batch_size(
     pipelines: Sequence[Pipeline],
     task: ResampledBatches,
-    *,
+    options: ResampleOptions,
     batch_size: int,
-    repeats: int,
-    num_epochs: int,
-    warmup_batches: int,
-    seed: int,
     stage: Stage,
 ) -> list[dict[str, Any]]:
     """Return a row a pipeline; their key ``raw`` holds what each repeat took."""
     errors = {pipeline.key: 0.0 for pipeline in pipelines}
-    for number, indices in enumerate(batches_of(len(task), batch_size, seed, 0)):
-        if number == warmup_batches:
+    for number, indices in enumerate(batches_of(len(task), batch_size, options.seed, 0)):
+        if number == options.warmup_batches:
             break
         exact = _exact(task, indices)
         for pipeline in pipelines:
@@ -301,13 +298,13 @@ def measure_batch_size(
     waits: dict[Any, list[float]] = {pipeline.key: [] for pipeline in pipelines}
     devices = [pipeline.device for pipeline in pipelines if pipeline.device != "cpu"]
     with GpuUse(devices[0] if devices else "cpu") as gpu:
-        for repeat in range(repeats):
+        for repeat in range(options.repeats):
             for repeats_of in raw.values():
                 repeats_of.append({"seconds": 0.0, "cpu_s": 0.0})
             batches = 0
-            for epoch in range(num_epochs):
-                epoch_number = repeat * num_epochs + epoch
-                for indices in batches_of(len(task), batch_size, seed, epoch_number):
+            for epoch in range(options.num_epochs):
+                epoch_number = repeat * options.num_epochs + epoch
+                for indices in batches_of(len(task), batch_size, options.seed, epoch_number):
                     turn = batches % len(pipelines)
                     batches += 1
                     for pipeline in [*pipelines[turn:], *pipelines[:turn]]:

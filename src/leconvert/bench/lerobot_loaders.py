@@ -18,14 +18,14 @@ from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
 from lerobot.datasets.video_utils import VideoDecoderCache
 from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
 
-from leconvert.bench.probe.measure import timed_calls
-from leconvert.bench.probe.measured import (
+from leconvert.bench.loaders import (
     WORKER_KEY,
     LoaderUnderTest,
     Sample,
     SampleToCheck,
     Subject,
     loader_settings,
+    timed_calls,
 )
 from leconvert.loading import StreamFacts
 from leconvert.support.errors import UsageError

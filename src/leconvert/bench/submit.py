@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from leconvert.bench.probe.options import (
+from leconvert.bench.options import (
     MODES,
     SCENARIOS,
     SOURCES,
