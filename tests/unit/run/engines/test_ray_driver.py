@@ -141,6 +141,8 @@ def test_a_worker_that_finds_nothing_left_ends_the_search_for_more(drive: Any) -
     assert ending.look("abc", w1=LOST) == ""
     assert ending.look(after=100.0) == ""
     assert (ending.running, ending.driver.failures()) == (0, [])
+    ending.look("")
+    assert ending.running == 0, "no node is waited for any more"
 
 
 @pytest.mark.parametrize("code", [130, -15, -2])
