@@ -74,6 +74,18 @@ def test_what_was_forced_to_the_disk_is_there(root: Path, model: PowerModel, los
     assert content(root) == {**OLD, "new": None, "new/file": b"new"}
 
 
+def test_what_was_forced_through_a_symbolic_link_is_there(root: Path, model: PowerModel) -> None:
+    """Two datasets that share files are compared in folders of links, and then forced."""
+    view = root.with_name("view")
+    view.mkdir()
+    (view / "part").symlink_to("../root/old")
+    with WatchedDisk(root, power=model):
+        (root / "old" / "file").write_bytes(b"new")
+        sync_file(view / "part" / "file")
+    model.fail(Loss.DATA)
+    assert content(root) == {"old": None, "old/file": b"new"}
+
+
 @pytest.mark.parametrize(("loss", "bytes_left"), [(Loss.DATA, b"first"), (Loss.NAMES, b"second")])
 def test_bytes_that_were_written_over_come_back_with_their_time(
     root: Path, model: PowerModel, loss: Loss, bytes_left: bytes

@@ -22,7 +22,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -327,6 +327,20 @@ def _where_of(watcher: WatchedDisk, target: Any, folder: int | None = None) -> s
     return os.path.abspath(text)  # noqa: PTH100
 
 
+def _followed(path: str) -> str:
+    """Return a path without symbolic links: what is forced through one is on the disk as well.
+
+    `os.path.realpath` would look by functions that are watched.
+    """
+    place = ""
+    for name in path.split("/")[1:]:
+        place = f"{place}/{name}"
+        with suppress(OSError):  # it is no link
+            link = Path(place)
+            place = _followed(os.path.normpath(link.parent / link.readlink()))
+    return place
+
+
 def _half_of(count: int) -> int:
     """Return half of a number of bytes, at least one."""
     return max(1, count // 2)
@@ -481,7 +495,7 @@ def _sync(watcher: WatchedDisk, name: str) -> Callable[[int], None]:
     real = getattr(os, name)
 
     def call(descriptor: int) -> None:
-        path = _where_of(watcher, descriptor)
+        path = _followed(_where_of(watcher, descriptor))
         skipped = watcher.watches((path,)) and not watcher.really_sync
         watcher.do(name, (path,), lambda: None if skipped else real(descriptor))
 
