@@ -1,6 +1,6 @@
 """Do what the README says in a fresh clone with an environment of its own, and keep a transcript.
 
-    python scripts/first_hour.py -o bench_logs/2026-11-25-first-hour.txt
+    python scripts/first_hour.py -o FILE
 
 Takes the blocks of the README's section "Try it" and then of the tutorial as they stand, those that
 the tests leave out included, and gives them to one shell, as a newcomer would. Ends with 1 where
