@@ -74,16 +74,22 @@ def test_what_was_forced_to_the_disk_is_there(root: Path, model: PowerModel, los
     assert content(root) == {**OLD, "new": None, "new/file": b"new"}
 
 
-def test_what_was_forced_through_a_symbolic_link_is_there(root: Path, model: PowerModel) -> None:
-    """Two datasets that share files are compared in folders of links, and then forced."""
+def test_what_was_made_and_forced_through_a_symbolic_link_is_there(
+    root: Path, model: PowerModel
+) -> None:
+    """Two datasets that share files are compared, and forced to the disk, in folders of links."""
     view = root.with_name("view")
     view.mkdir()
     (view / "part").symlink_to("../root/old")
     with WatchedDisk(root, power=model):
-        (root / "old" / "file").write_bytes(b"new")
+        (view / "part" / "new").write_bytes(b"new")
+        (root / "old" / "file").write_bytes(b"other")
+        sync_file(view / "part" / "new")
         sync_file(view / "part" / "file")
-    model.fail(Loss.DATA)
-    assert content(root) == {"old": None, "old/file": b"new"}
+        sync_dir(view / "part")
+        (view / "part").unlink()
+    model.fail(Loss.ALL)
+    assert content(root) == {"old": None, "old/file": b"other", "old/new": b"new"}
 
 
 @pytest.mark.parametrize(("loss", "bytes_left"), [(Loss.DATA, b"first"), (Loss.NAMES, b"second")])
