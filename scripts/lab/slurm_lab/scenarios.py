@@ -18,9 +18,7 @@ from leconvert.run.engines.options import Site
 from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, engine, troubled_conversion
 from slurm_lab.fleet import fleet
-from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground, make_ground
-
-__all__ = ["SCENARIOS", "Ground", "make_ground"]
+from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground
 
 # One rank: writes down which frames it got in an epoch, and where it ran.
 _RANK = """
