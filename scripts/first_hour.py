@@ -23,8 +23,6 @@ from markdown_it import MarkdownIt
 
 from leconvert import __version__
 
-__all__ = ["commands_below", "main"]
-
 ROOT = Path(__file__).resolve().parents[1]
 # The shell says each command before it runs it, and what it ended with.
 _STEP = """

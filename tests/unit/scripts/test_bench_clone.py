@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.scripts import loaded_script
 
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.clone") as module:
-        yield module
+SCRIPT = "benches.clone"
 
 
 def test_new_space_is_the_most_that_each_took(script: ModuleType) -> None:

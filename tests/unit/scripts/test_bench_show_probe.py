@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,18 +10,14 @@ from typing import Any
 import pytest
 from tests.scripts import loaded_script
 
+SCRIPT = "benches.probe_tables"
+
 HEADER = {
     "file_system": "tmpfs",
     "dataset": {
         "profile": "h264", "episodes": 16, "frames": 3211, "cameras": 3, "bytes": 30_027_514,
     },
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.probe_tables") as module:
-        yield module
 
 
 def row(loader: str, rate: float, repeat: int = 0, **changes: Any) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.scripts import loaded_script
+
+SCRIPT = "mutate"
 
 MODULE = '''\
 """Numbers: 1 < 2."""
@@ -80,12 +80,6 @@ def test_child():
 def test_that_fails():
     assert limited(1) == 2
 """
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("mutate") as module:
-        yield module
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +181,7 @@ def test_two_suites_meet_the_same_mutants_and_the_stronger_catches_more(
     capsys.readouterr()
     rows = {}
     for suite, map_ in (("tests", map_of_all), ("weak", weak)):
-        words = ["run", f"--map={map_}", "--seed=1", "--count=6", "--only=toy/run/numbers"]
+        words = ["run", f"--map={map_}", "--seed=1", "--count=5", "--only=toy/run/numbers"]
         words += [f"--suite={project / suite}", f"--src={project / 'src'}", "--jobs=2"]
         assert script.main(words) == 0
         rows[suite] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
