@@ -178,7 +178,9 @@ def main(arguments: Sequence[str]) -> int:
                 row["command"] = row["command"].replace(str(root), "ROOT")
                 outcomes.append(row["outcome"])
                 keep(row)
-                why = row.get("why", "").strip().rpartition("\n")[2]
+                lines = row.get("why", "").strip().splitlines()
+                ours = (line for line in lines if line.startswith("leconvert: "))
+                why = next(ours, lines[-1] if lines else "")
                 print(f"{row['outcome']:14} {step.name:46} {why}", flush=True)
     print(f"{log}: {outcomes.count('ran')} of {len(outcomes)} steps ran")
     return 0 if set(outcomes) == {"ran"} else 1
