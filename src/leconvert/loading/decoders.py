@@ -23,7 +23,7 @@ import torch
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
 from leconvert.model.values import IntArray
 from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
-from leconvert.support.extras import command_for_extra, install_command
+from leconvert.support.extras import command_for_extra
 from leconvert.transfer.files import OpenFile
 
 # An open video file: which frames it holds, when they are shown and where their bytes lie.
@@ -385,17 +385,10 @@ def _torchcodec_version() -> str:
 
 def device_refused(device: str, reason: str) -> UsageError:
     """Return the error of a device that does not decode: the dataset has no part in it."""
-    version = _torchcodec_version()
-    cuda = (torch.version.cuda or "").replace(".", "")
-    command = install_command(
-        f"torchcodec=={version.partition('+')[0]}",
-        again=True,
-        index_url=f"https://download.pytorch.org/whl/cu{cuda}",
-    )
     return UsageError(
-        f"torchcodec {version} cannot decode on {device}: {reason}.",
-        next_step=f"Install its build for CUDA (`{command}`), or decode on the CPU "
-        "(--decode-device cpu).",
+        f"torchcodec {_torchcodec_version()} cannot decode on {device}: {reason}.",
+        next_step=f"Install torchcodec's build for CUDA {torch.version.cuda}, which PyTorch's own "
+        "package index has, or decode on the CPU (--decode-device cpu).",
     )
 
 

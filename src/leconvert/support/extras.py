@@ -43,26 +43,23 @@ def command_for_extra(extra: str) -> str:
     return install_command(*_requirements_of(extra))
 
 
-def install_command(*requirements: str, again: bool = False, index_url: str = "") -> str:
+def install_command(*requirements: str, again: bool = False) -> str:
     """Return the shell command that installs packages into the Python that runs this.
 
     Args:
         *requirements: Packages, such as ``torch>=2.7``.
         again: Whether to install anew what is there already.
-        index_url: The package index that has them, if it is not the usual one.
     """
     if Path(sys.prefix).parent.name.startswith("archive-v"):
         # uvx made this environment, in uv's cache. It stays as it is; uvx makes another one.
         words = ["uvx"] if shutil.which("uvx") else [_uv(), "tool", "run"]
         words += ["--refresh"] if again else []
-        words += ["--index", index_url] if index_url else []
         words += ["--from", _origin()]
         words += [word for requirement in requirements for word in ("--with", requirement)]
         return shlex.join([*words, _OURSELVES])
     words = [_uv(), "pip", "install", "--python", sys.executable]
     if find_spec("pip") is not None:
         words = [sys.executable, "-m", "pip", "install"]
-    words += ["--no-deps", "--index-url", index_url] if index_url else []
     return shlex.join([*words, *(["--force-reinstall"] if again else []), *requirements])
 
 

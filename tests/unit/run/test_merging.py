@@ -195,6 +195,8 @@ def test_places_that_make_no_sense_are_refused(
     for inside in (two[0], two[1] / "out", tmp_path):
         with pytest.raises(UsageError):
             leconvert.merge(two, output=inside)
+    with pytest.raises(TypeError, match="selection"):
+        leconvert.merge(two, output=tmp_path / "out", selection="0-3")  # type: ignore[call-arg]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.bench.resampling.options import ResampleOptions
+from leconvert.bench.options import ResampleOptions
 
 SCRIPT = "benches.resample"
 
