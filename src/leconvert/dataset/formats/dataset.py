@@ -20,12 +20,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
-_STATS_PATH = "meta/stats.json"
 _NO_RENAMES: Mapping[str, str] = {}
 
 
@@ -206,7 +205,7 @@ class Dataset(ABC):
     def stats(self) -> Mapping[str, Mapping[str, Any]]:
         """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
         try:
-            stats = json.loads((self.root / _STATS_PATH).read_bytes())
+            stats = json.loads((self.root / STATS_PATH).read_bytes())
             return self._renamed(
                 {
                     key: {name: np.array(value) for name, value in found.items()}
@@ -216,7 +215,7 @@ class Dataset(ABC):
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError) as error:
-            path = f"{self.name}/{_STATS_PATH}"
+            path = f"{self.name}/{STATS_PATH}"
             helps = self.statistics_help.format(shlex.quote(self.name))
             raise UnreadableSourceError(
                 f"{path} holds no statistics: {error}.", path=path, next_step=f"{GET_AGAIN}{helps}."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,30 +26,13 @@ from leconvert.dataset.findings import (
 )
 from leconvert.dataset.fitness import data_misfits
 from leconvert.dataset.formats import TARGETS, open_dataset, renamed_stream, v3
-from leconvert.dataset.formats.v2 import (
-    INFO_PATH,
-    STATS_PATH,
-    DatasetInfo,
-    EpisodeLines,
-    EpisodeTable,
-    PathTemplateError,
-    SourcePaths,
-    TaskTable,
-    frame_rate,
-    load_info,
-    load_tasks,
-    read_episode_table,
-    read_task_table,
-    refuse_pointers,
-    tasks_helps,
-)
+from leconvert.dataset.formats.v2 import DatasetInfo, frame_rate, load_tasks
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
     DataColumns,
     absent_features,
     beyond_target,
     check_columns,
-    check_declarations,
     check_files,
     check_global_index,
     check_images,
@@ -59,24 +41,25 @@ from leconvert.dataset.scan.dataset_checks import (
     check_totals,
     codec_changes,
     common_columns,
+    declare_columns,
     declared_as_stored,
     dropped_phantoms,
     expected_totals,
     has_first_clip,
     is_of_numbers,
-    located_remarks,
     lost_instructions,
     with_other_columns,
     wrong_rate,
 )
-from leconvert.dataset.scan.declare import declare_columns
 from leconvert.dataset.scan.file_checks import declared_as_encoded
 from leconvert.dataset.scan.gathering import (
     EpisodePaths,
+    EpisodeTable,
     Gathered,
     ScannedSource,
-    gather,
+    TaskTable,
     settled_slices,
+    tasks_helps,
 )
 from leconvert.dataset.scan.modality import (
     check_modality,
@@ -85,7 +68,7 @@ from leconvert.dataset.scan.modality import (
     task_columns,
 )
 from leconvert.dataset.scan.trimming import trimmed_before, trimmed_slices
-from leconvert.dataset.scan.v2 import EpisodeScanner
+from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source
 from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
@@ -99,20 +82,12 @@ from leconvert.model.values import (
     SourceScan,
     StreamScan,
     camera_of,
-    stream_of_camera,
 )
-from leconvert.model.versions import said_version
-from leconvert.support.errors import SourceError
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.support.text import count, shown
-from leconvert.workdir.fs import devices_with_fleeting_inodes
+from leconvert.support.text import shown
 from leconvert.workdir.swap import is_converted
 
-_EPISODES_PER_BLOCK = 32
-# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
-_MOST_EPISODES_PER_BLOCK = 64
-_BLOCKS = 32
 NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -137,103 +112,32 @@ def scan_source(
     options = options or RepairOptions()
     check_accepted(options.accept)
     if is_converted(root):
-        source: ScannedSource | SourceScan = read_v3_source(
+        source: ScannedSource | UnnamedFiles = read_v3_source(
             root, options, selection, to, progress, spread
         )
     else:
-        source = _read_v2_source(root, options, selection, to, progress, spread)
-    if isinstance(source, SourceScan):
-        return source
+        source = read_v2_source(root, options, selection, to, progress, spread)
+    if isinstance(source, UnnamedFiles):
+        return _without_files(root, source, options, selection)
     return _resolved(root, source, options, selection, to)
 
 
-def _read_v2_source(
-    root: Path,
-    options: RepairOptions,
-    selection: EpisodeSelection,
-    to: str,
-    progress: Progress,
-    spread: Spread | None,
-) -> ScannedSource | SourceScan:
-    """Read the tables of a v2.x dataset, and look at all files that its templates name.
-
-    Where these name none, what becomes of it is known already.
-    """
-    info = load_info(root, options.reading, guess_version=True)
-    refuse_pointers(root)
-    remarks = [
-        *_version_remarks(info),
-        *_rate_remarks(info),
-        *check_declarations(info.features),
-    ]
-    tasks = read_task_table(root, remarks)
-    episodes = read_episode_table(root, tasks, remarks, selection)
-    remarks = [
-        replace(remark, helps=tasks_helps(remark.code, bool(episodes.has_one_text.all())))
-        if remark.code == "missing-tasks"
-        else remark
-        for remark in remarks
-    ]
-    streams = [
-        DATA_STREAM,
-        *(stream_of_camera(key) for key in info.camera_keys if key not in options.drop_features),
-    ]
-    try:
-        paths = SourcePaths(root, info)
-    except PathTemplateError as error:
-        check_dropped_features(options.drop_features, list(info.features))
-        survey = survey_folder(root, lambda _: None, lambda _: True, ())
-        near = survey.stray_near(DATA_STREAM)
-        said = error.message.removesuffix(".")
-        said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
-        remarks.append(Observation("path-template", said, path=INFO_PATH))
-        nothing = [_nothing(stream, episodes.index) for stream in streams]
-        settled = resolve_repairs(
-            remarks,
-            options,
-            _facts(
-                info,
-                episodes,
-                tasks.listed,
-                remarks,
-                selection,
-                takes_tasks=options.tasks_from is not None,
-            ),
-        )
-        return _scan(root, info, episodes, nothing, survey, b"", settled)
-    if options.locate_files:
-        info = replace(info, located=_located(root, paths, episodes, info, options.drop_features))
-        paths = SourcePaths(root, info)
-        remarks += located_remarks(info, paths)
-    if paths.other_names:
-        names = ", ".join(f"{{{name}}}" for name in paths.other_names)
-        said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
-        remarks.append(Observation("template-names", said, path=INFO_PATH))
-    look = EpisodeScanner(
-        paths,
-        info.fps,
-        {key: value for key, value in info.features.items() if key not in options.drop_features},
-        streams,
-        episodes.index,
-        episodes.length,
-        _stats_lines(root, info, episodes, remarks),
-        devices_with_fleeting_inodes(),
-        checks_steps=to == "v2.1",
+def _without_files(
+    root: Path, source: UnnamedFiles, options: RepairOptions, selection: EpisodeSelection
+) -> SourceScan:
+    """Return the scan of a source whose files nobody can name."""
+    info, episodes = source.info, source.episodes
+    facts = _facts(
+        info,
+        episodes,
+        source.tasks.listed,
+        source.remarks,
+        selection,
+        takes_tasks=options.tasks_from is not None,
     )
-    blocks = _blocks(len(episodes.index))
-    gathered = gather(
-        look,
-        blocks,
-        dict.fromkeys(streams, episodes.index),
-        np.ones(len(episodes.index), np.bool_),
-        progress,
-        spread,
-        weights=[stop - first for first, stop in blocks],
-        num_files=len(episodes.index) * len(streams),
-    )
-    return ScannedSource(
-        info, paths, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
-    )
+    settled = resolve_repairs(source.remarks, options, facts)
+    nothing = [_nothing(stream, episodes.index) for stream in source.streams]
+    return _scan(root, info, episodes, nothing, source.survey, b"", settled)
 
 
 def _resolved(
@@ -254,7 +158,7 @@ def _resolved(
     survey = survey_folder(
         root,
         paths.slice_of,
-        _Membership(episodes.listed),
+        episodes.lists,
         info.camera_keys,
         misplaced=paths.misplaced,
         num_known=gathered.num_files if is_usual else None,
@@ -437,84 +341,6 @@ def _with_row_misfits(
         repairs=settled.repairs,
     )
     return replace(data, misfit=misfit)
-
-
-def _located(
-    root: Path,
-    paths: SourcePaths,
-    episodes: EpisodeTable,
-    info: DatasetInfo,
-    left_out: Sequence[str],
-) -> dict[tuple[str, int], str]:
-    """Return where files lie that are not where their template says, if only one may be each."""
-    survey = survey_folder(
-        root,
-        paths.slice_of,
-        _Membership(episodes.listed),
-        info.camera_keys,
-        misplaced=paths.misplaced,
-    )
-    return {
-        (stream, episode): found[0]
-        for (stream, episode), found in sorted(survey.misplaced.items())
-        if len(found) == 1
-        and camera_of(stream) not in left_out
-        and not (root / paths.template_path(stream, episode)).exists()
-    }
-
-
-def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
-    stated = info.raw.get("codebase_version")
-    if stated != info.codebase_version:
-        said = (
-            f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
-        )
-        helps = (f"--assume-version {info.codebase_version}",)
-        yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
-
-
-def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
-    stated = info.raw.get("fps")
-    if frame_rate(stated) != info.fps:
-        said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
-        yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
-
-
-def _blocks(num_episodes: int) -> list[tuple[int, int]]:
-    """Return first and stop of each block; two halves begin, to know sooner what they cost."""
-    size = max(_EPISODES_PER_BLOCK, min(num_episodes // _BLOCKS, _MOST_EPISODES_PER_BLOCK))
-    half = max(1, size // 2)
-    edges = {0, min(half, num_episodes), num_episodes}
-    edges.update(range(2 * half, num_episodes, size))
-    return list(pairwise(sorted(edges)))
-
-
-def _stats_lines(
-    root: Path, info: DatasetInfo, episodes: EpisodeTable, remarks: list[Observation]
-) -> tuple[Path, IntArray] | None:
-    """Return where each episode's statistics are; None in v2.0, which has none of them."""
-    path = root / STATS_PATH
-    if not info.has_episode_stats:
-        said = "v2.0 has no statistics of episodes; they are computed from the data."
-        remarks.append(Observation("computed-stats", said))
-        return None
-    if not path.exists():
-        remarks.append(Observation("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
-        return None
-    # Each line is parsed when its episode is looked at.
-    try:
-        lines = EpisodeLines(path, validated=True)
-    except SourceError as error:
-        if isinstance(error.__cause__, OSError):
-            raise  # the table may be sound
-        said = f"{shown(error.message[:-1])}: no statistics are read."
-        remarks.append(Observation("missing-stats", said, path=STATS_PATH))
-        return None
-    strange = len(lines) - int(np.isin(lines.episode_index, episodes.listed).sum())
-    if strange:
-        said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
-        remarks.append(Observation("stray-stats", said, path=STATS_PATH))
-    return path, lines.offsets_of(episodes.index)
 
 
 def _whole_remarks(
@@ -748,17 +574,3 @@ def _nothing(stream: str, episode_index: IntArray) -> StreamScan:
     none = np.zeros_like(episode_index)
     files = FileTable(episode_index, none, none, none)
     return StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)
-
-
-class _Membership:
-    """Whether there is an episode of an index."""
-
-    def __init__(self, index: IntArray) -> None:
-        self._index = index
-        self._last = int(index[-1])
-        self._has_gaps = self._last != len(index) - 1
-
-    def __call__(self, index: int) -> bool:
-        if index > self._last:
-            return False
-        return not self._has_gaps or bool(self._index[np.searchsorted(self._index, index)] == index)

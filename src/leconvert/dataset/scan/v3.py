@@ -24,15 +24,8 @@ from leconvert import media, tables
 from leconvert.dataset.files import special_files
 from leconvert.dataset.findings import Observation, ObservationLog
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import (
-    NO_TASK,
-    DatasetInfo,
-    EpisodeTable,
-    TaskTable,
-    read_info,
-    refuse_pointers,
-)
-from leconvert.dataset.scan.changes import FileFacts, signed_inode
+from leconvert.dataset.formats.v2 import DatasetInfo, read_info, refuse_pointers
+from leconvert.dataset.scan.changes import facts_of_opened
 from leconvert.dataset.scan.dataset_checks import check_declarations
 from leconvert.dataset.scan.file_checks import (
     NO_INDEX,
@@ -44,14 +37,17 @@ from leconvert.dataset.scan.file_checks import (
     steps_are_even,
 )
 from leconvert.dataset.scan.gathering import (
+    NO_TASK,
     SLICE_NUMBERS,
+    EpisodeTable,
     Look,
     ScannedSource,
     Scanner,
     SeenSlices,
+    TaskTable,
     gather,
 )
-from leconvert.dataset.scan.v2 import TableKinds, index_of_remuxed, say_unread
+from leconvert.dataset.scan.v2 import TableKinds, say_unread, usable_clip
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
@@ -72,7 +68,7 @@ from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names
+from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
 
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
@@ -414,9 +410,8 @@ class FileScanner(Scanner):
         )
         forget_old_names([file])
         try:
-            facts = FileFacts.of(file, self._fleeting_inodes)
-            numbers["file_bytes"], numbers["mtime_ns"] = facts.size_bytes, facts.mtime_ns
-            numbers["inode"] = signed_inode(facts.inode)
+            facts = facts_of_opened(file, status_now(file), self._fleeting_inodes)
+            numbers["file_bytes"], numbers["mtime_ns"], numbers["inode"] = facts
             if routed.stream == DATA_STREAM:
                 kind = self._look_at_table(routed, lengths, numbers, look, notes)
             else:
@@ -566,15 +561,13 @@ class FileScanner(Scanner):
         notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a video's slices, and return its decoder configuration."""
-        fps, stored, misfit = self._declared.fps, None, Misfit(0)
+        fps = self._declared.fps
         try:
-            clip = media.read_clip_index(notes.file)
+            found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(notes.file)
         except media.UnsupportedClipError as error:
-            notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
-            (clip, stored), misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
-        else:
-            if media.may_be_damaged(clip):
-                media.check_decodes(clip)
+            found = error
+        clip, stored = usable_clip(found, fps, notes)
+        misfit = Misfit(0) if stored is None else Misfit.REMUXED
         if lengths.tolist() != [clip.num_samples]:
             misfit |= Misfit.SHARED
         else:
@@ -582,10 +575,6 @@ class FileScanner(Scanner):
         numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, notes)
-        if clip.other_tracks:
-            tracks = ", ".join(map(shown, clip.other_tracks))
-            said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
-            notes.sight("other-tracks", said)
         begin_seconds = self._table.placed[routed.stream].begin_seconds[routed.episodes]
         first = _frames_begin(clip, begin_seconds, lengths, fps, notes)
         stop = first + lengths
