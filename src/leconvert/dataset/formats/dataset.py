@@ -196,6 +196,20 @@ class Dataset(ABC):
         return self._renamed(self.stored_features)
 
     @property
+    def camera_keys(self) -> list[str]:
+        """Features of cameras by the names that they have in paths, sorted."""
+        return sorted(str(camera_of(stream)) for stream in self.stored_streams[1:])
+
+    @property
+    def has_episode_stats(self) -> bool:
+        """Whether the version keeps statistics of episodes.
+
+        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
+        was interrupted, v2.0 has a part of a table.
+        """
+        return self.version != "v2.0"
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """``data``, and the stream of each camera."""
         streams, names = self.stored_streams, self._new_names

@@ -124,7 +124,6 @@ class DatasetInfo:
         fps: Frame rate, the exact fraction of the decimal in the file.
         features: Declared features by key.
         camera_keys: Features of dtype ``video``, sorted.
-        image_keys: Features of dtype ``image``, sorted.
         data_path: Template of parquet paths.
         video_path: Template of video paths, None without cameras.
         chunks_size: Episodes a source chunk folder.
@@ -136,20 +135,10 @@ class DatasetInfo:
     fps: Fraction
     features: Mapping[str, Mapping[str, Any]]
     camera_keys: tuple[str, ...]
-    image_keys: tuple[str, ...]
     data_path: str
     video_path: str | None
     chunks_size: int
     located: Mapping[tuple[str, int], str]
-
-    @property
-    def has_episode_stats(self) -> bool:
-        """Whether the version keeps statistics of episodes.
-
-        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
-        was interrupted, v2.0 has a part of a table.
-        """
-        return self.codebase_version != "v2.0"
 
 
 def load_info(
@@ -174,7 +163,6 @@ def load_info(
             raise _bad(path, f"declares the feature {key!r}, which cannot name a folder")
     features = {**features, **repairs.declared_features}
     cameras = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video"))
-    images = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image"))
     data_path = raw.get("data_path")
     if not isinstance(data_path, str):
         raise _bad(path, "has no data_path template")
@@ -190,7 +178,6 @@ def load_info(
         fps=Fraction(repairs.assumed_fps) if repairs.assumed_fps else _fps(path, raw.get("fps")),
         features=features,
         camera_keys=cameras,
-        image_keys=images,
         data_path=data_path,
         video_path=video_path if isinstance(video_path, str) else None,
         chunks_size=chunks_size,
@@ -880,7 +867,7 @@ class Dataset(AnyDataset):
         """Whether statistics of episodes have them, by the first line."""
         path = self.root / STATS_PATH
         stats: object = None
-        if self.declared.has_episode_stats:
+        if self.has_episode_stats:
             # What is wrong with the table is said where all of it is read.
             with suppress(OSError, SourceError), path.open("rb") as file:
                 stats = parse_line(path, file.readline()).get("stats")
@@ -902,7 +889,7 @@ class Dataset(AnyDataset):
     def stats_blocks(self) -> Iterator[StatsBlock]:
         """Yield the statistics of the episodes; None for what is no table of them."""
         path, index = self.root / STATS_PATH, self.table.episode_index
-        if not self.declared.has_episode_stats or not path.exists():
+        if not self.has_episode_stats or not path.exists():
             for first in range(0, len(index), BLOCK_EPISODES):
                 yield StatsBlock([{}] * min(BLOCK_EPISODES, len(index) - first))
             return

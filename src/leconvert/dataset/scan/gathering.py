@@ -8,12 +8,11 @@ their files, and for v3.0, where a piece is one file with all its episodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,8 @@ from leconvert.dataset.findings import (
     Observation,
     RepeatedObservations,
 )
-from leconvert.dataset.formats.v2 import EPISODES_PATH, TASKS_PATH, DatasetInfo
+from leconvert.dataset.formats import Dataset
+from leconvert.dataset.formats.v2 import EPISODES_PATH, TASKS_PATH
 from leconvert.dataset.scan.file_checks import NOT_KNOWN, ClipFacts, RowFacts
 from leconvert.model.values import DATA_STREAM, BoolArray, FileTable, IntArray, StreamScan
 from leconvert.support.parallel import Spread, parallel_map
@@ -151,30 +151,6 @@ class Gathered:
         return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
 
 
-class EpisodePaths(Protocol):
-    """Where the file of each episode's slice is."""
-
-    @property
-    def root(self) -> Path:
-        """The dataset folder."""
-
-    @property
-    def are_usual(self) -> bool:
-        """Whether all files of episodes are below ``data`` and ``videos``."""
-
-    def relative(self, stream: str, episode_index: int, /) -> str:
-        """Return the path of a slice's file, relative to the dataset."""
-
-    def absolute(self, stream: str, episode_indices: Iterable[int], /) -> Iterator[str]:
-        """Yield the path of each slice's file."""
-
-    def slice_of(self, relative: str, /) -> tuple[str, int] | None:
-        """Return the stream and an episode that a file's name stands for; None for others."""
-
-    def misplaced(self, relative: str, /) -> tuple[str, int] | None:
-        """Return the slice that a file may be of that does not lie where it should."""
-
-
 class TaskTable(NamedTuple):
     """The tasks of a source.
 
@@ -243,8 +219,7 @@ class ScannedSource(NamedTuple):
     """A source of any version, read and looked at; what it means is decided afterwards.
 
     Attributes:
-        info: Its ``info.json``.
-        paths: Where its files are.
+        dataset: It, as it stands.
         episodes: Its episodes.
         tasks: Its tasks.
         gathered: What was found in its files.
@@ -252,8 +227,7 @@ class ScannedSource(NamedTuple):
         reads_stats: Whether it has statistics of episodes that were looked at.
     """
 
-    info: DatasetInfo
-    paths: EpisodePaths
+    dataset: Dataset
     episodes: EpisodeTable
     tasks: TaskTable
     gathered: Gathered

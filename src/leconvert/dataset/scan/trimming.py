@@ -10,14 +10,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from leconvert import media
 from leconvert.dataset.findings import Observation
-from leconvert.dataset.scan.gathering import EpisodePaths
+from leconvert.dataset.formats import Dataset
 from leconvert.dataset.scan.v2 import index_of_remuxed
 from leconvert.model.values import DATA_STREAM, IntArray, Misfit, StreamScan
 from leconvert.support.errors import UsageError
@@ -27,12 +26,11 @@ Intervals = Mapping[int, tuple[int, int]]
 
 
 def trimmed_slices(
+    dataset: Dataset,
     slices: Sequence[StreamScan],
-    paths: EpisodePaths,
     episode_index: IntArray,
     length: IntArray,
     intervals: Intervals,
-    fps: Fraction,
     to: str,
 ) -> tuple[list[StreamScan], list[Observation]]:
     """Return the slices of all streams once some episodes are trimmed, and what cannot be cut.
@@ -40,8 +38,8 @@ def trimmed_slices(
     The index of each of their clips is read again. Nothing is said of what could not be read.
 
     Args:
+        dataset: The source.
         slices: Those of whole episodes.
-        paths: Where the files are.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
         intervals: The first frame that stays of an episode, and the one after the last, by its
@@ -56,7 +54,7 @@ def trimmed_slices(
         names = ("first", "frames", "size_bytes", "roll_bytes", "lead", "misfit")
         columns = {name: getattr(each, name).copy() for name in names}
         first, frames, size_bytes, roll_bytes, lead, misfit = columns.values()
-        readable = each.is_readable & ~each.is_missing
+        readable, keys = each.is_readable & ~each.is_missing, each.key
         for episode, (begin, stop) in intervals.items():
             at = int(np.searchsorted(episode_index, episode))
             samples = int(frames[at])
@@ -69,8 +67,9 @@ def trimmed_slices(
                 size_bytes[at] = size_bytes[at] * (stop - begin) // samples
                 frames[at] = stop - begin
                 continue
-            (path,) = paths.absolute(each.stream, [episode])
-            clip = _index(path, fps)
+            relative = dataset.relative(each.stream, int(keys[at]))
+            path = f"{dataset.root}/{relative}"
+            clip = _index(path, dataset.fps)
             own = int(first[at] + lead[at])
             clips.setdefault(episode, []).append(
                 _Clip(clip, own, int(first[at]), int(first[at]) + samples)
@@ -79,7 +78,6 @@ def trimmed_slices(
             what = f"frames {begin}:{stop} of episode {episode}"
             said = f"no keyframe begins what {what} need; without encoding they cannot be cut out."
             if cut is None or (said := clips[episode][-1].doubt(path, cut, what)):
-                relative = paths.relative(each.stream, episode)
                 said = f"{shown(relative)}: {said}"
                 remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
                 continue
@@ -95,24 +93,20 @@ def trimmed_slices(
 
 
 def trimmed_before(
-    root: Path,
+    dataset: Dataset,
     slices: Sequence[StreamScan],
-    paths: EpisodePaths,
     episode_index: IntArray,
     length: IntArray,
     intervals: Intervals,
-    fps: Fraction,
 ) -> Iterator[Observation]:
     """Yield the episodes that v2.1 cannot hold, since they were trimmed between keyframes.
 
     Args:
-        root: The source.
+        dataset: The source.
         slices: Those of whole episodes.
-        paths: Where the files are.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
         intervals: The episodes that are trimmed now, of which nothing is said.
-        fps: Frames a second.
     """
     videos = [each for each in slices if each.stream != DATA_STREAM]
     wider: dict[int, list[StreamScan]] = {}
@@ -127,24 +121,25 @@ def trimmed_before(
             continue  # what is wrong with that camera is said
         clips = []
         for each in videos:
-            (path,) = paths.absolute(each.stream, [int(episode_index[at])])
+            (path,) = dataset.absolute(each.stream, [int(each.key[at])])
             own, samples = int(each.first[at] + each.lead[at]), int(each.frames[at])
             begin = int(each.first[at])
-            clips.append(_Clip(_index(path, fps), own, begin, begin + samples))
+            clips.append(_Clip(_index(path, dataset.fps), own, begin, begin + samples))
         if (found := _held_by_v21(clips, 0, int(length[at]))) is not None:
             within[at] = found
-    words = ["leconvert", "trim", str(root), "-o", "NEW"]
+    words = ["leconvert", "trim", str(dataset.root), "-o", "NEW"]
     for at, (first, stop) in sorted(within.items()):
         words += ["--episode", str(episode_index[at]), "--frames", f"{first}:{stop}"]
     command = f"{shlex.join(words)} --to v2.1"
     for at, found_slices in sorted(wider.items()):
         episode, stream = int(episode_index[at]), found_slices[0].stream
-        said = f"{shown(paths.relative(stream, episode))}: episode {episode} was trimmed and needs "
+        relative = dataset.relative(stream, int(found_slices[0].key[at]))
+        said = f"{shown(relative)}: episode {episode} was trimmed and needs "
         said += "frames beside it, and a clip of v2.1 holds an episode's frames alone."
         if at in within:
             first, stop = within[at]
             said += f" Frames {first}:{stop} of its {length[at]} need none: `{command}`."
-        yield Observation("no-keyframe", said, episode, stream, paths.relative(stream, episode))
+        yield Observation("no-keyframe", said, episode, stream, relative)
 
 
 def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, int] | None:

@@ -29,6 +29,7 @@ from leconvert.dataset.formats.v2 import (
     INFO_PATH,
     STATS_PATH,
     TASKS_PATH,
+    Dataset,
     DatasetInfo,
     EpisodeLines,
     PathTemplateError,
@@ -36,7 +37,6 @@ from leconvert.dataset.formats.v2 import (
     episode_length,
     frame_rate,
     is_pointer,
-    load_info,
     load_tasks,
     parse_line,
     read_lines,
@@ -64,7 +64,7 @@ from leconvert.dataset.scan.gathering import (
     gather,
     tasks_helps,
 )
-from leconvert.model.repairs import RepairOptions
+from leconvert.model.repairs import LocatedFile, RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
@@ -97,7 +97,7 @@ class UnnamedFiles(NamedTuple):
     """A source whose templates name no files.
 
     Attributes:
-        info: Its ``info.json``.
+        dataset: It, as it stands.
         episodes: Its episodes.
         tasks: Its tasks.
         streams: What would have been looked at.
@@ -105,7 +105,7 @@ class UnnamedFiles(NamedTuple):
         survey: What lies in its folder.
     """
 
-    info: DatasetInfo
+    dataset: Dataset
     episodes: EpisodeTable
     tasks: TaskTable
     streams: Sequence[str]
@@ -122,7 +122,8 @@ def read_v2_source(
     spread: Spread | None,
 ) -> ScannedSource | UnnamedFiles:
     """Read the tables of a v2.x dataset, and look at all files that its templates name."""
-    info = load_info(root, options.reading, guess_version=True)
+    dataset = Dataset(root, options.reading)
+    info = dataset.declared
     refuse_pointers(root)
     remarks = [
         *_version_remarks(info),
@@ -142,7 +143,7 @@ def read_v2_source(
         *(stream_of_camera(key) for key in info.camera_keys if key not in options.drop_features),
     ]
     try:
-        paths = SourcePaths(root, info)
+        paths = dataset.paths
     except PathTemplateError as error:
         check_dropped_features(options.drop_features, list(info.features))
         survey = survey_folder(root, lambda _: None, lambda _: True, ())
@@ -150,10 +151,11 @@ def read_v2_source(
         said = error.message.removesuffix(".")
         said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
         remarks.append(Observation("path-template", said, path=INFO_PATH))
-        return UnnamedFiles(info, episodes, tasks, streams, remarks, survey)
+        return UnnamedFiles(dataset, episodes, tasks, streams, remarks, survey)
     if options.locate_files:
-        info = replace(info, located=_located(root, paths, episodes, info, options.drop_features))
-        paths = SourcePaths(root, info)
+        located = _located(root, paths, episodes, info, options.drop_features)
+        dataset = Dataset(root, replace(options.reading, located_files=located))
+        info, paths = dataset.declared, dataset.paths
         remarks += located_remarks(info, paths)
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
@@ -166,7 +168,7 @@ def read_v2_source(
         streams,
         episodes.index,
         episodes.length,
-        _stats_lines(root, info, episodes, remarks),
+        _stats_lines(root, dataset, episodes, remarks),
         devices_with_fleeting_inodes(),
         checks_steps=to == "v2.1",
     )
@@ -182,7 +184,7 @@ def read_v2_source(
         num_files=len(episodes.index) * len(streams),
     )
     return ScannedSource(
-        info, paths, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
+        dataset, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
     )
 
 
@@ -192,7 +194,7 @@ def _located(
     episodes: EpisodeTable,
     info: DatasetInfo,
     left_out: Sequence[str],
-) -> dict[tuple[str, int], str]:
+) -> tuple[LocatedFile, ...]:
     """Return where files lie that are not where their template says, if only one may be each."""
     survey = survey_folder(
         root,
@@ -201,13 +203,13 @@ def _located(
         info.camera_keys,
         misplaced=paths.misplaced,
     )
-    return {
-        (stream, episode): found[0]
+    return tuple(
+        LocatedFile(stream, episode, found[0])
         for (stream, episode), found in sorted(survey.misplaced.items())
         if len(found) == 1
         and camera_of(stream) not in left_out
         and not (root / paths.template_path(stream, episode)).exists()
-    }
+    )
 
 
 def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
@@ -352,11 +354,11 @@ def _blocks(num_episodes: int) -> list[tuple[int, int]]:
 
 
 def _stats_lines(
-    root: Path, info: DatasetInfo, episodes: EpisodeTable, remarks: list[Observation]
+    root: Path, dataset: Dataset, episodes: EpisodeTable, remarks: list[Observation]
 ) -> tuple[Path, IntArray] | None:
     """Return where each episode's statistics are; None in v2.0, which has none of them."""
     path = root / STATS_PATH
-    if not info.has_episode_stats:
+    if not dataset.has_episode_stats:
         said = "v2.0 has no statistics of episodes; they are computed from the data."
         remarks.append(Observation("computed-stats", said))
         return None

@@ -201,7 +201,8 @@ class Dataset(AnyDataset):
     def _files(self) -> dict[str, tuple[str, int]]:
         return {
             path: (stream, number)
-            for stream in self.streams
+            for stream, stored in zip(self.streams, self.stored_streams, strict=True)
+            if stored in self.episodes.placed
             for number, path in enumerate(self.slices(stream).paths)
         }
 
