@@ -69,21 +69,18 @@ def trimmed_slices(
                 continue
             relative = dataset.relative(each.stream, int(keys[at]))
             path = f"{dataset.root}/{relative}"
-            clip = _index(path, dataset.fps)
-            own = int(first[at] + lead[at])
-            clips.setdefault(episode, []).append(
-                _Clip(clip, own, int(first[at]), int(first[at]) + samples)
-            )
-            cut = clips[episode][-1].cut(begin, stop)
+            clip = _clip(path, dataset.fps, each, at)
+            clips.setdefault(episode, []).append(clip)
+            cut = clip.cut(begin, stop)
             what = f"frames {begin}:{stop} of episode {episode}"
             said = f"no keyframe begins what {what} need; without encoding they cannot be cut out."
-            if cut is None or (said := clips[episode][-1].doubt(path, cut, what)):
+            if cut is None or (said := clip.doubt(path, cut, what)):
                 said = f"{shown(relative)}: {said}"
                 remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
                 continue
-            first[at], lead[at] = own + cut[0], begin - cut[0]
+            first[at], lead[at] = clip.own + cut[0], begin - cut[0]
             frames[at] = cut[1] - cut[0]
-            size_bytes[at] = roll_bytes[at] = clip.sizes[own + cut[0] : own + cut[1]].sum()
+            size_bytes[at] = roll_bytes[at] = clip.size_bytes(*cut)
         found.append(replace(each, **columns))
     if to == "v2.1":
         for episode in clips.keys() - {remark.episode for remark in remarks}:
@@ -122,9 +119,7 @@ def trimmed_before(
         clips = []
         for each in videos:
             (path,) = dataset.absolute(each.stream, [int(each.key[at])])
-            own, samples = int(each.first[at] + each.lead[at]), int(each.frames[at])
-            begin = int(each.first[at])
-            clips.append(_Clip(_index(path, dataset.fps), own, begin, begin + samples))
+            clips.append(_clip(path, dataset.fps, each, at))
         if (found := _held_by_v21(clips, 0, int(length[at]))) is not None:
             within[at] = found
     words = ["leconvert", "trim", str(dataset.root), "-o", "NEW"]
@@ -163,11 +158,15 @@ def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, in
     return None if begin == end else (begin, end)
 
 
-def _index(path: str, fps: Fraction) -> media.ClipIndex:
+def _clip(path: str, fps: Fraction, slices: StreamScan, at: int) -> _Clip:
+    """Return the slice of one episode, the index of its file read again."""
     try:
-        return media.read_clip_index(path)
+        clip = media.read_clip_index(path)
     except media.UnsupportedClipError:
-        return index_of_remuxed(path, fps)[0]
+        clip, _ = index_of_remuxed(path, fps)
+    begin = int(slices.first[at])
+    own, end = begin + int(slices.lead[at]), begin + int(slices.frames[at])
+    return _Clip(clip, own, begin, end)
 
 
 class _Clip(NamedTuple):
@@ -191,6 +190,10 @@ class _Clip(NamedTuple):
             self.own + first, self.own + stop, begin=self.begin, end=self.end
         )
         return None if cut is None else (cut[0] - self.own, cut[1] - self.own)
+
+    def size_bytes(self, first: int, stop: int) -> int:
+        """Return the bytes of what is cut out, in the episode's own count."""
+        return int(self.clip.sizes[self.own + first : self.own + stop].sum())
 
     def doubt(self, path: str, cut: tuple[int, int], what: str) -> str:
         """Say why what is cut out would not be seen as in the file; nothing where it would.
