@@ -294,6 +294,10 @@ def program() -> NoReturn:
     prepare_output()
     code = main(forks=True)
     end_server()
+    if helpers := sys.modules.get("multiprocessing.util"):
+        # Semaphores of spawned workers have names, which Python would remove at its own end. Left
+        # to its resource tracker they are called leaked.
+        helpers._run_finalizers(0)  # noqa: SLF001
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,14 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
     else:
         print("\n".join(_lines(document)))
-    return 0 if document["ok"] else ProbeError.exit_code
+    if document["ok"]:
+        return 0
+    video, failed = document["video"], document.get("error")
+    why = failed["message"] if failed else (video or {}).get("error") or document["missing"][0]
+    print(f"leconvert: {why}", file=sys.stderr)
+    if failed and failed["next_step"]:
+        print(f"  → {failed['next_step']}", file=sys.stderr)
+    return ProbeError.exit_code
 
 
 def _lines(document: Mapping[str, Any]) -> list[str]:
