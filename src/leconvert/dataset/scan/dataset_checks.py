@@ -55,8 +55,7 @@ from leconvert.tables.arrow import (
     list_length,
     list_values,
 )
-from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
-from leconvert.tables.schemas import align_table
+from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, align_table
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5

@@ -41,7 +41,7 @@ from leconvert.tables.arrow import (
     type_of,
     type_of_numbers,
 )
-from leconvert.tables.footers import open_parquet, row_group_rows, unreadable, with_unique_names
+from leconvert.tables.data_file import open_parquet, row_group_rows, unreadable, with_unique_names
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
 from leconvert.workdir.fs import LOCAL, make_folders_below
 

@@ -33,7 +33,7 @@ from leconvert.model.values import (
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.tables.arrow import array_of, floats
-from leconvert.tables.footers import open_parquet, unreadable, with_unique_names
+from leconvert.tables.data_file import open_parquet, unreadable, with_unique_names
 from leconvert.workdir.fs import make_folders_below
 
 # Where the tables and records of a v3.0 dataset lie, relative to its root.
