@@ -22,8 +22,14 @@ from lerobot.datasets.video_utils import decode_video_frames
 from PIL import Image
 from tests.recordings import each
 
-from leconvert.dataset.statistics import ImageStats, clip_stats, sample_indices, table_stats
-from leconvert.dataset.statistics.columns import QUANTILES, downsampled
+from leconvert.dataset.statistics import (
+    QUANTILES,
+    ImageStats,
+    clip_stats,
+    downsampled,
+    sample_indices,
+    table_stats,
+)
 from leconvert.media import decode_image, decode_shown
 
 Array = np.ndarray[Any, Any]

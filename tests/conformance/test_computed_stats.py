@@ -21,8 +21,7 @@ from hypothesis.extra import numpy as hnp
 from lerobot.datasets import compute_stats as reference
 from tests.recordings import each
 
-from leconvert.dataset.statistics import column_stats
-from leconvert.dataset.statistics.columns import QUANTILES
+from leconvert.dataset.statistics import QUANTILES, column_stats
 
 Array = np.ndarray[Any, Any]
 DATASETS = ("g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leconvert.dataset.scan import scan, scan_source
+from leconvert.dataset.scan import scan_source, v2
 from leconvert.model.values import FILE_COLUMNS, SLICE_COLUMNS, SourceScan
 from leconvert.support import parallel as spread
 from leconvert.support.forkserver import PythonProcess
@@ -24,7 +24,7 @@ from leconvert.support.progress import SilentProgress, Stage
 
 @pytest.fixture(autouse=True)
 def _one_episode_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "_EPISODES_PER_BLOCK", 1)
+    monkeypatch.setattr(v2, "_EPISODES_PER_BLOCK", 1)
 
 
 @pytest.fixture

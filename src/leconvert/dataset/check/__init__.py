@@ -1,14 +1,14 @@
 """A v3.0 dataset looked at alone: what LeRobot would refuse, or load wrongly."""
 
 from leconvert.dataset.check.dataset import AS_STORED, DatasetCheck, NewOrder, check_dataset
-from leconvert.dataset.check.meta import check_feature_stats
-from leconvert.dataset.check.video_files import (
+from leconvert.dataset.check.files import (
     EpisodeSpans,
     VideoFrames,
     frames_of,
     spans_findings,
     spans_of,
 )
+from leconvert.dataset.check.meta import check_feature_stats
 
 __all__ = [
     "AS_STORED",

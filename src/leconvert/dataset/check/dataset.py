@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leconvert.dataset.check.data_files import DataFileReport, check_data_file
+from leconvert.dataset.check.files import DataFileReport, check_data_file, check_video_file
 from leconvert.dataset.check.meta import (
     EpisodeStats,
     check_order,
@@ -20,7 +20,6 @@ from leconvert.dataset.check.meta import (
     provenance_findings,
     streaming_findings,
 )
-from leconvert.dataset.check.video_files import check_video_file
 from leconvert.dataset.files import special_files
 from leconvert.dataset.findings import found, shortened
 from leconvert.dataset.formats.v2 import (

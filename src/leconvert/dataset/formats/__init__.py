@@ -6,7 +6,6 @@ need not know its version, through the interface that the `Dataset` of both has.
 
 from leconvert.dataset.formats import v2, v3
 from leconvert.dataset.formats.dataset import Dataset, Episodes, Slices, Totals, renamed_stream
-from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
 from leconvert.dataset.formats.provenance import (
     PROVENANCE_PATH,
     Provenance,
@@ -25,6 +24,7 @@ from leconvert.dataset.formats.sources import (
     open_dataset,
     open_sources,
 )
+from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock, joined, rows_of
 from leconvert.dataset.formats.targets import TARGETS, Target, target_of, v3_target
 
 __all__ = [

@@ -20,12 +20,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 
-_STATS_PATH = "meta/stats.json"
 _NO_RENAMES: Mapping[str, str] = {}
 
 
@@ -197,6 +196,20 @@ class Dataset(ABC):
         return self._renamed(self.stored_features)
 
     @property
+    def camera_keys(self) -> list[str]:
+        """Features of cameras by the names that they have in paths, sorted."""
+        return sorted(str(camera_of(stream)) for stream in self.stored_streams[1:])
+
+    @property
+    def has_episode_stats(self) -> bool:
+        """Whether the version keeps statistics of episodes.
+
+        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
+        was interrupted, v2.0 has a part of a table.
+        """
+        return self.version != "v2.0"
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """``data``, and the stream of each camera."""
         streams, names = self.stored_streams, self._new_names
@@ -206,7 +219,7 @@ class Dataset(ABC):
     def stats(self) -> Mapping[str, Mapping[str, Any]]:
         """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
         try:
-            stats = json.loads((self.root / _STATS_PATH).read_bytes())
+            stats = json.loads((self.root / STATS_PATH).read_bytes())
             return self._renamed(
                 {
                     key: {name: np.array(value) for name, value in found.items()}
@@ -216,7 +229,7 @@ class Dataset(ABC):
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError) as error:
-            path = f"{self.name}/{_STATS_PATH}"
+            path = f"{self.name}/{STATS_PATH}"
             helps = self.statistics_help.format(shlex.quote(self.name))
             raise UnreadableSourceError(
                 f"{path} holds no statistics: {error}.", path=path, next_step=f"{GET_AGAIN}{helps}."

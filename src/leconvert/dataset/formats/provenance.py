@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.dataset.formats.episode_stats import rows_of
 from leconvert.dataset.formats.sources import Sources, SourceView
+from leconvert.dataset.formats.stats import rows_of
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import IntArray, Source
 from leconvert.support.errors import UnreadableSourceError

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from leconvert.dataset.formats import v2, v3
 from leconvert.dataset.formats.dataset import Dataset, Slices
-from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock
+from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import (
     DATA_STREAM,

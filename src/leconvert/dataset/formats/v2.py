@@ -1,14 +1,13 @@
 """LeRobot v2.x as it stands on disk: ``info.json``, tables, file paths, and the dataset as one.
 
-Git LFS pointers in place of files are recognised, and tables are read in two ways: whole, for who
-uses them, and line by line with findings, for the scan.
+Git LFS pointers in place of files are recognised. What cannot be read raises; the scan finds out
+what else is wrong.
 """
 
 from __future__ import annotations
 
 import copy
 import errno
-import itertools
 import json
 import os
 import re
@@ -22,19 +21,13 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple, overload
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from leconvert.dataset.files import files_below
-from leconvert.dataset.findings import (
-    SOURCE_CATALOGUE,
-    TASKS_FROM_EPISODES,
-    Observation,
-    RepeatedObservations,
-)
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import (
     Slices,
@@ -43,9 +36,9 @@ from leconvert.dataset.formats.dataset import (
     renamed_stream,
     written_features,
 )
-from leconvert.dataset.formats.episode_stats import BLOCK_EPISODES, StatsBlock
+from leconvert.dataset.formats.stats import BLOCK_EPISODES, StatsBlock
+from leconvert.dataset.formats.stats import STATS_PATH as TOTAL_STATS_PATH
 from leconvert.model.repairs import NO_REPAIRS, Repairs
-from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
     FILES_PER_CHUNK,
@@ -114,7 +107,6 @@ def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
 INFO_PATH = "meta/info.json"
 EPISODES_PATH = "meta/episodes.jsonl"
 STATS_PATH = "meta/episodes_stats.jsonl"
-TOTAL_STATS_PATH = "meta/stats.json"
 TASKS_PATH = "meta/tasks.jsonl"
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
@@ -132,7 +124,6 @@ class DatasetInfo:
         fps: Frame rate, the exact fraction of the decimal in the file.
         features: Declared features by key.
         camera_keys: Features of dtype ``video``, sorted.
-        image_keys: Features of dtype ``image``, sorted.
         data_path: Template of parquet paths.
         video_path: Template of video paths, None without cameras.
         chunks_size: Episodes a source chunk folder.
@@ -144,20 +135,10 @@ class DatasetInfo:
     fps: Fraction
     features: Mapping[str, Mapping[str, Any]]
     camera_keys: tuple[str, ...]
-    image_keys: tuple[str, ...]
     data_path: str
     video_path: str | None
     chunks_size: int
     located: Mapping[tuple[str, int], str]
-
-    @property
-    def has_episode_stats(self) -> bool:
-        """Whether the version keeps statistics of episodes.
-
-        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
-        was interrupted, v2.0 has a part of a table.
-        """
-        return self.codebase_version != "v2.0"
 
 
 def load_info(
@@ -182,7 +163,6 @@ def load_info(
             raise _bad(path, f"declares the feature {key!r}, which cannot name a folder")
     features = {**features, **repairs.declared_features}
     cameras = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video"))
-    images = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image"))
     data_path = raw.get("data_path")
     if not isinstance(data_path, str):
         raise _bad(path, "has no data_path template")
@@ -198,7 +178,6 @@ def load_info(
         fps=Fraction(repairs.assumed_fps) if repairs.assumed_fps else _fps(path, raw.get("fps")),
         features=features,
         camera_keys=cameras,
-        image_keys=images,
         data_path=data_path,
         video_path=video_path if isinstance(video_path, str) else None,
         chunks_size=chunks_size,
@@ -748,98 +727,7 @@ def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceErr
     )
 
 
-# ``episodes.jsonl`` and ``tasks.jsonl`` as the scan reads them: numbers, and what is wrong.
-
-
-# Columns of v3.0's table of episodes that a key of the same name would stand beside.
-_TAKEN_PREFIXES = ("stats/", "meta/episodes/")
 _LONGEST_EPISODE = 2**31 - 1
-# Stands for a text that ``tasks.jsonl`` lacks.
-NO_TASK = -1
-_SHOWN = 5
-
-
-class TaskTable(NamedTuple):
-    """The tasks of a source.
-
-    Attributes:
-        listed: (index, text) pairs, ascending.
-        first_index: The first index that stands for the same text, by index: equal texts are one
-            task.
-        of_text: First index of a text.
-        is_there: Whether there is such a table, and anything in it.
-        path: The table, relative to the source.
-    """
-
-    listed: Sequence[tuple[int, str]]
-    first_index: Mapping[int, int]
-    of_text: Mapping[str, int]
-    is_there: bool
-    path: str = TASKS_PATH
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EpisodeTable:
-    """The episodes of a source; arrays have shape (E,).
-
-    Attributes:
-        index: Their indices, ascending.
-        length: Frames, as the table says.
-        task: First task index of the only task that an episode lists; `NO_TASK` where ``tasks``
-            has the episode.
-        tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
-            (`NO_TASK`), by position.
-        has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
-        num_texts: Different texts of those.
-        listed: Indices of all episodes of the source, whether they were asked for or not.
-        path: The table, relative to the source.
-    """
-
-    index: IntArray
-    length: IntArray
-    task: IntArray
-    tasks: Mapping[int, frozenset[int]]
-    has_one_text: npt.NDArray[np.bool_]
-    num_texts: int
-    listed: IntArray
-    path: str = EPISODES_PATH
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether indices do not run from 0 without gaps."""
-        return int(self.index[-1]) != len(self.index) - 1
-
-
-def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
-    """Read ``tasks.jsonl``."""
-    exists = (root / TASKS_PATH).exists()
-    listed = load_tasks(root) if exists else []
-    first_index: dict[int, int] = {}
-    of_text: dict[str, int] = {}
-    texts: dict[int, str] = {}
-    conflicts: list[int] = []
-    duplicates: list[int] = []
-    for index, text in listed:
-        if texts.setdefault(index, text) != text:
-            conflicts.append(index)
-        elif text in of_text:
-            duplicates.append(index)
-        first_index.setdefault(index, of_text.setdefault(text, index))
-    if not listed:
-        what = "lists no task" if exists else "is missing"
-        said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
-        remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
-    if conflicts:
-        said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
-        remarks.append(Observation("task-conflict", said, path=TASKS_PATH))
-    if duplicates:
-        said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
-        remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
-    if list(texts) != list(range(len(texts))):
-        said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
-        said += "readers of v3.0 find a task by its row."
-        remarks.append(Observation("task-gap", said, path=TASKS_PATH))
-    return TaskTable(listed, first_index, of_text, bool(listed))
 
 
 def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool = False) -> int:
@@ -852,95 +740,6 @@ def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool 
             next_step="Mend the line: length is the episode's number of frames.",
         )
     return frames
-
-
-def read_episode_table(
-    root: Path,
-    tasks: TaskTable,
-    remarks: list[Observation],
-    selection: EpisodeSelection = EpisodeSelection(),
-) -> EpisodeTable:
-    """Read the lines of ``episodes.jsonl`` that are of selected episodes."""
-    # Every line is parsed below; here those that begin with their index need not be.
-    lines = EpisodeLines(root / EPISODES_PATH, validated=True)
-    if not len(lines):
-        raise SourceError(
-            f"{lines.path} lists no episodes.",
-            path=str(lines.path),
-            next_step="Restore the table from another copy of the dataset.",
-        )
-    selected = selection.keeps(lines.episode_index, lambda: map(_texts, lines))
-    chosen = lines.episode_index[selected]
-    length = np.empty(len(chosen), dtype=np.int64)
-    task = np.full(len(chosen), NO_TASK, dtype=np.int64)
-    several: dict[int, frozenset[int]] = {}
-    has_one_text = np.zeros(len(chosen), dtype=np.bool_)
-    only_texts: set[str] = set()
-    sightings = RepeatedObservations()
-    for position, record in enumerate(itertools.compress(lines, selected.tolist())):
-        episode, texts = record["episode_index"], record.get("tasks")
-        taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
-        if taken is not None:
-            raise SourceError(
-                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the name "
-                "of a column that v3.0 keeps for itself.",
-                path=str(lines.path),
-                next_step="Rename the key in every line, or take it out.",
-            )
-        frames = episode_length(lines.path, record, may_be_empty=True)
-        if not frames:
-            said = f"{EPISODES_PATH} gives episode {episode} the length 0."
-            remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise SourceError(
-                f"{lines.path} gives episode {episode} tasks that are no list of texts.",
-                path=str(lines.path),
-                next_step="Mend the line: tasks is a list of the texts in tasks.jsonl.",
-            )
-        length[position] = frames
-        known = [index for text in texts if (index := tasks.of_text.get(text)) is not None]
-        if len(known) == len(texts) == 1:
-            task[position] = known[0]
-        else:
-            several[position] = frozenset(known or [NO_TASK] * len(texts))
-        has_one_text[position] = len(texts) == 1
-        only_texts.update(texts if len(texts) == 1 else ())
-        if len(texts) > 1:
-            said = f"Episode {episode} has {len(texts)} tasks."
-            sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
-        if len(known) < len(texts) and tasks.is_there:
-            unknown = next(text for text in texts if text not in tasks.of_text)
-            said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
-            helps = tasks_helps("task-mismatch", len(texts) == 1)
-            sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
-    remarks.extend(sightings.remarks())
-    every = lines.episode_index
-    table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
-    # Of a selection the gaps are meant.
-    if table.has_gaps and not selection:
-        expected = np.arange(len(lines))
-        gap = int(expected[lines.episode_index != expected][0])
-        said = f"{EPISODES_PATH} has no episode {gap}: its {count(len(lines), 'episode')} end "
-        said += f"with {int(lines.episode_index[-1])}."
-        remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
-    return table
-
-
-def _texts(line: Mapping[str, Any]) -> Sequence[str]:
-    """Return the tasks of a line; what is none is said when the line is read."""
-    texts = line.get("tasks")
-    return texts if isinstance(texts, list) else ()
-
-
-def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
-    """Return the flags that help with an error of tasks."""
-    flags = SOURCE_CATALOGUE[code].repairs
-    return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
-
-
-def _few(numbers: Sequence[int]) -> str:
-    shown_numbers = ", ".join(map(str, numbers[:_SHOWN]))
-    return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
 
 
 # A v2.x dataset as it stands on disk.
@@ -1068,7 +867,7 @@ class Dataset(AnyDataset):
         """Whether statistics of episodes have them, by the first line."""
         path = self.root / STATS_PATH
         stats: object = None
-        if self.declared.has_episode_stats:
+        if self.has_episode_stats:
             # What is wrong with the table is said where all of it is read.
             with suppress(OSError, SourceError), path.open("rb") as file:
                 stats = parse_line(path, file.readline()).get("stats")
@@ -1090,7 +889,7 @@ class Dataset(AnyDataset):
     def stats_blocks(self) -> Iterator[StatsBlock]:
         """Yield the statistics of the episodes; None for what is no table of them."""
         path, index = self.root / STATS_PATH, self.table.episode_index
-        if not self.declared.has_episode_stats or not path.exists():
+        if not self.has_episode_stats or not path.exists():
             for first in range(0, len(index), BLOCK_EPISODES):
                 yield StatsBlock([{}] * min(BLOCK_EPISODES, len(index) - first))
             return

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from leconvert import tables
 from leconvert.dataset.findings import (
@@ -23,18 +24,17 @@ from leconvert.dataset.findings import (
     RepeatedObservations,
     said_of_paths,
 )
-from leconvert.dataset.formats.v2 import (
-    INFO_PATH,
+from leconvert.dataset.formats import Dataset, v2
+from leconvert.dataset.formats.v2 import INFO_PATH, DatasetInfo, SourcePaths
+from leconvert.dataset.scan.changes import SourceFiles
+from leconvert.dataset.scan.file_checks import NO_INDEX, NOT_KNOWN
+from leconvert.dataset.scan.gathering import (
     NO_TASK,
-    DatasetInfo,
     EpisodeTable,
-    SourcePaths,
+    Gathered,
     TaskTable,
     tasks_helps,
 )
-from leconvert.dataset.scan.changes import SourceFiles
-from leconvert.dataset.scan.file_checks import NO_INDEX, NOT_KNOWN
-from leconvert.dataset.scan.gathering import EpisodePaths, Gathered
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import (
     DATA_STREAM,
@@ -43,11 +43,18 @@ from leconvert.model.values import (
     camera_of,
     stream_of_camera,
 )
-from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
 from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
-from leconvert.tables.arrow import innermost_type, is_binary, is_number, is_text
+from leconvert.tables.arrow import (
+    innermost_type,
+    is_binary,
+    is_list,
+    is_number,
+    is_text,
+    list_length,
+    list_values,
+)
 from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, align_table
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
@@ -80,7 +87,7 @@ class DataColumns:
 
 
 def check_files(
-    paths: EpisodePaths, episodes: EpisodeTable, slices: Sequence[StreamScan], survey: SourceFiles
+    dataset: Dataset, episodes: EpisodeTable, slices: Sequence[StreamScan], survey: SourceFiles
 ) -> Iterator[Observation]:
     """Say which files are missing, and which streams have none at all."""
     num_episodes = len(episodes.index)
@@ -88,7 +95,8 @@ def check_files(
         missing = stream.is_missing
         there = num_episodes - int(np.count_nonzero(missing))
         camera = camera_of(stream.stream)
-        example = shown(paths.relative(stream.stream, int(episodes.index[0])))
+        keys = stream.key
+        example = shown(dataset.relative(stream.stream, int(keys[0])))
         is_misplaced = any(owner[0] == stream.stream for owner in survey.misplaced)
         if there == 0 and not is_misplaced:
             near = survey.stray_near(stream.stream)
@@ -104,8 +112,10 @@ def check_files(
                 )
             continue
         what = "tables" if camera is None else "videos"
-        for episode in episodes.index[missing].tolist():
-            path = paths.relative(stream.stream, episode)
+        for episode, key in zip(
+            episodes.index[missing].tolist(), keys[missing].tolist(), strict=True
+        ):
+            path = dataset.relative(stream.stream, key)
             others = survey.misplaced.get((stream.stream, episode), [])
             if others:
                 yield _misplaced(path, others, episode, stream.stream)
@@ -138,7 +148,7 @@ def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observati
 
 
 def common_columns(
-    paths: EpisodePaths,
+    dataset: Dataset,
     episodes: EpisodeTable,
     data: StreamScan,
     left_out: Sequence[str],
@@ -150,7 +160,7 @@ def common_columns(
     if not counts.any():
         return DataColumns(None, {}, readable)
     common = int(counts.argmax())
-    schema, lengths = _columns_of(paths, episodes, data, common)
+    schema, lengths = _columns_of(dataset, data, common)
     wrapped = _wrapped(schema, lengths)
     floating = _floating(schema, wrapped)
     plain = _without(schema, left_out, unwrapped=wrapped)
@@ -160,7 +170,7 @@ def common_columns(
     for kind in np.flatnonzero(counts).tolist():
         if kind == common:
             continue
-        other, their_lengths = _columns_of(paths, episodes, data, kind)
+        other, their_lengths = _columns_of(dataset, data, kind)
         also_wrapped = _wrapped(other, their_lengths)
         misfit = _misfit(_without(other, left_out, unwrapped=also_wrapped), plain)
         differing = _other_lengths(
@@ -177,9 +187,10 @@ def common_columns(
             wrapped |= also_wrapped
             floating |= _floating(other, also_wrapped)
     is_common: BoolArray = fits[data.group] & readable
+    keys = data.key
     for position in np.flatnonzero(readable & ~is_common).tolist():
         episode = int(episodes.index[position])
-        path = paths.relative(DATA_STREAM, episode)
+        path = dataset.relative(DATA_STREAM, int(keys[position]))
         for feature, reason in reasons[int(data.group[position])]:
             said = f"{shown(path)} has other columns than most: {reason}."
             helps = None if feature is None else ("--drop-feature", DROP)
@@ -191,31 +202,29 @@ def common_columns(
     return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
 
 
-def with_other_columns(
-    paths: EpisodePaths, episodes: EpisodeTable, data: StreamScan, result: pa.Schema
-) -> BoolArray:
+def with_other_columns(dataset: Dataset, data: StreamScan, result: pa.Schema) -> BoolArray:
     """Return whose tables have other columns than the result's data files, shape (E,)."""
     has_others = np.zeros(len(data.kinds), dtype=np.bool_)
     for kind in np.unique(data.group[data.is_readable]).tolist():
-        stored = tables.read_data_schema(_first_path_of(paths, episodes, data, kind))
+        stored = tables.read_data_schema(_first_path_of(dataset, data, kind))
         has_others[kind] = not tables.holds_columns_of(stored, result)
     found: BoolArray = has_others[data.group]
     return found
 
 
 def _columns_of(
-    paths: EpisodePaths, episodes: EpisodeTable, data: StreamScan, kind: int
+    dataset: Dataset, data: StreamScan, kind: int
 ) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
-    path = _first_path_of(paths, episodes, data, kind)
+    path = _first_path_of(dataset, data, kind)
     schema = tables.read_data_schema(path)
     with tables.DataFile(path) as table:
         return schema, table.lengths(schema)
 
 
-def _first_path_of(paths: EpisodePaths, episodes: EpisodeTable, data: StreamScan, kind: int) -> str:
+def _first_path_of(dataset: Dataset, data: StreamScan, kind: int) -> str:
     """Return the first of the tables of a kind."""
-    episode = int(episodes.index[np.flatnonzero(data.group == kind)[0]])
-    return next(paths.absolute(DATA_STREAM, [episode]))
+    key = int(data.key[np.flatnonzero(data.group == kind)[0]])
+    return next(dataset.absolute(DATA_STREAM, [key]))
 
 
 def _sizes(schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
@@ -320,13 +329,13 @@ def check_global_index(
 
 
 def check_tasks(
-    paths: EpisodePaths, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
+    dataset: Dataset, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
 ) -> Iterator[Observation]:
     """Compare the tasks of rows with those that are listed."""
     if not tasks.is_there:
         return
     sightings = RepeatedObservations()
-    listed = np.array([index for index, _ in tasks.listed], dtype=np.int64)
+    listed, keys = np.array([index for index, _ in tasks.listed], np.int64), gathered.slices[0].key
     # Rows of one task that is the only one listed, under its first index, are the rule.
     usual = (gathered.task == episodes.task) & np.isin(gathered.task, listed)
     usual |= ~gathered.has_rows
@@ -337,7 +346,7 @@ def check_tasks(
         episode = int(episodes.index[position])
         unknown = [task for task in found if task not in tasks.first_index]
         if unknown:
-            path = paths.relative(DATA_STREAM, episode)
+            path = dataset.relative(DATA_STREAM, int(keys[position]))
             what = f"of task {unknown[0]}, which {tasks.path} lacks"
             if unknown[0] == NO_INDEX:
                 what = f"whose task_index names no task of {tasks.path}"
@@ -360,7 +369,7 @@ def check_tasks(
 
 
 def wrong_rate(
-    info: DatasetInfo, remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
+    fps: Fraction, remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
 ) -> list[Observation]:
     """Say that ``fps`` is wrong where all timestamps step at one other rate; else propose none."""
     off = [remark for remark in remarks if remark.code == "timestamps"]
@@ -369,7 +378,7 @@ def wrong_rate(
     if len(found) == 1 and None not in found and len(off) == told:
         (helps,) = found
         flag = (helps or ("",))[0]
-        said = f"info.json says {float(info.fps):g} frames a second; the timestamps of "
+        said = f"info.json says {float(fps):g} frames a second; the timestamps of "
         said += f"{count(int(told), 'episode')} step at {flag.split()[-1]}."
         severity = off[0].severity
         rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
@@ -433,47 +442,46 @@ def codec_changes(slices: Sequence[StreamScan]) -> Iterator[Observation]:
 
 
 def expected_totals(
-    info: DatasetInfo,
+    dataset: Dataset,
     episodes: EpisodeTable,
     tasks: TaskTable,
     slices: Sequence[StreamScan],
     survey: SourceFiles,
 ) -> dict[str, Sequence[int]]:
     """Return what the totals of ``info.json`` may be."""
-    num_episodes = len(episodes.index)
+    num_episodes, cameras = len(episodes.index), dataset.camera_keys
     empty = {stream.stream for stream in slices if bool(stream.is_missing.all())}
     looked_at = {stream.stream for stream in slices}
     with_clips = sum(
         stream not in empty if stream in looked_at else camera in survey.cameras
-        for camera in info.camera_keys
+        for camera in cameras
         for stream in (stream_of_camera(camera),)
     )
     totals: dict[str, Sequence[int]] = {
         "total_episodes": [num_episodes],
         "total_frames": [int(episodes.length.sum())],
-        "total_videos": [num_episodes * number for number in (with_clips, len(info.camera_keys))],
-        "total_chunks": [-(-(int(episodes.index[-1]) + 1) // info.chunks_size)],
     }
-    if info.codebase_version == V3_VERSION:  # which counts neither
-        del totals["total_videos"], totals["total_chunks"]
+    if isinstance(dataset, v2.Dataset):
+        chunks_size = dataset.declared.chunks_size
+        totals["total_videos"] = [num_episodes * number for number in (with_clips, len(cameras))]
+        totals["total_chunks"] = [-(-(int(episodes.index[-1]) + 1) // chunks_size)]
     if tasks.is_there:
         totals["total_tasks"] = [len(tasks.of_text), len(tasks.listed)]
     return totals
 
 
-def has_first_clip(paths: EpisodePaths, episodes: EpisodeTable, camera: str) -> bool:
+def has_first_clip(dataset: Dataset, camera: str) -> bool:
     """Whether the first episode has a clip of a camera, though it be behind a link to a folder."""
-    for path in paths.absolute(stream_of_camera(camera), [int(episodes.index[0])]):
-        with suppress(OSError):
-            return Path(path).is_file()
+    with suppress(OSError, KeyError):  # of a camera that is left out nothing need be known
+        return (dataset.root / dataset.slices(stream_of_camera(camera)).path(0)).is_file()
     return False
 
 
 def dropped_phantoms(
-    info: DatasetInfo, dropped: Sequence[str], survey: SourceFiles
+    cameras: Sequence[str], dropped: Sequence[str], survey: SourceFiles
 ) -> Iterator[Observation]:
     """Say which cameras that are left out, and so were not looked at, have no video."""
-    for camera in info.camera_keys:
+    for camera in cameras:
         if camera in dropped and camera not in survey.cameras:
             said = f"{shown(camera)} is declared, but has no video."
             stream = stream_of_camera(camera)
@@ -720,12 +728,12 @@ def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
     return is_number(innermost_type(schema.field(column).type))
 
 
-def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Observation]:
+def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
     """Compare the totals that ``info.json`` states with those that were found."""
     wrong = [
-        f"{key} {shown(info.raw[key])} instead of {right[0]}"
+        f"{key} {shown(info[key])} instead of {right[0]}"
         for key, right in totals.items()
-        if key in info.raw and not (type(info.raw[key]) is int and info.raw[key] in right)
+        if key in info and not (type(info[key]) is int and info[key] in right)
     ]
     if wrong:
         yield Observation("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)
@@ -748,3 +756,95 @@ def _few(names: Sequence[str]) -> str:
     said = ", ".join(map(shown, names[:_SHOWN]))
     more = len(names) - _SHOWN
     return f"{said} and {count(more, 'other')}" if more > 0 else said
+
+
+# What columns that ``info.json`` does not declare would be declared as: as they are stored.
+
+
+def declare_columns(
+    features: Mapping[str, Mapping[str, Any]],
+    columns: DataColumns,
+    dataset: Dataset,
+    data: StreamScan,
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Return a declaration for each undeclared column that LeRobot can read, and why for others.
+
+    Every table that has the dataset's columns is read where lists may differ in their lengths.
+    """
+    declared: dict[str, dict[str, Any]] = {}
+    refused: dict[str, str] = {}
+    for field in columns.schema or ():
+        if field.name in features:
+            continue
+        try:
+            # A file may hold many of the episodes.
+            keys = np.unique(data.key[columns.is_common]).tolist()
+            shape, names = _shape(field, dataset.absolute(DATA_STREAM, keys))
+            dtype = "image" if names else dtype_name(field.type)
+            feature = {"dtype": dtype, "shape": shape, "names": names}
+            kind = innermost_type(field.type) if field.name in columns.wrapped else field.type
+            if field.name in columns.floating:
+                feature["dtype"], kind = "int64", pa.int64()
+            reading = read_by_lerobot(field.name, feature, kind)
+            if reading.reason:
+                raise ValueError(reading.reason)
+            declared[field.name] = feature
+        except ValueError as error:
+            refused[field.name] = str(error)
+        except (OSError, pa.ArrowException, UnreadableSourceError) as error:
+            refused[field.name] = f"its values cannot be read: {shown(str(error))}"
+    return declared, refused
+
+
+def _shape(field: pa.Field, files: Iterator[str]) -> tuple[list[int], list[str] | None]:
+    """Return the shape of a column's values, and the names of its dimensions."""
+    kind, held = _plain(field.type), innermost_type(field.type)
+    if pa.types.is_struct(kind) or is_binary(kind):
+        return _image_shape(next(_read(files, field.name))), ["height", "width", "channels"]
+    if not (is_number(held) or is_text(kind)):
+        raise ValueError(f"LeRobot reads no {shown(str(kind))}")
+    shapes = {_value_shape(values) for values in _read(files, field.name)}
+    if len(shapes) > 1:
+        raise ValueError("its values differ in shape from episode to episode")
+    return list(shapes.pop()) or [1], None
+
+
+def _read(files: Iterator[str], name: str) -> Iterator[pa.Array]:
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            column = file.read(columns=[name], use_threads=False).column(0).combine_chunks()
+        while isinstance(column.type, pa.BaseExtensionType):
+            column = column.storage
+        yield column
+
+
+def _value_shape(values: pa.Array) -> tuple[int, ...]:
+    """Return the shape that all values of a column have; () for plain numbers and texts."""
+    if values.null_count:
+        raise ValueError("it has empty values")
+    if not is_list(values.type):
+        return ()
+    try:
+        length = list_length(values)
+    except (ValueError, IndexError) as error:  # IndexError: there are no rows
+        raise ValueError("its lists differ in length") from error
+    return (length, *_value_shape(list_values(values)))
+
+
+def _image_shape(values: pa.Array) -> list[int]:
+    from leconvert.media import decode_image  # only where there are such columns
+
+    first = values[0].as_py()
+    data = first.get("bytes") if isinstance(first, dict) else first
+    if not isinstance(data, bytes):
+        raise ValueError("its values are no image files")
+    try:
+        return list(decode_image(data).shape)
+    except (ValueError, UnreadableSourceError):
+        raise ValueError("its values are no image files") from None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return kind

@@ -8,23 +8,30 @@ their files, and for v3.0, where a piece is one file with all its episodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.dataset.findings import Observation, RepeatedObservations
-from leconvert.dataset.formats.v2 import DatasetInfo, EpisodeTable, TaskTable
+from leconvert.dataset.findings import (
+    SOURCE_CATALOGUE,
+    TASKS_FROM_EPISODES,
+    Observation,
+    RepeatedObservations,
+)
+from leconvert.dataset.formats import Dataset
+from leconvert.dataset.formats.v2 import EPISODES_PATH, TASKS_PATH
 from leconvert.dataset.scan.file_checks import NOT_KNOWN, ClipFacts, RowFacts
 from leconvert.model.values import DATA_STREAM, BoolArray, FileTable, IntArray, StreamScan
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import Progress
 
+# Stands for a text that the table of tasks lacks.
+NO_TASK = -1
 SLICE_NUMBERS = np.dtype(
     [
         (name, np.int64)
@@ -144,36 +151,75 @@ class Gathered:
         return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
 
 
-class EpisodePaths(Protocol):
-    """Where the file of each episode's slice is."""
+class TaskTable(NamedTuple):
+    """The tasks of a source.
+
+    Attributes:
+        listed: (index, text) pairs, ascending.
+        first_index: The first index that stands for the same text, by index: equal texts are one
+            task.
+        of_text: First index of a text.
+        is_there: Whether there is such a table, and anything in it.
+        path: The table, relative to the source.
+    """
+
+    listed: Sequence[tuple[int, str]]
+    first_index: Mapping[int, int]
+    of_text: Mapping[str, int]
+    is_there: bool
+    path: str = TASKS_PATH
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeTable:
+    """The episodes of a source; arrays have shape (E,).
+
+    Attributes:
+        index: Their indices, ascending.
+        length: Frames, as the table says.
+        task: First task index of the only task that an episode lists; `NO_TASK` where ``tasks``
+            has the episode.
+        tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
+            (`NO_TASK`), by position.
+        has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
+        num_texts: Different texts of those.
+        listed: Indices of all episodes of the source, whether they were asked for or not.
+        path: The table, relative to the source.
+    """
+
+    index: IntArray
+    length: IntArray
+    task: IntArray
+    tasks: Mapping[int, frozenset[int]]
+    has_one_text: npt.NDArray[np.bool_]
+    num_texts: int
+    listed: IntArray
+    path: str = EPISODES_PATH
 
     @property
-    def root(self) -> Path:
-        """The dataset folder."""
+    def has_gaps(self) -> bool:
+        """Whether indices do not run from 0 without gaps."""
+        return int(self.index[-1]) != len(self.index) - 1
 
-    @property
-    def are_usual(self) -> bool:
-        """Whether all files of episodes are below ``data`` and ``videos``."""
+    def lists(self, index: int) -> bool:
+        """Whether the source has an episode of an index, asked for or not."""
+        last = int(self.listed[-1])
+        if index > last or last == len(self.listed) - 1:  # asked of every file
+            return index <= last
+        return bool(self.listed[np.searchsorted(self.listed, index)] == index)
 
-    def relative(self, stream: str, episode_index: int, /) -> str:
-        """Return the path of a slice's file, relative to the dataset."""
 
-    def absolute(self, stream: str, episode_indices: Iterable[int], /) -> Iterator[str]:
-        """Yield the path of each slice's file."""
-
-    def slice_of(self, relative: str, /) -> tuple[str, int] | None:
-        """Return the stream and an episode that a file's name stands for; None for others."""
-
-    def misplaced(self, relative: str, /) -> tuple[str, int] | None:
-        """Return the slice that a file may be of that does not lie where it should."""
+def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
+    """Return the flags that help with an error of tasks."""
+    flags = SOURCE_CATALOGUE[code].repairs
+    return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
 
 
 class ScannedSource(NamedTuple):
     """A source of any version, read and looked at; what it means is decided afterwards.
 
     Attributes:
-        info: Its ``info.json``.
-        paths: Where its files are.
+        dataset: It, as it stands.
         episodes: Its episodes.
         tasks: Its tasks.
         gathered: What was found in its files.
@@ -181,8 +227,7 @@ class ScannedSource(NamedTuple):
         reads_stats: Whether it has statistics of episodes that were looked at.
     """
 
-    info: DatasetInfo
-    paths: EpisodePaths
+    dataset: Dataset
     episodes: EpisodeTable
     tasks: TaskTable
     gathered: Gathered

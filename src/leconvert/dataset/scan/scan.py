@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,31 +25,14 @@ from leconvert.dataset.findings import (
     task_map_of,
 )
 from leconvert.dataset.fitness import data_misfits
-from leconvert.dataset.formats import TARGETS, open_dataset, renamed_stream, v3
-from leconvert.dataset.formats.v2 import (
-    INFO_PATH,
-    STATS_PATH,
-    DatasetInfo,
-    EpisodeLines,
-    EpisodeTable,
-    PathTemplateError,
-    SourcePaths,
-    TaskTable,
-    frame_rate,
-    load_info,
-    load_tasks,
-    read_episode_table,
-    read_task_table,
-    refuse_pointers,
-    tasks_helps,
-)
+from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
+from leconvert.dataset.formats.v2 import frame_rate, load_tasks
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
     DataColumns,
     absent_features,
     beyond_target,
     check_columns,
-    check_declarations,
     check_files,
     check_global_index,
     check_images,
@@ -59,24 +41,24 @@ from leconvert.dataset.scan.dataset_checks import (
     check_totals,
     codec_changes,
     common_columns,
+    declare_columns,
     declared_as_stored,
     dropped_phantoms,
     expected_totals,
     has_first_clip,
     is_of_numbers,
-    located_remarks,
     lost_instructions,
     with_other_columns,
     wrong_rate,
 )
-from leconvert.dataset.scan.declare import declare_columns
 from leconvert.dataset.scan.file_checks import declared_as_encoded
 from leconvert.dataset.scan.gathering import (
-    EpisodePaths,
+    EpisodeTable,
     Gathered,
     ScannedSource,
-    gather,
+    TaskTable,
     settled_slices,
+    tasks_helps,
 )
 from leconvert.dataset.scan.modality import (
     check_modality,
@@ -85,7 +67,7 @@ from leconvert.dataset.scan.modality import (
     task_columns,
 )
 from leconvert.dataset.scan.trimming import trimmed_before, trimmed_slices
-from leconvert.dataset.scan.v2 import EpisodeScanner
+from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source
 from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
 from leconvert.model.selection import EpisodeRanges, EpisodeSelection
@@ -99,20 +81,12 @@ from leconvert.model.values import (
     SourceScan,
     StreamScan,
     camera_of,
-    stream_of_camera,
 )
-from leconvert.model.versions import said_version
-from leconvert.support.errors import SourceError
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.support.text import count, shown
-from leconvert.workdir.fs import devices_with_fleeting_inodes
+from leconvert.support.text import shown
 from leconvert.workdir.swap import is_converted
 
-_EPISODES_PER_BLOCK = 32
-# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
-_MOST_EPISODES_PER_BLOCK = 64
-_BLOCKS = 32
 NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -137,170 +111,92 @@ def scan_source(
     options = options or RepairOptions()
     check_accepted(options.accept)
     if is_converted(root):
-        source: ScannedSource | SourceScan = read_v3_source(
+        source: ScannedSource | UnnamedFiles = read_v3_source(
             root, options, selection, to, progress, spread
         )
     else:
-        source = _read_v2_source(root, options, selection, to, progress, spread)
-    if isinstance(source, SourceScan):
-        return source
-    return _resolved(root, source, options, selection, to)
+        source = read_v2_source(root, options, selection, to, progress, spread)
+    if isinstance(source, UnnamedFiles):
+        return _without_files(source, options, selection)
+    return _resolved(source, options, selection, to)
 
 
-def _read_v2_source(
-    root: Path,
-    options: RepairOptions,
-    selection: EpisodeSelection,
-    to: str,
-    progress: Progress,
-    spread: Spread | None,
-) -> ScannedSource | SourceScan:
-    """Read the tables of a v2.x dataset, and look at all files that its templates name.
-
-    Where these name none, what becomes of it is known already.
-    """
-    info = load_info(root, options.reading, guess_version=True)
-    refuse_pointers(root)
-    remarks = [
-        *_version_remarks(info),
-        *_rate_remarks(info),
-        *check_declarations(info.features),
-    ]
-    tasks = read_task_table(root, remarks)
-    episodes = read_episode_table(root, tasks, remarks, selection)
-    remarks = [
-        replace(remark, helps=tasks_helps(remark.code, bool(episodes.has_one_text.all())))
-        if remark.code == "missing-tasks"
-        else remark
-        for remark in remarks
-    ]
-    streams = [
-        DATA_STREAM,
-        *(stream_of_camera(key) for key in info.camera_keys if key not in options.drop_features),
-    ]
-    try:
-        paths = SourcePaths(root, info)
-    except PathTemplateError as error:
-        check_dropped_features(options.drop_features, list(info.features))
-        survey = survey_folder(root, lambda _: None, lambda _: True, ())
-        near = survey.stray_near(DATA_STREAM)
-        said = error.message.removesuffix(".")
-        said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
-        remarks.append(Observation("path-template", said, path=INFO_PATH))
-        nothing = [_nothing(stream, episodes.index) for stream in streams]
-        settled = resolve_repairs(
-            remarks,
-            options,
-            _facts(
-                info,
-                episodes,
-                tasks.listed,
-                remarks,
-                selection,
-                takes_tasks=options.tasks_from is not None,
-            ),
-        )
-        return _scan(root, info, episodes, nothing, survey, b"", settled)
-    if options.locate_files:
-        info = replace(info, located=_located(root, paths, episodes, info, options.drop_features))
-        paths = SourcePaths(root, info)
-        remarks += located_remarks(info, paths)
-    if paths.other_names:
-        names = ", ".join(f"{{{name}}}" for name in paths.other_names)
-        said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
-        remarks.append(Observation("template-names", said, path=INFO_PATH))
-    look = EpisodeScanner(
-        paths,
-        info.fps,
-        {key: value for key, value in info.features.items() if key not in options.drop_features},
-        streams,
-        episodes.index,
-        episodes.length,
-        _stats_lines(root, info, episodes, remarks),
-        devices_with_fleeting_inodes(),
-        checks_steps=to == "v2.1",
+def _without_files(
+    source: UnnamedFiles, options: RepairOptions, selection: EpisodeSelection
+) -> SourceScan:
+    """Return the scan of a source whose files nobody can name."""
+    dataset, episodes = source.dataset, source.episodes
+    facts = _facts(
+        dataset,
+        episodes,
+        source.tasks.listed,
+        source.remarks,
+        selection,
+        takes_tasks=options.tasks_from is not None,
     )
-    blocks = _blocks(len(episodes.index))
-    gathered = gather(
-        look,
-        blocks,
-        dict.fromkeys(streams, episodes.index),
-        np.ones(len(episodes.index), np.bool_),
-        progress,
-        spread,
-        weights=[stop - first for first, stop in blocks],
-        num_files=len(episodes.index) * len(streams),
-    )
-    return ScannedSource(
-        info, paths, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
-    )
+    settled = resolve_repairs(source.remarks, options, facts)
+    nothing = [_nothing(stream, episodes.index) for stream in source.streams]
+    return _scan(dataset, episodes, nothing, source.survey, b"", settled)
 
 
 def _resolved(
-    root: Path,
     source: ScannedSource,
     options: RepairOptions,
     selection: EpisodeSelection,
     to: str,
 ) -> SourceScan:
     """Say what can only be said once all files are known, and settle what is done about it."""
-    info, paths, episodes = source.info, source.paths, source.episodes
+    dataset, episodes = source.dataset, source.episodes
+    root, declared = dataset.root, dataset.stored_features
     tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
-    remarks += beyond_target(info.features, to)
+    remarks += beyond_target(declared, to)
     takes_tasks = options.tasks_from is not None
-    computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
-    has_all = len(gathered.slices) == 1 + len(info.camera_keys) and not selection.takes_some
-    is_usual = paths.are_usual and has_all
-    survey = survey_folder(
-        root,
-        paths.slice_of,
-        _Membership(episodes.listed),
-        info.camera_keys,
-        misplaced=paths.misplaced,
-        num_known=gathered.num_files if is_usual else None,
-    )
+    computes_stats = computes_all_stats(options, has_episode_stats=dataset.has_episode_stats)
+    cameras = dataset.camera_keys
+    has_all = len(gathered.slices) == 1 + len(cameras) and not selection.takes_some
+    survey = _survey(dataset, episodes, num_known=gathered.num_files if has_all else None)
     survey.cameras.update(
         camera
-        for camera in info.camera_keys
-        if camera in options.drop_features and has_first_clip(paths, episodes, camera)
+        for camera in cameras
+        if camera in options.drop_features and has_first_clip(dataset, camera)
     )
-    columns = common_columns(paths, episodes, gathered.slices[0], options.drop_features, remarks)
+    columns = common_columns(dataset, episodes, gathered.slices[0], options.drop_features, remarks)
     stored = [] if columns.schema is None else columns.schema.names
-    check_dropped_features(options.drop_features, [*info.features, *stored])
+    check_dropped_features(options.drop_features, [*declared, *stored])
     modality = read_modality(root)
     indices = task_columns(modality, columns.schema)
-    check_renamed_features(options.renames, [*info.features, *stored], indices)
+    check_renamed_features(options.renames, [*declared, *stored], indices)
     remarks += _whole_remarks(
-        info, paths, episodes, tasks, survey, gathered, columns, options.drop_features
+        dataset, episodes, tasks, survey, gathered, columns, options.drop_features
     )
     remarks += check_modality(
         root,
-        {**{name: {} for name in stored}, **info.features},
+        {**{name: {} for name in stored}, **declared},
         columns.schema,
         options.drop_features,
         options.renames,
         remaps_tasks=options.remap_tasks and task_map_of(tasks.listed) is not None,
     )
-    remarks = wrong_rate(info, remarks, episodes, gathered)
+    remarks = wrong_rate(dataset.fps, remarks, episodes, gathered)
     remarks = lost_instructions(remarks, episodes, gathered)
-    remarks += dropped_phantoms(info, options.drop_features, survey)
+    remarks += dropped_phantoms(cameras, options.drop_features, survey)
     if "frame_index" in columns.floating:  # only those that count are sure to be whole numbers
         remarks = [
             replace(remark, is_acceptable=False) if remark.code == "frame-index" else remark
             for remark in remarks
         ]
-    declarations, refused = declare_columns(info.features, columns, paths, episodes)
+    declarations, refused = declare_columns(declared, columns, dataset, gathered.slices[0])
     remarks = [_undeclared_remark(remark, declarations, refused) for remark in remarks]
-    corrected = {} if columns.schema is None else declared_as_stored(info.features, columns)
+    corrected = {} if columns.schema is None else declared_as_stored(declared, columns)
     if columns.schema is not None:
-        remarks += check_images(info.features, columns.schema)
+        remarks += check_images(declared, columns.schema)
     unsound = _computable(gathered, remarks) if source.reads_stats else None
     if not computes_stats and unsound is not None:
         remarks = [_stale_remark(remark, gathered.stale_stats, unsound) for remark in remarks]
-        anew = redeclared(info.features, corrected)
+        anew = redeclared(declared, corrected)
         needed = {name: set(found) for name, found in gathered.missing_stats.items()}
         remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
-    features = {**info.features, **corrected}
+    features = {**declared, **corrected}
     remarks += check_names(features)
     # Of what turns out to be text nobody wants statistics.
     remarks = [
@@ -310,7 +206,7 @@ def _resolved(
         or features.get(remark.feature or "", {}).get("dtype") not in TEXT_DTYPES
     ]
     facts = _facts(
-        info,
+        dataset,
         episodes,
         load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
         remarks,
@@ -321,29 +217,23 @@ def _resolved(
     )
     intervals = selection.kept_frames(episodes.index, episodes.length)
     cut, uncut = trimmed_slices(
-        gathered.slices, paths, episodes.index, episodes.length, intervals, info.fps, to
+        dataset, gathered.slices, episodes.index, episodes.length, intervals, to
     )
     remarks += uncut
     if to == "v2.1":
         remarks += trimmed_before(
-            root,
-            gathered.slices,
-            paths,
-            episodes.index,
-            episodes.length,
-            intervals,
-            info.fps,
+            dataset, gathered.slices, episodes.index, episodes.length, intervals
         )
     facts = replace(
         facts,
         corrected=corrected,
         unsound_stats=unsound,
         trimmed=intervals,
-        has_quantiles=open_dataset(root, options.reading).has_quantiles,
+        has_quantiles=dataset.has_quantiles,
         floating_indices=columns.floating,
     )
-    settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
-    settled = _with_right_cameras(settled, info, gathered)
+    settled = _with_right_declarations(resolve_repairs(remarks, options, facts), declared, columns)
+    settled = _with_right_cameras(settled, dataset, gathered)
     settled = _with_new_names(settled, options.renames)
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
@@ -353,12 +243,36 @@ def _resolved(
     for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
         length[np.searchsorted(episodes.index, episode)] = stop - first
     episodes = replace(episodes, length=length)
-    schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
+    schema = _result_schema(declared, columns, settled.repairs, TARGETS[to].list_entry)
     streams = [settled_slices(slices, settled.kept) for slices in cut]
     if schema:
-        streams[0] = _with_row_misfits(streams[0], paths, episodes, gathered, schema, settled)
-    found = _scan(root, info, episodes, streams, survey, schema, settled)
+        streams[0] = _with_row_misfits(streams[0], dataset, episodes, gathered, schema, settled)
+    found = _scan(dataset, episodes, streams, survey, schema, settled)
     return _renamed(found, options.renames)
+
+
+def _survey(dataset: Dataset, episodes: EpisodeTable, *, num_known: int | None) -> SourceFiles:
+    """Look at what lies in the source's folder, given how many files of episodes are known."""
+    if isinstance(dataset, v2.Dataset):
+        paths = dataset.paths
+        return survey_folder(
+            dataset.root,
+            paths.slice_of,
+            episodes.lists,
+            dataset.camera_keys,
+            misplaced=paths.misplaced,
+            num_known=num_known if paths.are_usual else None,
+        )
+    assert isinstance(dataset, v3.Dataset)
+    there = dataset.episodes.placed
+
+    def slice_of(path: str) -> tuple[str, int] | None:
+        owner, stream = dataset.slice_of(path), v3.stream_of(path)
+        if owner is None and stream and camera_of(stream) and stream not in there:
+            return stream, 0  # of a camera that is not declared or left out
+        return owner
+
+    return survey_folder(dataset.root, slice_of, episodes.lists, dataset.camera_keys)
 
 
 def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> ResolvedRepairs:
@@ -420,7 +334,7 @@ def _quantile_bounds(
 
 def _with_row_misfits(
     data: StreamScan,
-    paths: EpisodePaths,
+    dataset: Dataset,
     episodes: EpisodeTable,
     gathered: Gathered,
     data_schema: bytes,
@@ -430,7 +344,7 @@ def _with_row_misfits(
     kept, schema = settled.kept, tables.deserialize_schema(data_schema)
     misfit = data_misfits(
         data.misfit,
-        has_other_columns=with_other_columns(paths, episodes, gathered.slices[0], schema)[kept],
+        has_other_columns=with_other_columns(dataset, gathered.slices[0], schema)[kept],
         first_index=gathered.first_index[kept],
         episode_index=episodes.index[kept],
         length=episodes.length[kept],
@@ -439,87 +353,8 @@ def _with_row_misfits(
     return replace(data, misfit=misfit)
 
 
-def _located(
-    root: Path,
-    paths: SourcePaths,
-    episodes: EpisodeTable,
-    info: DatasetInfo,
-    left_out: Sequence[str],
-) -> dict[tuple[str, int], str]:
-    """Return where files lie that are not where their template says, if only one may be each."""
-    survey = survey_folder(
-        root,
-        paths.slice_of,
-        _Membership(episodes.listed),
-        info.camera_keys,
-        misplaced=paths.misplaced,
-    )
-    return {
-        (stream, episode): found[0]
-        for (stream, episode), found in sorted(survey.misplaced.items())
-        if len(found) == 1
-        and camera_of(stream) not in left_out
-        and not (root / paths.template_path(stream, episode)).exists()
-    }
-
-
-def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
-    stated = info.raw.get("codebase_version")
-    if stated != info.codebase_version:
-        said = (
-            f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
-        )
-        helps = (f"--assume-version {info.codebase_version}",)
-        yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
-
-
-def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
-    stated = info.raw.get("fps")
-    if frame_rate(stated) != info.fps:
-        said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
-        yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
-
-
-def _blocks(num_episodes: int) -> list[tuple[int, int]]:
-    """Return first and stop of each block; two halves begin, to know sooner what they cost."""
-    size = max(_EPISODES_PER_BLOCK, min(num_episodes // _BLOCKS, _MOST_EPISODES_PER_BLOCK))
-    half = max(1, size // 2)
-    edges = {0, min(half, num_episodes), num_episodes}
-    edges.update(range(2 * half, num_episodes, size))
-    return list(pairwise(sorted(edges)))
-
-
-def _stats_lines(
-    root: Path, info: DatasetInfo, episodes: EpisodeTable, remarks: list[Observation]
-) -> tuple[Path, IntArray] | None:
-    """Return where each episode's statistics are; None in v2.0, which has none of them."""
-    path = root / STATS_PATH
-    if not info.has_episode_stats:
-        said = "v2.0 has no statistics of episodes; they are computed from the data."
-        remarks.append(Observation("computed-stats", said))
-        return None
-    if not path.exists():
-        remarks.append(Observation("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
-        return None
-    # Each line is parsed when its episode is looked at.
-    try:
-        lines = EpisodeLines(path, validated=True)
-    except SourceError as error:
-        if isinstance(error.__cause__, OSError):
-            raise  # the table may be sound
-        said = f"{shown(error.message[:-1])}: no statistics are read."
-        remarks.append(Observation("missing-stats", said, path=STATS_PATH))
-        return None
-    strange = len(lines) - int(np.isin(lines.episode_index, episodes.listed).sum())
-    if strange:
-        said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
-        remarks.append(Observation("stray-stats", said, path=STATS_PATH))
-    return path, lines.offsets_of(episodes.index)
-
-
 def _whole_remarks(
-    info: DatasetInfo,
-    paths: EpisodePaths,
+    dataset: Dataset,
     episodes: EpisodeTable,
     tasks: TaskTable,
     survey: SourceFiles,
@@ -528,7 +363,8 @@ def _whole_remarks(
     left_out: Sequence[str],
 ) -> list[Observation]:
     """Return what was said of single files, and what is to be said now that all are known."""
-    absent = absent_features(info.features, columns.schema, gathered.slices)
+    declared = dataset.stored_features
+    absent = absent_features(declared, columns.schema, gathered.slices)
     remarks = [
         remark
         for remark in gathered.sightings.remarks()
@@ -543,7 +379,7 @@ def _whole_remarks(
         # Where the column is of no numbers there are no statistics to compute.
         if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
     ]
-    about_files = list(check_files(paths, episodes, gathered.slices, survey))
+    about_files = list(check_files(dataset, episodes, gathered.slices, survey))
     remarks += about_files
     # Where a template misses every file, all of them are strays.
     missed = {
@@ -555,24 +391,24 @@ def _whole_remarks(
     if columns.schema is not None:
         num_tasks = len(tasks.of_text) if tasks.is_there else 0
         remarks += check_columns(
-            info.features,
+            declared,
             columns,
             num_tasks=num_tasks,
             one_text_each=bool(episodes.has_one_text.all()),
             left_out=left_out,
         )
     remarks += check_global_index(episodes, gathered, columns)
-    remarks += check_tasks(paths, episodes, tasks, gathered)
+    remarks += check_tasks(dataset, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)
     # What the whole source has is not known from some of its episodes.
     if len(episodes.index) == len(episodes.listed):
-        totals = expected_totals(info, episodes, tasks, gathered.slices, survey)
-        remarks += check_totals(info, totals)
+        totals = expected_totals(dataset, episodes, tasks, gathered.slices, survey)
+        remarks += check_totals(dataset.stored_info, totals)
     return remarks
 
 
 def _facts(
-    info: DatasetInfo,
+    dataset: Dataset,
     episodes: EpisodeTable,
     tasks: Sequence[tuple[int, str]],
     remarks: list[Observation],
@@ -582,11 +418,12 @@ def _facts(
     takes_tasks: bool,
     indices: Sequence[str] = (),
 ) -> SourceFacts:
+    stated = frame_rate(dataset.stored_info.get("fps"))
     return SourceFacts(
         episode_index=episodes.index,
         length=episodes.length,
         selected=EpisodeRanges.of_episodes(episodes.index) if selection.takes_some else None,
-        features=info.features,
+        features=dataset.stored_features,
         tasks=tasks,
         missing_columns=[
             remark.feature
@@ -594,17 +431,17 @@ def _facts(
             if remark.code == "missing-column" and remark.feature
             if remark.severity != "error" or (remark.helps and takes_tasks)
         ],
-        has_episode_stats=info.has_episode_stats,
+        has_episode_stats=dataset.has_episode_stats,
         undeclared=[
             remark.feature
             for remark in remarks
             if remark.code == "undeclared-column" and remark.feature
         ],
         declarations=declarations,
-        codebase_version=info.codebase_version,
-        located=info.located,
+        codebase_version=dataset.version,
+        located=dataset.declared.located if isinstance(dataset, v2.Dataset) else {},
         task_columns=indices,
-        assumed_fps=None if frame_rate(info.raw.get("fps")) == info.fps else f"{float(info.fps)!r}",
+        assumed_fps=None if stated == dataset.fps else f"{float(dataset.fps)!r}",
     )
 
 
@@ -657,7 +494,7 @@ def _is_of_computed(remark: Observation, missing: Mapping[str, Set[int]], anew: 
 
 
 def _with_right_declarations(
-    settled: ResolvedRepairs, info: DatasetInfo, columns: DataColumns
+    settled: ResolvedRepairs, source: Mapping[str, Mapping[str, Any]], columns: DataColumns
 ) -> ResolvedRepairs:
     """Return what becomes of a source, its computed columns declared as they are in the result."""
     repairs = settled.repairs
@@ -672,8 +509,8 @@ def _with_right_declarations(
         wrapped=columns.wrapped - changed,
         floating=columns.floating - computed,
     )
-    added = repairs.declared_features.keys() - info.features.keys()
-    features = {**info.features, **{name: repairs.declared_features[name] for name in added}}
+    added = repairs.declared_features.keys() - source.keys()
+    features = {**source, **{name: repairs.declared_features[name] for name in added}}
     corrected = declared_as_stored(features, stored)
     declared = {
         name: feature
@@ -686,7 +523,7 @@ def _with_right_declarations(
 
 
 def _with_right_cameras(
-    settled: ResolvedRepairs, info: DatasetInfo, gathered: Gathered
+    settled: ResolvedRepairs, dataset: Dataset, gathered: Gathered
 ) -> ResolvedRepairs:
     """Return what becomes of a source, its cameras declared as most of their clips are."""
     declared = dict(settled.repairs.declared_features)
@@ -694,8 +531,8 @@ def _with_right_cameras(
         camera = str(camera_of(slices.stream))
         facts = gathered.usual_clip(slices, settled.kept)
         if facts is not None:
-            feature = declared_as_encoded(info.features[camera], facts, info.fps)
-            if feature != info.features[camera]:
+            feature = declared_as_encoded(dataset.stored_features[camera], facts, dataset.fps)
+            if feature != dataset.stored_features[camera]:
                 declared[camera] = feature
     if declared == settled.repairs.declared_features:
         return settled
@@ -704,19 +541,21 @@ def _with_right_cameras(
 
 
 def _result_schema(
-    info: DatasetInfo, columns: DataColumns, repairs: Repairs, list_entry: str
+    source: Mapping[str, Mapping[str, Any]],
+    columns: DataColumns,
+    repairs: Repairs,
+    list_entry: str,
 ) -> bytes:
     """Return the schema of the result's data files; nothing where no table could be read."""
     if columns.schema is None:
         return b""
     repaired = tables.repaired_schema(columns.schema, repairs)
-    features = repairs.features(info.features)
+    features = repairs.features(source)
     return tables.serialize_schema(tables.output_schema(repaired, features, list_entry=list_entry))
 
 
 def _scan(
-    root: Path,
-    info: DatasetInfo,
+    dataset: Dataset,
     episodes: EpisodeTable,
     streams: list[StreamScan],
     survey: SourceFiles,
@@ -724,22 +563,22 @@ def _scan(
     settled: ResolvedRepairs,
 ) -> SourceScan:
     source = Source(
-        root=str(root),
-        codebase_version=info.codebase_version,
-        meta_digest=meta_digest(root, info.codebase_version),
+        root=str(dataset.root),
+        codebase_version=dataset.version,
+        meta_digest=meta_digest(dataset.root, dataset.version),
         extra_files=survey.extra_files,
         repairs=settled.repairs,
     )
     return SourceScan(
         sources=(source,),
-        fps=info.fps,
+        fps=dataset.fps,
         episode_index=episodes.index[settled.kept],
         length=episodes.length[settled.kept],
         streams=streams,
         data_schema=data_schema,
         findings=settled.findings,
-        features=settled.repairs.features(info.features),
-        robot_type=info.raw.get("robot_type"),
+        features=settled.repairs.features(dataset.stored_features),
+        robot_type=dataset.stored_info.get("robot_type"),
     )
 
 
@@ -748,17 +587,3 @@ def _nothing(stream: str, episode_index: IntArray) -> StreamScan:
     none = np.zeros_like(episode_index)
     files = FileTable(episode_index, none, none, none)
     return StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)
-
-
-class _Membership:
-    """Whether there is an episode of an index."""
-
-    def __init__(self, index: IntArray) -> None:
-        self._index = index
-        self._last = int(index[-1])
-        self._has_gaps = self._last != len(index) - 1
-
-    def __call__(self, index: int) -> bool:
-        if index > self._last:
-            return False
-        return not self._has_gaps or bool(self._index[np.searchsorted(self._index, index)] == index)

@@ -10,14 +10,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from leconvert import media
 from leconvert.dataset.findings import Observation
-from leconvert.dataset.scan.gathering import EpisodePaths
+from leconvert.dataset.formats import Dataset
 from leconvert.dataset.scan.v2 import index_of_remuxed
 from leconvert.model.values import DATA_STREAM, IntArray, Misfit, StreamScan
 from leconvert.support.errors import UsageError
@@ -27,12 +26,11 @@ Intervals = Mapping[int, tuple[int, int]]
 
 
 def trimmed_slices(
+    dataset: Dataset,
     slices: Sequence[StreamScan],
-    paths: EpisodePaths,
     episode_index: IntArray,
     length: IntArray,
     intervals: Intervals,
-    fps: Fraction,
     to: str,
 ) -> tuple[list[StreamScan], list[Observation]]:
     """Return the slices of all streams once some episodes are trimmed, and what cannot be cut.
@@ -40,8 +38,8 @@ def trimmed_slices(
     The index of each of their clips is read again. Nothing is said of what could not be read.
 
     Args:
+        dataset: The source.
         slices: Those of whole episodes.
-        paths: Where the files are.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
         intervals: The first frame that stays of an episode, and the one after the last, by its
@@ -56,7 +54,7 @@ def trimmed_slices(
         names = ("first", "frames", "size_bytes", "roll_bytes", "lead", "misfit")
         columns = {name: getattr(each, name).copy() for name in names}
         first, frames, size_bytes, roll_bytes, lead, misfit = columns.values()
-        readable = each.is_readable & ~each.is_missing
+        readable, keys = each.is_readable & ~each.is_missing, each.key
         for episode, (begin, stop) in intervals.items():
             at = int(np.searchsorted(episode_index, episode))
             samples = int(frames[at])
@@ -69,23 +67,20 @@ def trimmed_slices(
                 size_bytes[at] = size_bytes[at] * (stop - begin) // samples
                 frames[at] = stop - begin
                 continue
-            (path,) = paths.absolute(each.stream, [episode])
-            clip = _index(path, fps)
-            own = int(first[at] + lead[at])
-            clips.setdefault(episode, []).append(
-                _Clip(clip, own, int(first[at]), int(first[at]) + samples)
-            )
-            cut = clips[episode][-1].cut(begin, stop)
+            relative = dataset.relative(each.stream, int(keys[at]))
+            path = f"{dataset.root}/{relative}"
+            clip = _clip(path, dataset.fps, each, at)
+            clips.setdefault(episode, []).append(clip)
+            cut = clip.cut(begin, stop)
             what = f"frames {begin}:{stop} of episode {episode}"
             said = f"no keyframe begins what {what} need; without encoding they cannot be cut out."
-            if cut is None or (said := clips[episode][-1].doubt(path, cut, what)):
-                relative = paths.relative(each.stream, episode)
+            if cut is None or (said := clip.doubt(path, cut, what)):
                 said = f"{shown(relative)}: {said}"
                 remarks.append(Observation("no-keyframe", said, episode, each.stream, relative))
                 continue
-            first[at], lead[at] = own + cut[0], begin - cut[0]
+            first[at], lead[at] = clip.own + cut[0], begin - cut[0]
             frames[at] = cut[1] - cut[0]
-            size_bytes[at] = roll_bytes[at] = clip.sizes[own + cut[0] : own + cut[1]].sum()
+            size_bytes[at] = roll_bytes[at] = clip.size_bytes(*cut)
         found.append(replace(each, **columns))
     if to == "v2.1":
         for episode in clips.keys() - {remark.episode for remark in remarks}:
@@ -95,24 +90,20 @@ def trimmed_slices(
 
 
 def trimmed_before(
-    root: Path,
+    dataset: Dataset,
     slices: Sequence[StreamScan],
-    paths: EpisodePaths,
     episode_index: IntArray,
     length: IntArray,
     intervals: Intervals,
-    fps: Fraction,
 ) -> Iterator[Observation]:
     """Yield the episodes that v2.1 cannot hold, since they were trimmed between keyframes.
 
     Args:
-        root: The source.
+        dataset: The source.
         slices: Those of whole episodes.
-        paths: Where the files are.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
         intervals: The episodes that are trimmed now, of which nothing is said.
-        fps: Frames a second.
     """
     videos = [each for each in slices if each.stream != DATA_STREAM]
     wider: dict[int, list[StreamScan]] = {}
@@ -127,24 +118,23 @@ def trimmed_before(
             continue  # what is wrong with that camera is said
         clips = []
         for each in videos:
-            (path,) = paths.absolute(each.stream, [int(episode_index[at])])
-            own, samples = int(each.first[at] + each.lead[at]), int(each.frames[at])
-            begin = int(each.first[at])
-            clips.append(_Clip(_index(path, fps), own, begin, begin + samples))
+            (path,) = dataset.absolute(each.stream, [int(each.key[at])])
+            clips.append(_clip(path, dataset.fps, each, at))
         if (found := _held_by_v21(clips, 0, int(length[at]))) is not None:
             within[at] = found
-    words = ["leconvert", "trim", str(root), "-o", "NEW"]
+    words = ["leconvert", "trim", str(dataset.root), "-o", "NEW"]
     for at, (first, stop) in sorted(within.items()):
         words += ["--episode", str(episode_index[at]), "--frames", f"{first}:{stop}"]
     command = f"{shlex.join(words)} --to v2.1"
     for at, found_slices in sorted(wider.items()):
         episode, stream = int(episode_index[at]), found_slices[0].stream
-        said = f"{shown(paths.relative(stream, episode))}: episode {episode} was trimmed and needs "
+        relative = dataset.relative(stream, int(found_slices[0].key[at]))
+        said = f"{shown(relative)}: episode {episode} was trimmed and needs "
         said += "frames beside it, and a clip of v2.1 holds an episode's frames alone."
         if at in within:
             first, stop = within[at]
             said += f" Frames {first}:{stop} of its {length[at]} need none: `{command}`."
-        yield Observation("no-keyframe", said, episode, stream, paths.relative(stream, episode))
+        yield Observation("no-keyframe", said, episode, stream, relative)
 
 
 def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, int] | None:
@@ -168,11 +158,15 @@ def _held_by_v21(clips: Sequence[_Clip], first: int, stop: int) -> tuple[int, in
     return None if begin == end else (begin, end)
 
 
-def _index(path: str, fps: Fraction) -> media.ClipIndex:
+def _clip(path: str, fps: Fraction, slices: StreamScan, at: int) -> _Clip:
+    """Return the slice of one episode, the index of its file read again."""
     try:
-        return media.read_clip_index(path)
+        clip = media.read_clip_index(path)
     except media.UnsupportedClipError:
-        return index_of_remuxed(path, fps)[0]
+        clip, _ = index_of_remuxed(path, fps)
+    begin = int(slices.first[at])
+    own, end = begin + int(slices.lead[at]), begin + int(slices.frames[at])
+    return _Clip(clip, own, begin, end)
 
 
 class _Clip(NamedTuple):
@@ -196,6 +190,10 @@ class _Clip(NamedTuple):
             self.own + first, self.own + stop, begin=self.begin, end=self.end
         )
         return None if cut is None else (cut[0] - self.own, cut[1] - self.own)
+
+    def size_bytes(self, first: int, stop: int) -> int:
+        """Return the bytes of what is cut out, in the episode's own count."""
+        return int(self.clip.sizes[self.own + first : self.own + stop].sum())
 
     def doubt(self, path: str, cut: tuple[int, int], what: str) -> str:
         """Say why what is cut out would not be seen as in the file; nothing where it would.

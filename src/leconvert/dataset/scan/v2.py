@@ -1,4 +1,4 @@
-"""The scan of a v2.x dataset, block by block of episodes: sizes, footers, indices, statistics."""
+"""The scan of a v2.x dataset: its tables, then block by block of episodes its files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import errno
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,17 +18,32 @@ import numpy as np
 import pyarrow as pa
 
 from leconvert import media, tables
-from leconvert.dataset.findings import ObservationLog
+from leconvert.dataset.findings import (
+    Observation,
+    ObservationLog,
+    RepeatedObservations,
+    check_dropped_features,
+)
 from leconvert.dataset.formats.v2 import (
     EPISODES_PATH,
+    INFO_PATH,
     STATS_PATH,
+    TASKS_PATH,
+    Dataset,
+    DatasetInfo,
+    EpisodeLines,
+    PathTemplateError,
     SourcePaths,
+    episode_length,
+    frame_rate,
     is_pointer,
+    load_tasks,
     parse_line,
     read_lines,
     refuse_pointers,
 )
-from leconvert.dataset.scan.changes import facts_of_opened
+from leconvert.dataset.scan.changes import SourceFiles, facts_of_opened, survey_folder
+from leconvert.dataset.scan.dataset_checks import check_declarations, located_remarks
 from leconvert.dataset.scan.file_checks import (
     ClipCheck,
     ClipFacts,
@@ -35,7 +52,20 @@ from leconvert.dataset.scan.file_checks import (
     StatsCheck,
     TableCheck,
 )
-from leconvert.dataset.scan.gathering import SLICE_NUMBERS, Look, Scanner, SeenSlices
+from leconvert.dataset.scan.gathering import (
+    NO_TASK,
+    SLICE_NUMBERS,
+    EpisodeTable,
+    Look,
+    ScannedSource,
+    Scanner,
+    SeenSlices,
+    TaskTable,
+    gather,
+    tasks_helps,
+)
+from leconvert.model.repairs import LocatedFile, RepairOptions
+from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
     DATA_STREAM,
     NO_FILE,
@@ -43,13 +73,312 @@ from leconvert.model.values import (
     IntArray,
     Misfit,
     camera_of,
+    stream_of_camera,
 )
-from leconvert.support.errors import UnreadableSourceError
+from leconvert.model.versions import said_version
+from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.parallel import Spread
+from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
-from leconvert.workdir.fs import forget_old_names, status_now
+from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
 
 _KEPT_SCHEMAS = 256
+# Columns of v3.0's table of episodes that a key of the same name would stand beside.
+_TAKEN_PREFIXES = ("stats/", "meta/episodes/")
+_SHOWN = 5
+_EPISODES_PER_BLOCK = 32
+# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
+_MOST_EPISODES_PER_BLOCK = 64
+_BLOCKS = 32
+
+
+class UnnamedFiles(NamedTuple):
+    """A source whose templates name no files.
+
+    Attributes:
+        dataset: It, as it stands.
+        episodes: Its episodes.
+        tasks: Its tasks.
+        streams: What would have been looked at.
+        remarks: What is to be said of its tables.
+        survey: What lies in its folder.
+    """
+
+    dataset: Dataset
+    episodes: EpisodeTable
+    tasks: TaskTable
+    streams: Sequence[str]
+    remarks: list[Observation]
+    survey: SourceFiles
+
+
+def read_v2_source(
+    root: Path,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    to: str,
+    progress: Progress,
+    spread: Spread | None,
+) -> ScannedSource | UnnamedFiles:
+    """Read the tables of a v2.x dataset, and look at all files that its templates name."""
+    dataset = Dataset(root, options.reading)
+    info = dataset.declared
+    refuse_pointers(root)
+    remarks = [
+        *_version_remarks(info),
+        *_rate_remarks(info),
+        *check_declarations(info.features),
+    ]
+    tasks = read_task_table(root, remarks)
+    episodes = read_episode_table(root, tasks, remarks, selection)
+    remarks = [
+        replace(remark, helps=tasks_helps(remark.code, bool(episodes.has_one_text.all())))
+        if remark.code == "missing-tasks"
+        else remark
+        for remark in remarks
+    ]
+    streams = [
+        DATA_STREAM,
+        *(stream_of_camera(key) for key in info.camera_keys if key not in options.drop_features),
+    ]
+    try:
+        paths = dataset.paths
+    except PathTemplateError as error:
+        check_dropped_features(options.drop_features, list(info.features))
+        survey = survey_folder(root, lambda _: None, lambda _: True, ())
+        near = survey.stray_near(DATA_STREAM)
+        said = error.message.removesuffix(".")
+        said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
+        remarks.append(Observation("path-template", said, path=INFO_PATH))
+        return UnnamedFiles(dataset, episodes, tasks, streams, remarks, survey)
+    if options.locate_files:
+        located = _located(root, paths, episodes, info, options.drop_features)
+        dataset = Dataset(root, replace(options.reading, located_files=located))
+        info, paths = dataset.declared, dataset.paths
+        remarks += located_remarks(info, paths)
+    if paths.other_names:
+        names = ", ".join(f"{{{name}}}" for name in paths.other_names)
+        said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
+        remarks.append(Observation("template-names", said, path=INFO_PATH))
+    look = EpisodeScanner(
+        paths,
+        info.fps,
+        {key: value for key, value in info.features.items() if key not in options.drop_features},
+        streams,
+        episodes.index,
+        episodes.length,
+        _stats_lines(root, dataset, episodes, remarks),
+        devices_with_fleeting_inodes(),
+        checks_steps=to == "v2.1",
+    )
+    blocks = _blocks(len(episodes.index))
+    gathered = gather(
+        look,
+        blocks,
+        dict.fromkeys(streams, episodes.index),
+        np.ones(len(episodes.index), np.bool_),
+        progress,
+        spread,
+        weights=[stop - first for first, stop in blocks],
+        num_files=len(episodes.index) * len(streams),
+    )
+    return ScannedSource(
+        dataset, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
+    )
+
+
+def _located(
+    root: Path,
+    paths: SourcePaths,
+    episodes: EpisodeTable,
+    info: DatasetInfo,
+    left_out: Sequence[str],
+) -> tuple[LocatedFile, ...]:
+    """Return where files lie that are not where their template says, if only one may be each."""
+    survey = survey_folder(
+        root,
+        paths.slice_of,
+        episodes.lists,
+        info.camera_keys,
+        misplaced=paths.misplaced,
+    )
+    return tuple(
+        LocatedFile(stream, episode, found[0])
+        for (stream, episode), found in sorted(survey.misplaced.items())
+        if len(found) == 1
+        and camera_of(stream) not in left_out
+        and not (root / paths.template_path(stream, episode)).exists()
+    )
+
+
+def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
+    """Read ``tasks.jsonl``."""
+    exists = (root / TASKS_PATH).exists()
+    listed = load_tasks(root) if exists else []
+    first_index: dict[int, int] = {}
+    of_text: dict[str, int] = {}
+    texts: dict[int, str] = {}
+    conflicts: list[int] = []
+    duplicates: list[int] = []
+    for index, text in listed:
+        if texts.setdefault(index, text) != text:
+            conflicts.append(index)
+        elif text in of_text:
+            duplicates.append(index)
+        first_index.setdefault(index, of_text.setdefault(text, index))
+    if not listed:
+        what = "lists no task" if exists else "is missing"
+        said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
+        remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
+    if conflicts:
+        said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
+        remarks.append(Observation("task-conflict", said, path=TASKS_PATH))
+    if duplicates:
+        said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
+        remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
+    if list(texts) != list(range(len(texts))):
+        said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
+        said += "readers of v3.0 find a task by its row."
+        remarks.append(Observation("task-gap", said, path=TASKS_PATH))
+    return TaskTable(listed, first_index, of_text, bool(listed))
+
+
+def read_episode_table(
+    root: Path,
+    tasks: TaskTable,
+    remarks: list[Observation],
+    selection: EpisodeSelection = EpisodeSelection(),
+) -> EpisodeTable:
+    """Read the lines of ``episodes.jsonl`` that are of selected episodes."""
+    # Every line is parsed below; here those that begin with their index need not be.
+    lines = EpisodeLines(root / EPISODES_PATH, validated=True)
+    if not len(lines):
+        raise SourceError(
+            f"{lines.path} lists no episodes.",
+            path=str(lines.path),
+            next_step="Restore the table from another copy of the dataset.",
+        )
+    selected = selection.keeps(lines.episode_index, lambda: map(_texts, lines))
+    chosen = lines.episode_index[selected]
+    length = np.empty(len(chosen), dtype=np.int64)
+    task = np.full(len(chosen), NO_TASK, dtype=np.int64)
+    several: dict[int, frozenset[int]] = {}
+    has_one_text = np.zeros(len(chosen), dtype=np.bool_)
+    only_texts: set[str] = set()
+    sightings = RepeatedObservations()
+    for position, record in enumerate(compress(lines, selected.tolist())):
+        episode, texts = record["episode_index"], record.get("tasks")
+        taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
+        if taken is not None:
+            raise SourceError(
+                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the name "
+                "of a column that v3.0 keeps for itself.",
+                path=str(lines.path),
+                next_step="Rename the key in every line, or take it out.",
+            )
+        frames = episode_length(lines.path, record, may_be_empty=True)
+        if not frames:
+            said = f"{EPISODES_PATH} gives episode {episode} the length 0."
+            remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise SourceError(
+                f"{lines.path} gives episode {episode} tasks that are no list of texts.",
+                path=str(lines.path),
+                next_step="Mend the line: tasks is a list of the texts in tasks.jsonl.",
+            )
+        length[position] = frames
+        known = [index for text in texts if (index := tasks.of_text.get(text)) is not None]
+        if len(known) == len(texts) == 1:
+            task[position] = known[0]
+        else:
+            several[position] = frozenset(known or [NO_TASK] * len(texts))
+        has_one_text[position] = len(texts) == 1
+        only_texts.update(texts if len(texts) == 1 else ())
+        if len(texts) > 1:
+            said = f"Episode {episode} has {len(texts)} tasks."
+            sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
+        if len(known) < len(texts) and tasks.is_there:
+            unknown = next(text for text in texts if text not in tasks.of_text)
+            said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
+            helps = tasks_helps("task-mismatch", len(texts) == 1)
+            sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
+    remarks.extend(sightings.remarks())
+    every = lines.episode_index
+    table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
+    # Of a selection the gaps are meant.
+    if table.has_gaps and not selection:
+        expected = np.arange(len(lines))
+        gap = int(expected[lines.episode_index != expected][0])
+        said = f"{EPISODES_PATH} has no episode {gap}: its {count(len(lines), 'episode')} end "
+        said += f"with {int(lines.episode_index[-1])}."
+        remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
+    return table
+
+
+def _texts(line: Mapping[str, Any]) -> Sequence[str]:
+    """Return the tasks of a line; what is none is said when the line is read."""
+    texts = line.get("tasks")
+    return texts if isinstance(texts, list) else ()
+
+
+def _few(numbers: Sequence[int]) -> str:
+    shown_numbers = ", ".join(map(str, numbers[:_SHOWN]))
+    return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
+
+
+def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
+    stated = info.raw.get("codebase_version")
+    if stated != info.codebase_version:
+        said = (
+            f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
+        )
+        helps = (f"--assume-version {info.codebase_version}",)
+        yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
+
+
+def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
+    stated = info.raw.get("fps")
+    if frame_rate(stated) != info.fps:
+        said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
+        yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
+
+
+def _blocks(num_episodes: int) -> list[tuple[int, int]]:
+    """Return first and stop of each block; two halves begin, to know sooner what they cost."""
+    size = max(_EPISODES_PER_BLOCK, min(num_episodes // _BLOCKS, _MOST_EPISODES_PER_BLOCK))
+    half = max(1, size // 2)
+    edges = {0, min(half, num_episodes), num_episodes}
+    edges.update(range(2 * half, num_episodes, size))
+    return list(pairwise(sorted(edges)))
+
+
+def _stats_lines(
+    root: Path, dataset: Dataset, episodes: EpisodeTable, remarks: list[Observation]
+) -> tuple[Path, IntArray] | None:
+    """Return where each episode's statistics are; None in v2.0, which has none of them."""
+    path = root / STATS_PATH
+    if not dataset.has_episode_stats:
+        said = "v2.0 has no statistics of episodes; they are computed from the data."
+        remarks.append(Observation("computed-stats", said))
+        return None
+    if not path.exists():
+        remarks.append(Observation("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
+        return None
+    # Each line is parsed when its episode is looked at.
+    try:
+        lines = EpisodeLines(path, validated=True)
+    except SourceError as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # the table may be sound
+        said = f"{shown(error.message[:-1])}: no statistics are read."
+        remarks.append(Observation("missing-stats", said, path=STATS_PATH))
+        return None
+    strange = len(lines) - int(np.isin(lines.episode_index, episodes.listed).sum())
+    if strange:
+        said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
+        remarks.append(Observation("stray-stats", said, path=STATS_PATH))
+    return path, lines.offsets_of(episodes.index)
 
 
 class _Facts(NamedTuple):
@@ -70,7 +399,6 @@ class _Facts(NamedTuple):
 
 
 _MISSING = _Facts(file_bytes=NO_FILE)
-_FIT = Misfit(0)
 
 
 class EpisodeScanner(Scanner):
@@ -228,28 +556,20 @@ class EpisodeScanner(Scanner):
             try:
                 # A file that cannot be read says why when its status is asked for.
                 file = facts_of_opened(path, status or status_now(path), self._fleeting_inodes)
-                found.append(self._clip_facts(path, clip, file, length, notes, kinds))
+                found.append(self._clip_facts(clip, file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))
         return found
 
     def _clip_facts(
         self,
-        path: str,
         clip: media.ClipIndex | UnreadableSourceError,
         file: tuple[int, int, int],
         length: int,
         notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> _Facts:
-        misfit, seconds = _FIT, None
-        if isinstance(clip, media.UnsupportedClipError):
-            notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
-            (clip, seconds), misfit = index_of_remuxed(path, self._fps), Misfit.REMUXED
-        elif isinstance(clip, UnreadableSourceError):
-            raise clip
-        elif media.may_be_damaged(clip):
-            media.check_decodes(clip)
+        clip, seconds = usable_clip(clip, self._fps, notes)
         frames = len(clip.sizes)
         if frames == length > 0:
             if not clip.keyframes[0]:
@@ -260,14 +580,10 @@ class EpisodeScanner(Scanner):
                     f"{shown(notes.path)} shows {late} of {length} frames half a frame or more "
                     "from frame / fps; they are placed by their order.",
                 )
-        if clip.other_tracks:
-            tracks = ", ".join(map(shown, clip.other_tracks))
-            said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
-            notes.sight("other-tracks", said)
         self._check_clip[notes.stream](clip, notes)
         if clip.config_key not in kinds:
             kinds[clip.config_key] = ClipFacts.of(clip)
-        misfit = misfit or clip.misfit(self._fps)
+        misfit = clip.misfit(self._fps) if seconds is None else Misfit.REMUXED
         return _Facts(*file, frames, file[0], misfit, clip.config_key)
 
     def _compare_lengths(
@@ -384,6 +700,29 @@ def _frames_off_their_place(
     if seconds is None:
         return clip.frames_off_their_place(fps)
     return int(np.count_nonzero(np.abs(seconds * float(fps) - np.arange(len(seconds))) >= 0.5))
+
+
+def usable_clip(
+    found: media.ClipIndex | UnreadableSourceError, fps: Fraction, notes: ObservationLog
+) -> tuple[media.ClipIndex, FloatArray | None]:
+    """Return the index by which a clip's packets are moved; raise where there is none.
+
+    Says what is done about the clip. If it has to be remuxed, the times follow at which it shows
+    its frames until then.
+    """
+    seconds = None
+    if isinstance(found, media.UnsupportedClipError):
+        notes.sight("remux", f"{shown(notes.path)} will be remuxed: {found.reason}.")
+        found, seconds = index_of_remuxed(notes.file, fps)
+    elif isinstance(found, UnreadableSourceError):
+        raise found
+    elif media.may_be_damaged(found):
+        media.check_decodes(found)
+    if found.other_tracks:
+        tracks = ", ".join(map(shown, found.other_tracks))
+        said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
+        notes.sight("other-tracks", said)
+    return found, seconds
 
 
 def index_of_remuxed(path: str, fps: Fraction) -> tuple[media.ClipIndex, FloatArray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,15 +24,8 @@ from leconvert import media, tables
 from leconvert.dataset.files import special_files
 from leconvert.dataset.findings import Observation, ObservationLog
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import (
-    NO_TASK,
-    DatasetInfo,
-    EpisodeTable,
-    TaskTable,
-    read_info,
-    refuse_pointers,
-)
-from leconvert.dataset.scan.changes import FileFacts, signed_inode
+from leconvert.dataset.formats.v2 import read_info, refuse_pointers
+from leconvert.dataset.scan.changes import facts_of_opened
 from leconvert.dataset.scan.dataset_checks import check_declarations
 from leconvert.dataset.scan.file_checks import (
     NO_INDEX,
@@ -44,14 +37,17 @@ from leconvert.dataset.scan.file_checks import (
     steps_are_even,
 )
 from leconvert.dataset.scan.gathering import (
+    NO_TASK,
     SLICE_NUMBERS,
+    EpisodeTable,
     Look,
     ScannedSource,
     Scanner,
     SeenSlices,
+    TaskTable,
     gather,
 )
-from leconvert.dataset.scan.v2 import TableKinds, index_of_remuxed, say_unread
+from leconvert.dataset.scan.v2 import TableKinds, say_unread, usable_clip
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import (
@@ -66,13 +62,12 @@ from leconvert.model.values import (
     stream_of_camera,
     v3_file_key,
 )
-from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names
+from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
 
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
@@ -107,12 +102,12 @@ def read_v3_source(
             )
     refuse_pointers(root)
     _refuse_special_tables(root)
-    declared = v3.Dataset(root, options.reading, info=raw).declared
-    info = _info(raw, declared)
-    every = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
+    dataset = v3.Dataset(root, options.reading, info=raw)
+    declared, declarations = dataset.declared, dataset.stored_features
+    every = [DATA_STREAM, *map(stream_of_camera, dataset.camera_keys)]
     streams = [stream for stream in every if camera_of(stream) not in options.drop_features]
-    remarks = list(check_declarations(info.features))
-    features = {key: ft for key, ft in info.features.items() if key not in options.drop_features}
+    remarks = list(check_declarations(declarations))
+    features = {key: ft for key, ft in declarations.items() if key not in options.drop_features}
     tasks, task_rows = _read_tasks(root, raw, remarks)
     table = _read_episodes(root, every, streams, task_rows)
     if tasks.listed and not len(table.task_ends):
@@ -122,6 +117,7 @@ def read_v3_source(
             Observation("missing-tasks", said, path=v3.EPISODES_DIR, severity="warning", helps=())
         )
     ranges, found = v3.check_ranges(table, declared)
+    dataset.episodes = replace(table, length=ranges.length)  # it is large: once is enough
     kept = selection.keeps(
         np.arange(len(table)),
         lambda: (
@@ -164,8 +160,7 @@ def read_v3_source(
     # A file also has episodes that are not selected.
     about_kept = [each for each in gathered.remarks if each.episode is None or kept[each.episode]]
     return ScannedSource(
-        info,
-        V3Paths(root, routes),
+        dataset,
         _episodes(table, ranges, kept, remarks),
         tasks,
         replace(gathered, remarks=about_kept, missing_stats=missing_stats),
@@ -183,22 +178,6 @@ def _refuse_special_tables(root: Path) -> None:
                 path=str(root / path),
                 next_step="Put the file itself there, or move what is there out of the dataset.",
             )
-
-
-def _info(raw: Mapping[str, Any], declared: v3.Declared) -> DatasetInfo:
-    features = raw["features"]
-    return DatasetInfo(
-        raw=raw,
-        codebase_version=V3_VERSION,
-        fps=declared.fps,
-        features=features,
-        camera_keys=tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video")),
-        image_keys=tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image")),
-        data_path=declared.templates[DATA_STREAM],
-        video_path=raw.get("video_path"),
-        chunks_size=1,
-        located={},
-    )
 
 
 def _read_tasks(
@@ -327,45 +306,6 @@ def _check_stats(
     return missing
 
 
-class V3Paths:
-    """Relative and absolute paths of the files that episodes lie in."""
-
-    are_usual = False
-
-    def __init__(self, root: Path, routes: Sequence[v3.RoutedFile]) -> None:
-        self.root = root
-        self._files = {routed.path: routed.stream for routed in routes}
-        self._paths: dict[str, tuple[list[str], IntArray]] = {}
-        for stream in dict.fromkeys(routed.stream for routed in routes):
-            own = [routed for routed in routes if routed.stream == stream]
-            file = np.zeros(sum(len(routed.episodes) for routed in own), dtype=np.int64)
-            for number, routed in enumerate(own):
-                file[routed.episodes] = number
-            self._paths[stream] = [routed.path for routed in own], file
-
-    def relative(self, stream: str, episode: int) -> str:
-        """Return the path of the file that an episode's slice is in."""
-        paths, file = self._paths[stream]
-        return paths[int(file[episode])]
-
-    def absolute(self, stream: str, episodes: Iterable[int]) -> Iterator[str]:
-        """Yield the path of each slice's file; none where nothing is known of the stream."""
-        for episode in episodes if stream in self._paths else ():
-            yield f"{self.root}/{self.relative(stream, episode)}"
-
-    def slice_of(self, relative: str) -> tuple[str, int] | None:
-        """Return the stream that a file is of, and an episode of it; None for other files."""
-        stream = self._files.get(relative)
-        if stream is not None:
-            return stream, 0
-        stream = v3.stream_of(relative)
-        # A camera that is not declared or left out.
-        return (stream, 0) if stream and camera_of(stream) and stream not in self._paths else None
-
-    def misplaced(self, _: str) -> None:
-        """Return nothing: which file is whose is said by a table, not by names."""
-
-
 class FileScanner(Scanner):
     """Looks at one file after another."""
 
@@ -414,9 +354,8 @@ class FileScanner(Scanner):
         )
         forget_old_names([file])
         try:
-            facts = FileFacts.of(file, self._fleeting_inodes)
-            numbers["file_bytes"], numbers["mtime_ns"] = facts.size_bytes, facts.mtime_ns
-            numbers["inode"] = signed_inode(facts.inode)
+            facts = facts_of_opened(file, status_now(file), self._fleeting_inodes)
+            numbers["file_bytes"], numbers["mtime_ns"], numbers["inode"] = facts
             if routed.stream == DATA_STREAM:
                 kind = self._look_at_table(routed, lengths, numbers, look, notes)
             else:
@@ -566,15 +505,13 @@ class FileScanner(Scanner):
         notes: ObservationLog,
     ) -> str:
         """Fill in the numbers of a video's slices, and return its decoder configuration."""
-        fps, stored, misfit = self._declared.fps, None, Misfit(0)
+        fps = self._declared.fps
         try:
-            clip = media.read_clip_index(notes.file)
+            found: media.ClipIndex | UnreadableSourceError = media.read_clip_index(notes.file)
         except media.UnsupportedClipError as error:
-            notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
-            (clip, stored), misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
-        else:
-            if media.may_be_damaged(clip):
-                media.check_decodes(clip)
+            found = error
+        clip, stored = usable_clip(found, fps, notes)
+        misfit = Misfit(0) if stored is None else Misfit.REMUXED
         if lengths.tolist() != [clip.num_samples]:
             misfit |= Misfit.SHARED
         else:
@@ -582,10 +519,6 @@ class FileScanner(Scanner):
         numbers["misfit"] = misfit
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, notes)
-        if clip.other_tracks:
-            tracks = ", ".join(map(shown, clip.other_tracks))
-            said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
-            notes.sight("other-tracks", said)
         begin_seconds = self._table.placed[routed.stream].begin_seconds[routed.episodes]
         first = _frames_begin(clip, begin_seconds, lengths, fps, notes)
         stop = first + lengths

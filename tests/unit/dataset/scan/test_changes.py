@@ -12,7 +12,7 @@ import pytest
 
 from leconvert.dataset.formats.v2 import Dataset
 from leconvert.dataset.scan import changed_files, changes, scan_source
-from leconvert.dataset.scan import scan as scanning
+from leconvert.dataset.scan import v2 as scanning
 from leconvert.support.errors import StorageError, UnreadableSourceError
 from leconvert.support.parallel import Latency
 

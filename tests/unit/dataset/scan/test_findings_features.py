@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sound_dataset import LENGTHS, SOUND, TOP, WRIST, Only, Severities
+from sound_dataset import LENGTHS, SOUND, TOP, Only, Severities
 from tests.drift import start_late_in_fragments
-from tests.oddities import rotate
 from tests.recordings import each
 
 from leconvert import convert, media, tables
@@ -39,21 +38,6 @@ CLIP = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
 
 
 # --- declarations -----------------------------------------------------------------------------
-
-
-def test_a_wider_type_than_declared_is_a_warning(source: Path, only: Only) -> None:
-    for episode in range(4):
-        edit_table(
-            source,
-            episode,
-            lambda table: with_column(
-                table, "action", table.column("action").cast(pa.list_(pa.float64(), 6))
-            ),
-        )
-    finding = only(scan_source(source), "dtype-mismatch")
-    assert finding.severity == "warning"
-    assert "float64" in finding.message
-    assert "float32" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -206,57 +190,12 @@ def test_axes_may_be_named_as_anybody_likes(source_without_cameras: Path) -> Non
         assert "feature-names" not in {finding.code for finding in found}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("total_episodes", 5),
-        ("total_frames", 1),
-        ("total_tasks", 0),
-        ("total_videos", "8"),
-        ("total_chunks", True),
-    ],
-)
-def test_a_stale_total_is_a_warning(source: Path, only: Only, key: str, value: object) -> None:
-    edit_info(source, lambda info: info.update({key: value}))
-    finding = only(scan_source(source), "stale-total")
-    assert (finding.severity, key in finding.message) == ("warning", True)
-
-
 def test_totals_that_are_not_stated_are_not_missed(source: Path) -> None:
     edit_info(source, lambda info: info.pop("total_chunks"))
     assert scan_source(source).findings == ()
 
 
 # --- statistics -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("feature", "key", "value"),
-    [
-        ("action", "min", [-9.0] * 6),
-        ("observation.matrix", "max", [[9.0] * 3] * 2),
-        ("timestamp", "max", [0.5]),
-        ("index", "min", [1]),
-        ("next.done", "max", [False]),
-        ("action", "count", [3]),
-    ],
-)
-def test_stale_statistics_are_one_warning_a_feature(
-    source: Path, only: Only, feature: str, key: str, value: object
-) -> None:
-    for episode in range(4):
-        edit_lines(
-            source,
-            "episodes_stats",
-            lambda lines, e=episode: lines[e]["stats"][feature].update({key: value}),
-        )
-    finding = only(scan_source(source), "stale-stats")
-    assert (finding.severity, finding.remedy) == ("warning", "--fill-stats")
-    assert finding.message.startswith(f"Statistics of {feature} are stale: for episode ")
-    assert "4 episodes are like this" in finding.message
-    scan = scan_source(source, RepairOptions(recompute_stats=True))
-    assert only(scan, "stale-stats").severity == "repaired"
-    assert {feature, TOP, WRIST} <= set(scan.repairs.computed_stats)
 
 
 def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -> None:
@@ -267,58 +206,6 @@ def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -
 
     edit_lines(source, "episodes_stats", change)
     assert scan_source(source).findings == ()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda stats: stats.pop("action"),
-        lambda stats: stats["action"].pop("std"),
-        lambda stats: stats["action"].update(min=[0.0] * 5),
-        lambda stats: stats.update(action=7),
-        lambda stats: stats["action"].update(mean=None),
-        lambda stats: stats.pop(TOP),
-        lambda stats: stats[TOP].update(mean=[0.5, 0.5, 0.5]),
-        lambda stats: stats[TOP].update(min=[[[0.0]], [[0.0]], [[None]]]),
-        lambda stats: stats["action"].update(mean=[0.0, 0.0, 0.0, 0.0, 0.0, None]),
-        lambda stats: stats["action"].update(
-            dict.fromkeys(("min", "max", "mean", "std"), "abcdef")
-        ),
-        lambda stats: stats["action"].update(min={str(number): 0.0 for number in range(6)}),
-        lambda stats: stats["action"].update(count={"frames": 5}),
-        lambda stats: stats["next.done"].update(count=[None]),
-        lambda stats: stats["action"].update(count=[-5]),
-        lambda stats: stats[TOP].update(count=[-5]),
-        lambda stats: stats["observation.matrix"].update(std=[[0.1, 0.1, 0.1], [0.1, None, 0.1]]),
-        lambda stats: stats["observation.matrix"].update(
-            {key: [] for key in ("min", "max", "mean", "std")}
-        ),
-    ],
-)
-def test_missing_statistics_of_a_feature_are_one_error(
-    source: Path, only: Only, damage: Callable[[dict[str, object]], object]
-) -> None:
-    for episode in (1, 2):
-        edit_lines(source, "episodes_stats", lambda lines, e=episode: damage(lines[e]["stats"]))
-    finding = only(scan_source(source), "missing-stats")
-    assert (finding.severity, finding.remedy) == ("error", "--fill-stats")
-    assert "2 episodes are like this" in finding.message
-    scan = scan_source(source, RepairOptions(recompute_stats=True))
-    assert only(scan, "missing-stats").severity == "repaired"
-
-
-def test_missing_lines_of_statistics_are_one_error(source: Path, only: Only) -> None:
-    edit_lines(source, "episodes_stats", lambda lines: lines.pop(2))
-    assert "no statistics of episode 2" in only(scan_source(source), "missing-stats").message
-    (source / "meta/episodes_stats.jsonl").unlink()
-    assert "is not there" in only(scan_source(source), "missing-stats").message
-
-
-def test_a_line_of_statistics_too_many_is_a_warning(source: Path, only: Only) -> None:
-    edit_lines(
-        source, "episodes_stats", lambda lines: lines.append({"episode_index": 9, "stats": {}})
-    )
-    assert only(scan_source(source), "stray-stats").severity == "warning"
 
 
 def test_quantiles_compute_the_statistics_of_every_feature(source: Path) -> None:
@@ -471,33 +358,6 @@ def test_images_that_are_paths_are_no_images(
 
 
 # --- clips ------------------------------------------------------------------------------------
-
-
-def test_frames_far_from_their_place_are_a_warning(source: Path, only: Only) -> None:
-    edit_info(source, lambda info: info["features"][TOP].pop("info"))
-    path = source / CLIP.format(0)
-    content = bytearray(path.read_bytes())
-    timescale = content.index(b"mdhd") + 16
-    ticks = int.from_bytes(content[timescale : timescale + 4], "big")
-    content[timescale : timescale + 4] = (2 * ticks).to_bytes(4, "big")
-    path.write_bytes(content)
-    finding = only(scan_source(source), "frame-times")
-    assert (finding.severity, finding.stream) == ("warning", f"videos/{TOP}")
-
-
-@pytest.mark.parametrize(
-    ("matrix", "how"),
-    [((0, 1, -1, 0), "rotated by 90 degrees"), ((-1, 0, 0, 1), "mirrored")],
-)
-def test_clips_that_are_to_be_shown_rotated_are_a_warning(
-    source: Path, only: Only, matrix: tuple[int, int, int, int], how: str
-) -> None:
-    for path in source.glob(f"videos/*/{TOP}/*.mp4"):
-        rotate(path, *matrix)
-    finding = only(scan_source(source), "rotated-frames")
-    assert finding.severity == "warning"
-    assert f"is to be shown {how}: torchcodec does so, PyAV does not" in finding.message
-    assert "are like this" in finding.message
 
 
 def test_audio_is_left_out_with_a_warning(
@@ -655,39 +515,10 @@ def test_a_v20_recording_is_repaired_without_errors(recording: Path) -> None:
     assert repaired.repairs.added_columns == ("frame_index",)
 
 
-@pytest.mark.parametrize("said", [None, 2, "v3.0", "v4"])
-def test_a_version_that_is_not_the_files_is_told_with_that_which_they_look_like(
-    source: Path, only: Only, said: object
-) -> None:
-    edit_info(source, lambda info: info.update(codebase_version=said))
-    finding = only(scan_source(source), "codebase-version")
-    assert (finding.severity, finding.remedy) == ("error", "--assume-version v2.1")
-    assert (
-        only(scan_source(source, RepairOptions(assume_version="v2.1")), "codebase-version").severity
-        == "repaired"
-    )
-
-
 def test_a_version_that_is_that_of_the_files_is_not_assumed(source: Path) -> None:
     scan = scan_source(source, RepairOptions(assume_version="v2.1"))
     assert not scan.findings
     assert not scan.repairs
-
-
-@pytest.mark.parametrize(
-    ("template", "names"),
-    [
-        ("data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet", "{chunk_index}"),
-        ("data/chunk-{chunk:03d}/episode_{episode:06d}.parquet", "{chunk}, {episode}"),
-    ],
-)
-def test_other_names_of_placeholders_are_understood(
-    source: Path, only: Only, template: str, names: str
-) -> None:
-    edit_info(source, lambda info: info.update(data_path=template))
-    finding = only(scan_source(source), "template-names")
-    assert finding.severity == "info"
-    assert f"with {names}," in finding.message
 
 
 # --- what LeRobot loads -----------------------------------------------------------------------

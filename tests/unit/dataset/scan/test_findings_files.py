@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,36 +28,6 @@ def test_a_sound_dataset_has_no_findings(sound_source: Path) -> None:
     scan = scan_source(sound_source)
     assert scan.findings == ()
     assert not scan.repairs
-
-
-@pytest.mark.parametrize(
-    ("relative", "there"),
-    [(TABLE.format(2), "3 tables of 4"), (CLIP.format(WRIST, 1), "3 videos of 4")],
-)
-def test_a_missing_file_is_told_with_how_many_there_are(
-    source: Path, only: Only, relative: str, there: str
-) -> None:
-    (source / relative).unlink()
-    finding = only(scan_source(source), "missing-file")
-    assert (finding.severity, finding.path) == ("error", relative)
-    assert finding.remedy == "--on-bad-episode drop"
-    assert there in finding.message
-
-
-@pytest.mark.parametrize("relative", [TABLE.format(0), CLIP.format(TOP, 0)])
-@pytest.mark.parametrize("damage", ["truncate", "empty", "folder", "garbage"])
-def test_a_damaged_file_is_unreadable(source: Path, only: Only, relative: str, damage: str) -> None:
-    path = source / relative
-    content = path.read_bytes()
-    path.unlink()
-    if damage == "folder":
-        path.mkdir()
-    else:
-        path.write_bytes(
-            {"truncate": content[: len(content) // 2], "empty": b"", "garbage": b"?" * 99}[damage]
-        )
-    finding = only(scan_source(source), "unreadable-file")
-    assert (finding.episode, finding.path) == (0, relative)
 
 
 def test_a_clip_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_does_not(
@@ -137,24 +106,6 @@ def test_an_input_output_error_is_a_damaged_file(
     assert only(scan_source(source), "unreadable-file").episode == 2
 
 
-def test_a_table_with_rows_too_few_names_all_three_numbers(source: Path, only: Only) -> None:
-    edit_table(source, 1, lambda table: table.slice(0, 3))
-    finding = only(scan_source(source), "row-count")
-    assert finding.episode == 1
-    assert "3 rows" in finding.message
-    assert "says 5" in finding.message
-    assert "videos have 5 frames" in finding.message
-
-
-def test_a_clip_with_other_frames_names_all_three_numbers(source: Path, only: Only) -> None:
-    shutil.copy(source / CLIP.format(WRIST, 3), source / CLIP.format(WRIST, 0))
-    finding = only(scan_source(source), "frame-count")
-    assert (finding.episode, finding.stream) == (0, f"videos/{WRIST}")
-    assert "7 frames" in finding.message
-    assert "says 6" in finding.message
-    assert "table has 6 rows" in finding.message
-
-
 def test_a_wrong_length_disagrees_with_every_file(source: Path) -> None:
     edit_lines(source, "episodes", lambda lines: lines[2].update(length=9))
     edit_info(source, lambda info: info.update(total_frames=27))
@@ -164,41 +115,6 @@ def test_a_wrong_length_disagrees_with_every_file(source: Path) -> None:
         ("frame-count", 2),
         ("frame-count", 2),
     ]
-
-
-def test_a_clip_that_does_not_begin_with_a_keyframe_is_an_error(source: Path, only: Only) -> None:
-    path = source / CLIP.format(TOP, 1)
-    content = bytearray(path.read_bytes())
-    first_number = content.index(b"stss") + 12
-    content[first_number : first_number + 4] = (2).to_bytes(4, "big")
-    path.write_bytes(content)
-    assert only(scan_source(source), "no-keyframe").episode == 1
-
-
-def test_a_table_with_another_column_differs_from_the_others(source: Path, only: Only) -> None:
-    edit_table(source, 0, lambda table: with_column(table, "extra", pa.array([1] * 6)))
-    finding = only(scan_source(source), "schema-mismatch")
-    assert finding.episode == 0
-    assert "extra is not expected" in finding.message
-
-
-def test_a_default_column_that_one_table_lacks_is_that_tables_error(
-    source: Path, only: Only
-) -> None:
-    edit_table(source, 3, lambda table: table.drop_columns(["frame_index"]))
-    finding = only(scan_source(source), "schema-mismatch")
-    assert finding.episode == 3
-    assert "frame_index is missing" in finding.message
-
-
-def test_a_column_of_a_type_that_loses_something_differs_from_the_others(
-    source: Path, only: Only
-) -> None:
-    wide = pa.array([[0.0] * 6] * 4, pa.list_(pa.float64(), 6))
-    edit_table(source, 2, lambda table: with_column(table, "action", wide))
-    edit_lines(source, "episodes_stats", lambda lines: _zero_stats(lines[2]["stats"]["action"]))
-    finding = only(scan_source(source), "schema-mismatch")
-    assert (finding.episode, "action is" in finding.message) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -229,24 +145,12 @@ def test_texts_fit_however_they_are_stored(source: Path) -> None:
     assert scan_source(source).findings == ()
 
 
-def test_a_table_with_two_columns_of_one_name_is_not_read(source: Path, only: Only) -> None:
-    edit_table(source, 1, lambda table: table.append_column("index", table.column("index")))
-    finding = only(scan_source(source), "unreadable-file")
-    assert (finding.episode, finding.remedy) == (1, "--on-bad-episode drop")
-    assert "same name, index" in finding.message
-
-
 def add_note(source: Path, note: Callable[[int], pa.Array]) -> None:
     """Add a declared column to all tables."""
     for episode in range(len(LENGTHS)):
         edit_table(source, episode, partial(with_column, name="note", values=note(episode)))
     feature = {"dtype": "string", "shape": [1], "names": None}
     edit_info(source, lambda info: info["features"].update(note=feature))
-
-
-def _zero_stats(stats: dict[str, object]) -> None:
-    for key in ("min", "max"):
-        stats[key] = [0.0] * 6
 
 
 def test_a_narrower_integer_fits(source: Path) -> None:
@@ -270,34 +174,6 @@ def test_strays_are_left_behind_and_said_once_a_folder(source: Path) -> None:
     assert scan.only.extra_files == ()
 
 
-def test_videos_of_a_camera_that_is_not_declared_are_left_behind(source: Path, only: Only) -> None:
-    clips = source / "videos/chunk-000"
-    shutil.copytree(clips / TOP, clips / "observation.images.back")
-    finding = only(scan_source(source), "undeclared-camera")
-    assert finding.severity == "warning"
-    assert "4 videos of observation.images.back" in finding.message
-
-
-@pytest.mark.parametrize(
-    ("key", "template", "beside"),
-    [
-        ("data_path", "data/{episode_index}.parquet", TABLE.format(0)),
-        ("data_path", "data/chunk-{chunk_index:03d}/file-{file_index}.parquet", TABLE.format(0)),
-        ("data_path", "data/{episode_index:06d", TABLE.format(0)),
-        ("data_path", "data/all.parquet", TABLE.format(0)),
-        ("data_path", "data/{episode_index:999999999d}.parquet", TABLE.format(0)),
-        ("data_path", "data/{episode_index!r}.parquet", TABLE.format(0)),
-    ],
-)
-def test_a_template_that_names_no_table_is_shown_with_what_is_there(
-    source: Path, only: Only, key: str, template: str, beside: str
-) -> None:
-    edit_info(source, lambda info: info.update({key: template}))
-    finding = only(scan_source(source), "path-template")
-    assert finding.severity == "error"
-    assert beside in finding.message
-
-
 def test_a_template_that_misses_all_videos_is_told_a_camera(source: Path) -> None:
     template = "videos/{video_key}/{episode_index}.mp4"
     edit_info(source, lambda info: info.update(video_path=template))
@@ -307,12 +183,6 @@ def test_a_template_that_misses_all_videos_is_told_a_camera(source: Path) -> Non
         ("path-template", f"videos/{WRIST}"),
     ]
     assert all("on disk there is videos/chunk-000/" in f.message for f in findings)
-
-
-def test_a_dataset_without_any_table_says_so_once(source: Path, only: Only) -> None:
-    shutil.rmtree(source / "data")
-    finding = only(scan_source(source), "path-template")
-    assert "nothing like it is on disk" in finding.message
 
 
 def test_files_outside_the_usual_folders_are_no_extra_files(source: Path) -> None:
@@ -365,36 +235,11 @@ def test_a_camera_behind_a_link_that_is_left_out_is_no_phantom(
     assert scan_source(source, RepairOptions(drop_features=(WRIST,))).findings == ()
 
 
-def test_links_that_lead_in_circles_are_passed_over_or_named(source: Path, only: Only) -> None:
-    (source / "data/again").symlink_to(source)
-    (source / "videos/loop").symlink_to(source / "videos/loop")
-    finding = only(scan_source(source), "stray-file")
-    assert finding.path == "videos/loop"
-
-
 def test_a_link_to_nothing_among_extra_files_is_left_behind(source: Path, only: Only) -> None:
     (source / "notes").symlink_to(source / "gone")
     scan = scan_source(source)
     assert only(scan, "stray-file").path == "notes"
     assert scan.only.extra_files == ()
-
-
-def test_a_camera_without_any_video_is_one_finding(source: Path, only: Only) -> None:
-    shutil.rmtree(source / "videos/chunk-000" / WRIST)
-    edit_info(source, lambda info: info.update(total_videos=4))
-    finding = only(scan_source(source), "phantom-feature")
-    assert (finding.severity, finding.stream) == ("error", f"videos/{WRIST}")
-    assert finding.remedy == f"--drop-feature {WRIST}"
-    scan = scan_source(source, RepairOptions(drop_features=(WRIST,)))
-    assert only(scan, "phantom-feature").severity == "repaired"
-    assert scan.repairs.dropped_features == (WRIST,)
-    assert [stream.stream for stream in scan.streams] == ["data", f"videos/{TOP}"]
-
-
-def test_a_declared_column_that_no_table_has_is_one_finding(source: Path, only: Only) -> None:
-    feature = {"dtype": "float32", "shape": [3], "names": ["a", "b", "c"]}
-    edit_info(source, lambda info: info["features"].update({"effort": feature}))
-    assert only(scan_source(source), "phantom-feature").remedy == "--drop-feature effort"
 
 
 def test_a_column_of_a_camera_goes_with_the_camera(source: Path, only: Only) -> None:
@@ -406,33 +251,6 @@ def test_a_column_of_a_camera_goes_with_the_camera(source: Path, only: Only) -> 
     scan = scan_source(source, RepairOptions(drop_features=(TOP,)))
     assert scan.findings == ()
     assert TOP not in tables.deserialize_schema(scan.data_schema).names
-
-
-def test_a_column_that_is_not_declared_can_be_left_out(source: Path, only: Only) -> None:
-    for episode, length in enumerate([6, 5, 4, 7]):
-        values = pa.array(range(length))
-        edit_table(
-            source, episode, lambda table, v=values: with_column(table, "__index_level_0__", v)
-        )
-    finding = only(scan_source(source), "undeclared-column")
-    assert [remedy.flag for remedy in finding.remedies] == [
-        "--declare-features",
-        "--drop-feature __index_level_0__",
-    ]
-    scan = scan_source(source, RepairOptions(drop_features=("__index_level_0__",)))
-    assert only(scan, "undeclared-column").severity == "repaired"
-
-
-def test_a_default_column_that_is_not_declared_can_only_be_declared(
-    source: Path, only: Only
-) -> None:
-    edit_info(source, lambda info: info["features"].pop("timestamp"))
-    finding = only(scan_source(source), "undeclared-column")
-    assert [remedy.flag for remedy in finding.remedies] == ["--declare-features"]
-    repairs = scan_source(source, RepairOptions(declare_features=True)).repairs
-    assert repairs.declared_features == {
-        "timestamp": {"dtype": "float32", "shape": [1], "names": None}
-    }
 
 
 def test_a_misplaced_file_has_its_own_name_and_its_cameras_folder(source: Path) -> None:

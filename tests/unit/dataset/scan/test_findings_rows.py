@@ -42,54 +42,6 @@ def shift_times(root: Path, episode: int, seconds: float, frames: slice = slice(
     )
 
 
-def set_column(root: Path, episode: int, name: str, values: list[int]) -> None:
-    edit_table(root, episode, lambda table: with_column(table, name, pa.array(values)))
-    extremes = {"min": [min(values)], "max": [max(values)]}
-    edit_lines(root, "episodes_stats", lambda lines: lines[episode]["stats"][name].update(extremes))
-
-
-@pytest.mark.parametrize("seconds", [0.05, 1.7e9, -0.2, float("nan")])
-def test_shifted_timestamps_are_an_error_where_there_are_cameras(
-    source: Path, only: Only, seconds: float
-) -> None:
-    shift_times(source, 1, seconds)
-    finding = only(scan_source(source), "timestamps")
-    assert (finding.severity, finding.episode, finding.remedy) == ("error", 1, "--retime")
-    assert "5 of 5 timestamps" in finding.message
-    assert "first at frame 0" in finding.message
-
-
-def test_shifted_timestamps_are_a_warning_without_cameras(
-    source_without_cameras: Path, only: Only
-) -> None:
-    shift_times(source_without_cameras, 2, 0.05)
-    assert only(scan_source(source_without_cameras), "timestamps").severity == "warning"
-
-
-def test_one_timestamp_between_right_ones_is_seen(source: Path, only: Only) -> None:
-    shift_times(source, 0, 0.0005, slice(3, 4))
-    finding = only(scan_source(source), "timestamps")
-    assert "1 of 6 timestamps" in finding.message
-    assert "first at frame 3" in finding.message
-    assert "0.0005" in finding.message
-
-
-def test_timestamps_in_another_order_are_seen(source: Path, only: Only) -> None:
-    edit_table(
-        source,
-        3,
-        lambda table: with_column(
-            table, "timestamp", table.column("timestamp").combine_chunks()[::-1]
-        ),
-    )
-    assert "6 of 7" in only(scan_source(source), "timestamps").message
-
-
-def test_repeated_timestamps_are_seen(source: Path, only: Only) -> None:
-    shift_times(source, 3, -1 / 30, slice(2, 3))
-    assert "1 of 7" in only(scan_source(source), "timestamps").message
-
-
 def test_timestamps_within_the_tolerance_are_right(source: Path) -> None:
     shift_times(source, 0, 9e-5)
     assert scan_source(source).findings == ()
@@ -122,97 +74,11 @@ def test_timestamps_are_seen_however_a_file_is_written(
     assert "first at frame 4" in only(scan_source(source), "timestamps").message
 
 
-def test_retimed_timestamps_are_repaired_and_their_statistics_computed(
-    source: Path, only: Only
-) -> None:
-    shift_times(source, 1, 0.05)
-    scan = scan_source(source, RepairOptions(retime=True))
-    assert only(scan, "timestamps").severity == "repaired"
-    assert scan.repairs.computed_columns == ("timestamp",)
-    assert scan.repairs.computed_stats == ("timestamp",)
-
-
 def test_accepted_timestamps_are_a_warning(source: Path, only: Only) -> None:
     shift_times(source, 1, 0.05)
     scan = scan_source(source, RepairOptions(accept=("timestamps",)))
     assert only(scan, "timestamps").severity == "warning"
     assert not scan.repairs
-
-
-def test_rows_without_a_timestamp_are_mended_by_retiming(source: Path, only: Only) -> None:
-    times = pa.array([0.0, None, 2 / 30, None, 4 / 30], pa.float32())
-    edit_table(source, 1, lambda table: with_column(table, "timestamp", times))
-    finding = only(scan_source(source), "timestamps")
-    assert (finding.severity, finding.episode, finding.remedy) == ("error", 1, "--retime")
-    assert "2 rows without timestamp" in finding.message
-    scan = scan_source(source, RepairOptions(retime=True))
-    assert only(scan, "timestamps").severity == "repaired"
-
-
-def test_numbers_of_large_datasets_are_shown_with_all_their_digits(
-    source: Path, only: Only
-) -> None:
-    set_column(source, 1, "episode_index", [1234567] * 5)
-    assert "rows of episode 1234567." in only(scan_source(source), "episode-index").message
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "code"),
-    [
-        ("frame_index", [1, 2, 3, 4, 5], "frame-index"),
-        ("episode_index", [3] * 5, "episode-index"),
-        ("episode_index", [1, 1, 1, 1, 2], "episode-index"),
-    ],
-)
-def test_wrong_indices_of_an_episode_are_its_error(
-    source: Path, only: Only, column: str, values: list[int], code: str
-) -> None:
-    set_column(source, 1, column, values)
-    finding = only(scan_source(source), code)
-    assert (finding.severity, finding.episode, finding.remedy) == ("error", 1, "--reindex")
-    scan = scan_source(source, RepairOptions(reindex=True))
-    assert only(scan, code).severity == "repaired"
-    assert scan.repairs.computed_columns == ("frame_index", "episode_index", "index")
-
-
-@pytest.mark.parametrize(
-    ("column", "code", "remedy"),
-    [
-        ("frame_index", "frame-index", "--reindex"),
-        ("episode_index", "episode-index", "--reindex"),
-        ("index", "global-index", "--reindex"),
-        ("task_index", "task-index", "--tasks-from episodes"),
-    ],
-)
-@pytest.mark.parametrize("count", [1, 5])
-def test_rows_without_a_number_are_seen_though_the_extremes_are_right(
-    source: Path, only: Only, column: str, code: str, remedy: str, count: int
-) -> None:
-    def empty(table: pa.Table) -> pa.Table:
-        values = table.column(column).to_pylist()
-        middle = slice(1, -1) if count == 1 else slice(None)
-        values[middle] = [None] * len(values[middle])
-        return with_column(table, column, pa.array(values, pa.int64()))
-
-    edit_table(source, 1, empty)
-    finding = only(scan_source(source), code)
-    assert (finding.severity, finding.remedy) == ("error", remedy)
-    if column != "index":
-        assert finding.episode == 1
-        assert f"without {column}" in finding.message
-
-
-def test_an_index_that_begins_anew_with_each_episode_is_one_finding(
-    source: Path, only: Only
-) -> None:
-    for episode, length in enumerate(LENGTHS):
-        set_column(source, episode, "index", list(range(length)))
-    finding = only(scan_source(source), "global-index")
-    assert (finding.severity, finding.episode) == ("error", None)
-    assert "3 episodes are like this" in finding.message
-    assert only(scan_source(source, RepairOptions(reindex=True)), "global-index").severity == (
-        "repaired"
-    )
 
 
 @pytest.mark.parametrize(
@@ -230,33 +96,6 @@ def test_default_columns_that_no_table_has_are_computed(source: Path, columns: l
     assert set(scan.repairs.computed_stats) == set(columns)
     names = tables.deserialize_schema(scan.data_schema).names
     assert set(names[-len(columns) :]) == set(columns)
-
-
-def test_which_of_several_tasks_a_row_has_cannot_be_computed(
-    source_without_cameras: Path, only: Only
-) -> None:
-    for episode in range(3):
-        edit_table(source_without_cameras, episode, lambda table: table.drop_columns("task_index"))
-    assert only(scan_source(source_without_cameras), "missing-column").severity == "error"
-
-
-def test_gaps_in_episode_indices_are_closed_by_renumbering(source: Path, only: Only) -> None:
-    for name in ("episodes", "episodes_stats"):
-        edit_lines(source, name, lambda lines: lines.pop(1))
-    for path in source.rglob("episode_000001.*"):
-        path.unlink()
-    edit_info(
-        source,
-        lambda info: info.update(total_episodes=3, total_frames=17, total_videos=6),
-    )
-    finding = only(scan_source(source), "episode-gap")
-    assert (finding.severity, finding.remedy) == ("error", "--on-bad-episode drop")
-    assert "no episode 1" in finding.message
-    scan = scan_source(source, RepairOptions(on_bad_episode="drop"))
-    assert only(scan, "episode-gap").severity == "repaired"
-    assert scan.episode_index.tolist() == [0, 2, 3]
-    assert scan.repairs.computed_columns == ("episode_index", "index")
-    assert scan.repairs.dropped_episodes == ()
 
 
 def test_an_episode_that_only_its_files_know_is_a_stray(
@@ -302,46 +141,6 @@ def test_an_episode_with_a_flag_of_its_own_is_not_dropped(source: Path) -> None:
 # --- tasks ------------------------------------------------------------------------------------
 
 
-def test_a_missing_table_of_tasks_is_an_error(source: Path, only: Only) -> None:
-    (source / "meta/tasks.jsonl").unlink()
-    finding = only(scan_source(source), "missing-tasks")
-    assert (finding.severity, finding.remedy) == ("error", "--tasks-from episodes")
-
-
-def test_an_empty_table_of_tasks_is_one_error_and_no_reason_to_drop_every_episode(
-    source: Path, only: Only
-) -> None:
-    (source / "meta/tasks.jsonl").write_text("\n")
-    finding = only(scan_source(source), "missing-tasks")
-    assert (finding.severity, finding.remedy) == ("error", "--tasks-from episodes")
-    assert "lists no task" in finding.message
-
-
-def test_tasks_with_gaps_are_numbered_anew(source: Path, only: Only) -> None:
-    edit_lines(source, "tasks", lambda lines: lines[0].update(task_index=4))
-    for episode, length in enumerate(LENGTHS):
-        set_column(source, episode, "task_index", [4] * length)
-    assert only(scan_source(source), "task-gap").remedy == "--remap-tasks"
-    scan = scan_source(source, RepairOptions(remap_tasks=True))
-    assert only(scan, "task-gap").severity == "repaired"
-    assert scan.repairs.task_map == {4: 0}
-    assert scan.repairs.computed_stats == ("task_index",)
-
-
-def test_a_text_that_stands_for_two_tasks_is_merged(
-    source_without_cameras: Path, only: Only
-) -> None:
-    def repeat(lines: list[dict[str, object]]) -> None:
-        lines.append({"task_index": 2, "task": lines[0]["task"]})
-
-    edit_lines(source_without_cameras, "tasks", repeat)
-    edit_info(source_without_cameras, lambda info: info.update(total_tasks=3))
-    assert only(scan_source(source_without_cameras), "task-duplicate").severity == "error"
-    scan = scan_source(source_without_cameras, RepairOptions(remap_tasks=True))
-    assert only(scan, "task-duplicate").severity == "repaired"
-    assert scan.repairs.task_map == {0: 0, 1: 1, 2: 0}
-
-
 def test_one_index_of_two_texts_cannot_be_repaired(
     source_without_cameras: Path, severities: Severities
 ) -> None:
@@ -349,38 +148,6 @@ def test_one_index_of_two_texts_cannot_be_repaired(
     options = RepairOptions(remap_tasks=True)
     found = severities(scan_source(source_without_cameras, options))
     assert found["task-conflict"] == {"error"}
-
-
-def test_rows_of_a_task_that_is_not_listed_are_their_episodes_error(
-    source: Path, only: Only
-) -> None:
-    set_column(source, 2, "task_index", [0, 0, 5, 0])
-    finding = only(scan_source(source), "task-index")
-    assert (finding.severity, finding.episode) == ("error", 2)
-    assert "task 5" in finding.message
-
-
-def test_rows_of_a_task_that_their_episode_does_not_list_are_a_warning(
-    source_without_cameras: Path, only: Only
-) -> None:
-    set_column(source_without_cameras, 0, "task_index", [0, 1, 0, 1])
-    finding = only(scan_source(source_without_cameras), "task-mismatch")
-    assert finding.severity == "warning"
-    assert "task 1" in finding.message
-
-
-def test_an_episode_that_lists_no_task_though_its_rows_have_one_is_a_warning(
-    source: Path, only: Only
-) -> None:
-    edit_lines(source, "episodes", lambda lines: lines[3].update(tasks=[]))
-    finding = only(scan_source(source), "task-mismatch")
-    assert finding.severity == "warning"
-    assert "Rows of episode 3 have task 0" in finding.message
-
-
-def test_an_episode_that_lists_an_unknown_task_is_a_warning(source: Path, only: Only) -> None:
-    edit_lines(source, "episodes", lambda lines: lines[3].update(tasks=["Juggle.\n"]))
-    assert "'Juggle.\\n'" in only(scan_source(source), "task-mismatch").message
 
 
 def test_several_tasks_an_episode_are_said_once(tmp_path: Path, only: Only) -> None:

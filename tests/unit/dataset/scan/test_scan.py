@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,8 +16,8 @@ from tests.recordings import each
 
 import leconvert
 from leconvert.dataset.formats.v2 import SourcePaths, load_info
-from leconvert.dataset.scan import scan as scanning
 from leconvert.dataset.scan import scan_source
+from leconvert.dataset.scan import v2 as scanning
 from leconvert.model.repairs import RepairOptions
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.parallel import Spread
@@ -62,22 +61,6 @@ def test_a_decimal_frame_rate_is_an_exact_fraction(
     assert load_info(source_copy).fps == Fraction(2997, 100)
 
 
-@pytest.mark.parametrize(
-    ("relative", "code"),
-    [
-        (FIRST_CLIP, "missing-file"),
-        ("data/chunk-000/episode_000003.parquet", "missing-file"),
-    ],
-)
-def test_a_missing_file_is_a_finding_with_its_episode(
-    source_copy: Path, relative: str, code: str
-) -> None:
-    (source_copy / relative).unlink()
-    [finding] = scan_source(source_copy).findings
-    assert (finding.code, finding.severity, finding.path) == (code, "error", relative)
-    assert str(finding.episode) in relative
-
-
 @pytest.mark.parametrize("relative", [FIRST_CLIP, "data/chunk-000/episode_000000.parquet"])
 @pytest.mark.parametrize("keep_bytes", [0, 100])
 def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
@@ -88,21 +71,6 @@ def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
     (source_copy / "data/chunk-000/episode_000004.parquet").unlink()
     codes = [(finding.code, finding.episode) for finding in scan_source(source_copy).findings]
     assert codes == [("unreadable-file", 0), ("missing-file", 4)]
-
-
-def test_lengths_that_disagree_are_findings_of_the_file_that_disagrees(source_copy: Path) -> None:
-    clips = source_copy / "videos/chunk-000/observation.images.wrist"
-    shutil.copy(clips / "episode_000001.mp4", clips / "episode_000000.mp4")
-    [finding] = scan_source(source_copy).findings
-    assert finding.code == "frame-count"
-    assert "7 frames" in finding.message
-    assert "12" in finding.message
-
-
-def test_stale_totals_are_a_warning(source_copy: Path, edit_json: Callable[..., None]) -> None:
-    edit_json(source_copy / "meta/info.json", total_frames=9)
-    [finding] = scan_source(source_copy).findings
-    assert (finding.code, finding.severity) == ("stale-total", "warning")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +295,7 @@ def test_files_that_keep_a_scan_waiting_are_waited_for_together(
     small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leconvert import tables
-    from leconvert.dataset.scan import scan
+    from leconvert.dataset.scan import v2
 
     together = threading.Barrier(4)
     real = tables.DataFile
@@ -339,6 +307,6 @@ def test_files_that_keep_a_scan_waiting_are_waited_for_together(
             together.wait(timeout=30)  # broken unless four episodes are read at the same time
         return real(path)
 
-    monkeypatch.setattr(scan, "_EPISODES_PER_BLOCK", 1)
+    monkeypatch.setattr(v2, "_EPISODES_PER_BLOCK", 1)
     monkeypatch.setattr(tables, "DataFile", slow)
     assert scan_source(small_source, spread=Spread(threads=4)).length.tolist() == [12, 7, 1, 9, 15]

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from leconvert.dataset.statistics import column_stats
-from leconvert.dataset.statistics.columns import QUANTILES, rank_of
+from leconvert.dataset.statistics import QUANTILES, column_stats, rank_of
 
 Array = np.ndarray[Any, Any]
 

@@ -16,12 +16,12 @@ from hypothesis.extra import numpy as hnp
 
 import leconvert
 from leconvert import LayoutOptions, ProofOptions, RepairOptions, verify_pair
-from leconvert.dataset.statistics import column_stats
-from leconvert.dataset.statistics.columns import (
+from leconvert.dataset.statistics import (
     QUANTILES,
     ImageStats,
     QuantileCheck,
     QuantileSearch,
+    column_stats,
     rank_of,
 )
 from leconvert.model.selection import EpisodeSelection

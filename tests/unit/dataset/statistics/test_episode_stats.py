@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from tests.pictures import decoded_pictures
 
+from leconvert import media
 from leconvert.dataset.statistics import (
     ImageStats,
     clip_stats,
     column_stats,
-    episode,
     is_depth_map,
     sample_indices,
     table_stats,
@@ -90,7 +90,7 @@ def test_only_sampled_images_are_decoded(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not is_depth
         return picture
 
-    monkeypatch.setattr(episode.media, "decode_image", decode)
+    monkeypatch.setattr(media, "decode_image", decode)
     cells = [{"bytes": str(i).encode(), "path": None} for i in range(1000)]
     whole = pa.array(cells, IMAGE_TYPE)
     table = pa.table({"observation.images.wrist": pa.chunked_array([whole[:300], whole[300:]])})

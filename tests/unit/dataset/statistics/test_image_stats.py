@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from leconvert.dataset.statistics import ImageStats, sample_indices
-from leconvert.dataset.statistics.columns import QUANTILES, downsampled, rank_of
+from leconvert.dataset.statistics import QUANTILES, ImageStats, downsampled, rank_of, sample_indices
 
 Array = np.ndarray[Any, Any]
 

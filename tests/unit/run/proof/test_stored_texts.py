@@ -7,7 +7,7 @@ from fractions import Fraction
 import pyarrow as pa
 import pytest
 
-from leconvert.dataset.check.data_files import check_schema
+from leconvert.dataset.check.files import check_schema
 from leconvert.dataset.formats.v3 import Declared, Feature
 
 NOTE = Feature("note", "string", (1,), {"dtype": "string", "shape": [1]})

@@ -4,25 +4,34 @@ Everything here takes the dataset's folder and plain values. Nothing is synced t
 does it.
 """
 
+from leconvert.dataset.formats.stats import (
+    REQUIRED_STATS,
+    STATS_PATH,
+    FeatureStats,
+    StatsAggregator,
+    write_stats,
+)
 from leconvert.dataset.formats.v3.dataset import Dataset
 from leconvert.dataset.formats.v3.episodes import (
     LOCATION_COLUMNS,
     STATS_PREFIX,
+    EpisodeRecords,
     EpisodesReader,
     EpisodeTable,
     StreamPlaces,
+    VideoSpans,
     placing_columns,
     read_episode_table,
     stats_of_rows,
+    write_episodes,
 )
-from leconvert.dataset.formats.v3.episodes_writer import EpisodeRecords, VideoSpans, write_episodes
-from leconvert.dataset.formats.v3.info import (
+from leconvert.dataset.formats.v3.meta import (
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
     INFO_PATH,
     REPAIRED_PATH,
     REPAIRS_PATH,
-    STATS_PATH,
+    SUBTASKS_PATH,
     TASKS_PATH,
     USUAL_NAMES,
     VIDEO_PATH_TEMPLATE,
@@ -35,20 +44,17 @@ from leconvert.dataset.formats.v3.info import (
     kept_splits,
     names_of,
     output_path,
-    read_json_object,
-    split_findings,
-    stream_of,
-    write_info,
-)
-from leconvert.dataset.formats.v3.records import (
-    SUBTASKS_PATH,
     pandas_index,
+    read_json_object,
     read_meta_record,
     read_repairs,
     read_subtasks,
     read_task_numbers,
     read_task_rows,
     read_tasks,
+    split_findings,
+    stream_of,
+    write_info,
     write_repairs,
     write_tasks,
 )
@@ -66,12 +72,6 @@ from leconvert.dataset.formats.v3.rows import (
     routed_files,
     rows_by_column,
     with_leads,
-)
-from leconvert.dataset.formats.v3.statistics import (
-    REQUIRED_STATS,
-    FeatureStats,
-    StatsAggregator,
-    write_stats,
 )
 
 __all__ = [

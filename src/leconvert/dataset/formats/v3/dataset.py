@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from leconvert import media
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import Slices
-from leconvert.dataset.formats.episode_stats import StatsBlock
+from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
 from leconvert.dataset.formats.v3.episodes import (
     LOCATION_COLUMNS,
     STATS_PREFIX,
@@ -33,16 +33,15 @@ from leconvert.dataset.formats.v3.episodes import (
     read_episode_table,
     stats_of_rows,
 )
-from leconvert.dataset.formats.v3.info import (
+from leconvert.dataset.formats.v3.meta import (
     EPISODES_DIR,
     INFO_PATH,
-    STATS_PATH,
     TASKS_PATH,
     Declared,
     declaration,
     read_json_object,
+    read_tasks,
 )
-from leconvert.dataset.formats.v3.records import read_tasks
 from leconvert.dataset.formats.v3.rows import (
     check_ranges,
     files_of,
@@ -202,7 +201,8 @@ class Dataset(AnyDataset):
     def _files(self) -> dict[str, tuple[str, int]]:
         return {
             path: (stream, number)
-            for stream in self.streams
+            for stream, stored in zip(self.streams, self.stored_streams, strict=True)
+            if stored in self.episodes.placed
             for number, path in enumerate(self.slices(stream).paths)
         }
 

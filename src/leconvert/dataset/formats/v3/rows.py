@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats.v3.episodes import EpisodeTable
-from leconvert.dataset.formats.v3.info import EPISODES_DIR, INFO_PATH, Declared
+from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.media import ClipIndex
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
