@@ -134,7 +134,7 @@ def _option_helps() -> dict[str, str]:
         option: argument.help
         for argument in convert.arguments()
         for option in argument.option_strings
-        if argument.help
+        if argument.help and argument.help != argparse.SUPPRESS
     }
 
 

@@ -31,7 +31,7 @@ from leconvert.cli.options import (
     repair_options,
 )
 from leconvert.cli.output import former_line, print_sentence, table
-from leconvert.cli.parser import Parser
+from leconvert.cli.parser import USUAL_OPTIONS, Parser
 from leconvert.cli.progress import progress_for
 from leconvert.cli.status import set_aside_lines
 from leconvert.support.errors import BatchesFailedError, IncompleteError
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS
     parser.add_argument(
         "list", type=Path, metavar="LIST_FILE",
         help="a file with a dataset a line, a folder, a glob or ORG/NAME@REV on the Hub, and "

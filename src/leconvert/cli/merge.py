@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from leconvert.cli.flow import make_dataset
 from leconvert.cli.options import (
@@ -12,16 +11,19 @@ from leconvert.cli.options import (
     add_push_options,
     add_quiet,
     add_report_option,
+    add_work_dir,
     conversion_options,
     local_path,
     named_push_target,
 )
+from leconvert.cli.parser import EDITING_OPTIONS, Parser
 from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = EDITING_OPTIONS | {"--drop-feature", "--push-repo-id"}
     parser.add_argument(
         "datasets",
         nargs="+",
@@ -33,11 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=local_path, required=True, metavar="DIR",
         help="where the merged dataset goes",
     )  # fmt: skip
-    parser.add_argument(
-        "--work-dir", type=Path, metavar="DIR",
-        help="folder for the run's state, on a file system that all workers share; default: a "
-        "hidden sibling of the output",
-    )  # fmt: skip
+    add_work_dir(parser, "output")
     add_conversion_options(parser)
     parser.add_argument(
         "--keep-work-dir", action="store_true", help="keep the run's records after success"

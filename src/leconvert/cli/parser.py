@@ -38,7 +38,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "by 40 workers that SLURM starts",
-            "leconvert convert my_dataset --engine slurm --nodes 10",
+            "leconvert convert my_dataset --engine slurm --slurm nodes=10",
         ),
         ("show what would be done", "leconvert convert my_dataset --dry-run"),
     ),
@@ -102,9 +102,9 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert submit": (
         (
             "40 workers of one core each, and a packer after them",
-            "leconvert submit my_run --nodes 10 --partition cpu --time 02:00:00",
+            "leconvert submit my_run --slurm nodes=10 --slurm time=02:00:00",
         ),
-        ("see the script first", "leconvert submit my_run --nodes 10 --dry-run"),
+        ("see the script first", "leconvert submit my_run --slurm nodes=10 --dry-run"),
     ),
     "leconvert pack": (
         ("wait for the workers, then put the result in place", "leconvert pack my_run"),
@@ -327,15 +327,17 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-# What `--help` of a command with many options lists; `--help-all` lists all.
-USUAL_OPTIONS = frozenset({
-    "--append", "--data-file-size-in-mb", "--delete-source", "--dry-run", "--engine", "--episode",
-    "--episodes", "--exclude-episodes", "--force-conversion", "--frames", "--help", "--help-all",
-    "--into", "--json", "--layout", "--nodes", "--num-workers", "--on-bad-episode", "--output",
-    "--output-dir", "--plan-only", "--policy", "--push-repo-id", "--quantiles", "--quiet",
-    "--report", "--restart", "--retime", "--seed", "--to", "--verify", "--video-file-size-in-mb",
-    "--work-dir",
+# What `--help` of a command with many options lists; `--help-all` lists all that are not hidden.
+# An editing command lists these, and what is its own.
+EDITING_OPTIONS = frozenset({
+    "--dry-run", "--engine", "--force-conversion", "--help", "--help-all", "--json",
+    "--num-workers", "--output", "--quiet", "--report", "--restart", "--verify", "--work-dir",
 })  # fmt: skip
+USUAL_OPTIONS = EDITING_OPTIONS | {
+    "--append", "--data-file-size-in-mb", "--delete-source", "--episodes",
+    "--layout", "--on-bad-episode", "--output-dir", "--plan-only", "--policy", "--push-repo-id",
+    "--quantiles", "--retime", "--slurm", "--to", "--video-file-size-in-mb",
+}  # fmt: skip
 _USAGE_COLUMNS = 53
 
 
@@ -502,6 +504,61 @@ class OptionalValue(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+# One option in place of many.
+
+
+class Settings(argparse.Action):
+    """``--slurm KEY=VALUE`` says ``--KEY=VALUE``, of options that are accepted but not listed.
+
+    Args:
+        actions: The options.
+        prefix: What their names begin with, which the keys leave out.
+    """
+
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        *,
+        actions: Iterable[argparse.Action],
+        prefix: str = "",
+        help: str,  # noqa: A002 - as argparse calls it
+        metavar: str = "KEY=VALUE",
+        default: str = argparse.SUPPRESS,
+    ) -> None:
+        super().__init__(option_strings, dest, default=default, metavar=metavar)
+        self.actions = {
+            action.option_strings[-1].removeprefix("--").removeprefix(prefix): action
+            for action in actions
+        }
+        self.helps = {key: action.help or "" for key, action in self.actions.items()}
+        self.help = f"{help}, once a key: {', '.join(self.actions)}"
+
+    def spelled(self, key: str) -> str:
+        """Return a key with what stands for its value."""
+        action = self.actions[key]
+        return key if action.nargs == 0 else f"{key}={action.metavar}"
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+    ) -> None:
+        """Do what the option of this key does."""
+        key, equals, value = values.partition("=")
+        key = key.replace("_", "-")
+        action = self.actions.get(key)
+        if action is None:
+            near = nearest(key, list(self.actions))
+            raise argparse.ArgumentError(self, f"has no key {key!r}{near}")
+        if bool(equals) == (action.nargs == 0):
+            raise argparse.ArgumentError(self, f"takes {self.spelled(key)}, not {values!r}")
+        words = [value] if equals else []
+        action(parser, namespace, parser._get_values(action, words), action.option_strings[-1])  # noqa: SLF001
+
+
 def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) -> Iterator[str]:
     """Yield the words of a command line, with the values that were left out."""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -531,7 +588,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, module: str | None = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
         self._module = module
-        self.usual_options: Container[str] | None = None
+        self.usual_options: frozenset[str] | None = None
         self.commands: dict[str, Parser] = {}
         self._usual_command: str | None = None
 
@@ -595,7 +652,7 @@ class Parser(argparse.ArgumentParser):
             shown = [
                 action
                 for action in group._group_actions  # noqa: SLF001
-                if not action.option_strings or action.option_strings[-1] in usual
+                if not action.option_strings or not usual.isdisjoint(action.option_strings)
             ]
             if shown:
                 formatter.start_section(group.title)

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from leconvert.cli.options import add_json
 from leconvert.cli.output import table
 from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_dataset_options
 from leconvert.support.errors import UsageError
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
         help=f"where the result goes (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.options import add_flags
+from leconvert.cli.options import add_flags, add_json
 from leconvert.support.flags import flags_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ _OF_TRAINING_DATA = {
     "loader": _LOADER,
 }  # fmt: skip
 
+# What `--help` lists of a measurement and of a training; `--help-all` lists the rest.
+USUAL_OPTIONS = frozenset({
+    "--batch-size", "--check", "--decode-device", "--deltas", "--duration-s",
+    "--episode-pool-size", "--help", "--help-all", "--json", "--loader", "--max-episodes", "--mode",
+    "--num-workers", "--out-dir", "--plots", "--repo-id", "--revision", "--root", "--scenario",
+    "--seed", "--source",
+})  # fmt: skip
 DEFAULT_OUT_DIR = "probe-results"
 """Where results go."""
 
@@ -75,7 +82,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--out-dir", metavar="DIR", help=f"where the results go (default: {DEFAULT_OUT_DIR})"
     )
     group.add_argument("--plots", action="store_true", help="draw plots too (needs matplotlib)")
-    group.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    add_json(group)
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
@@ -136,7 +143,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--out-dir", metavar="DIR", help=f"checkpoints and log (default: {DEFAULT_TRAIN_DIR})"
     )
-    group.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
+    add_json(group)
 
 
 def training_given(options: argparse.Namespace) -> dict[str, Any]:

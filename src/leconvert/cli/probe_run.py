@@ -9,12 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_options
+from leconvert.cli.parser import Parser
+from leconvert.cli.probe_options import (
+    DEFAULT_OUT_DIR,
+    USUAL_OPTIONS,
+    add_run_options,
+    run_options,
+)
 from leconvert.cli.progress import progress_for
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS
     add_run_options(parser)
 
 

@@ -19,8 +19,10 @@ from leconvert.cli.options import (
     refuse_slurm_options,
     site,
 )
+from leconvert.cli.parser import Parser
 from leconvert.cli.probe_options import (
     DEFAULT_TRAIN_DIR,
+    USUAL_OPTIONS,
     add_train_options,
     run_options,
     training_given,
@@ -32,8 +34,12 @@ if TYPE_CHECKING:
     from leconvert.bench import StepFacts, TrainReport
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS | {
+        "--dry-run", "--dummy", "--gpus", "--resume-from", "--save-every", "--slurm", "--steps",
+        "--submit",
+    }  # fmt: skip
     add_train_options(parser)
     parser.add_argument("--submit", action="store_true", help="send this training to SLURM")
     add_slurm_options(parser, named=False)

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.flow import print_report
@@ -19,6 +20,7 @@ from leconvert.cli.options import (
     local_path,
 )
 from leconvert.cli.output import print_findings
+from leconvert.cli.parser import EDITING_OPTIONS, Parser
 from leconvert.cli.plan import print_plan
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import named_datasets
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
     from leconvert.run.planner import PlanSummary
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = EDITING_OPTIONS | {"--into", "--output-dir", "--seed"}
     parser.add_argument("dataset", metavar="DATASET", help="the dataset to split; it stays")
     parser.add_argument(
         "--output-dir",
@@ -51,7 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N",
         help="decides which episodes a share takes (default: 0)",
     )  # fmt: skip
+    parser.add_argument(
+        "--work-dir", type=Path, metavar="DIR",
+        help="folder for the state of each part's run, in a folder of the part's name; default: a "
+        "hidden sibling of each part",
+    )  # fmt: skip
     add_conversion_options(parser)
+    parser.add_argument(
+        "--report", action="store_true",
+        help="write an HTML report of each part beside it, PART.report.html",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show the plans and write nothing")
     add_quiet(parser)
     add_json(parser)
@@ -74,6 +86,8 @@ def run(options: argparse.Namespace) -> int:
             into=parse_parts(options.into),
             seed=options.seed,
             dry_run=options.dry_run,
+            work_dir=options.work_dir,
+            reports=options.report,
         )
     if options.json:
         print(json.dumps({"parts": [part.as_record() for part in parts]}, indent=2))

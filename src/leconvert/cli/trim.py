@@ -9,15 +9,19 @@ from leconvert.cli.options import (
     add_conversion_options,
     add_json,
     add_quiet,
+    add_report_option,
+    add_work_dir,
     conversion_options,
     local_path,
 )
+from leconvert.cli.parser import EDITING_OPTIONS, Parser
 from leconvert.cli.sources import named_datasets
 from leconvert.support.flags import whole
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = EDITING_OPTIONS | {"--episode", "--frames"}
     parser.add_argument("dataset", metavar="DATASET", help="the dataset to trim")
     parser.add_argument(
         "--episode", type=whole(0), action="append", default=[], required=True, metavar="N",
@@ -33,11 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the result goes; DATASET is then never touched. Default: its place, with "
         "DATASET kept as DATASET_old",
     )  # fmt: skip
+    add_work_dir(parser)
     add_conversion_options(parser)
+    add_report_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_quiet(parser)
     add_json(parser)
-    parser.set_defaults(work_dir=None, keep_work_dir=False, report=None)
+    parser.set_defaults(keep_work_dir=False)
 
 
 def run(options: argparse.Namespace) -> int:
