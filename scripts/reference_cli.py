@@ -24,8 +24,8 @@ Every command and option, as `leconvert COMMAND --help-all` has them, or `--help
 command names those that it takes. [The command line](../cli.md) says how they are used, [exit
 codes](exit-codes.md) what a command ends with. Underscores may stand for hyphens.
 
-`--slurm`, `--ray` and `--method` stand for several options, one a key. Each key is also an option of
-its own, which is not listed: `--slurm nodes=8` and `--nodes 8` mean the same.
+`--slurm`, `--ray` and `--method` stand for several options, one a key. Each key is also an option
+of its own, which is not listed: `--slurm nodes=8` and `--nodes 8` mean the same.
 """
 _SHARED_HEAD = """\
 ## Shared options
