@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from av import __version__ as av_version
 
-from leconvert.cli import examination
-from leconvert.cli.doctor import doctor_lines
-from leconvert.cli.examination import Examination, NoAnswerError, Package, examine
+from leconvert.cli.doctor import Examination, NoAnswerError, Package, doctor_lines, examine
 from leconvert.media import pyav
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.workdir import fscheck
@@ -43,7 +41,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
 
     def look(folder: Path | None = None, **changes: Any) -> Examination:
         packages = changes.pop("packages", PACKAGES)
-        monkeypatch.setattr(examination, "packages_of", lambda *_: packages)
+        monkeypatch.setattr(doctor, "packages_of", lambda *_: packages)
         defaults: dict[str, Any] = {
             "diagnose": lambda: DIAGNOSIS,
             "loads": lambda _name: True,
@@ -220,8 +218,8 @@ def test_what_the_packages_say_ends_with_19(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = (Package("pyarrow", ">=18", (), None, False),)
-    monkeypatch.setattr(examination, "packages_of", lambda *_: missing)
-    monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr(doctor, "packages_of", lambda *_: missing)
+    monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor")
     assert told.returncode == 19
     remedy = install_command("pyarrow>=18")
@@ -273,7 +271,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
 ) -> None:
     broken = [Finding(Promise.WRITE, False, "EROFS")]
     monkeypatch.setattr(fscheck, "probe_folder", lambda _folder, **_: broken)
-    monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor", tmp_path, "--json")
     assert told.returncode == 11
     record = json.loads(told.stdout)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.check_fs import check_lines
+from leconvert.cli.doctor import check_lines
 from leconvert.cli.output import folded
 from leconvert.support.extras import command_for_extra
 from leconvert.workdir.fs import Mount

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from importlib import import_module
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from leconvert.support.errors import UsageError
 
@@ -577,6 +577,22 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
 _LONGEST_USAGE = 240  # characters; a longer one hides what matters
 
 
+class Command(NamedTuple):
+    """What a command does."""
+
+    add_arguments: Callable[[Any], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def command_at(place: str) -> Command:
+    """Import a command: ``MODULE``, or ``MODULE:NAME`` where a module has several."""
+    module, _, name = place.partition(":")
+    found = import_module(module)
+    if not name:
+        return Command(found.add_arguments, found.run)
+    return Command(getattr(found, f"add_{name}_arguments"), getattr(found, f"run_{name}"))
+
+
 class Parser(argparse.ArgumentParser):
     """A command's parser.
 
@@ -585,9 +601,9 @@ class Parser(argparse.ArgumentParser):
     with the next option. Whatever is wrong with a command line is raised as `UsageError`.
     """
 
-    def __init__(self, *, module: str | None = None, **options: Any) -> None:
+    def __init__(self, *, place: str | None = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
-        self._module = module
+        self._place = place
         self.usual_options: frozenset[str] | None = None
         self.commands: dict[str, Parser] = {}
         self._usual_command: str | None = None
@@ -596,7 +612,7 @@ class Parser(argparse.ArgumentParser):
         self,
         dest: str,
         commands: Mapping[str | None, Iterable[tuple[str, str]]],
-        module_of: Callable[[str], str],
+        place_of: Callable[[str], str],
         *,
         usual: str | None = None,
     ) -> None:
@@ -611,7 +627,7 @@ class Parser(argparse.ArgumentParser):
         assert isinstance(below, _Commands)
         for heading, group in commands.items():
             for name, line in group:
-                named = {"description": f"{line[0].upper()}{line[1:]}.", "module": module_of(name)}
+                named = {"description": f"{line[0].upper()}{line[1:]}.", "place": place_of(name)}
                 if heading is not None:  # a command without a line of help is not listed
                     named["help"] = line
                 self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
@@ -620,10 +636,10 @@ class Parser(argparse.ArgumentParser):
 
     def declare(self) -> None:
         """Declare the options and examples, unless that was done."""
-        if self._module is None:
+        if self._place is None:
             return
-        module, self._module = self._module, None
-        import_module(module).add_arguments(self)
+        place, self._place = self._place, None
+        command_at(place).add_arguments(self)
         if self.usual_options is not None:
             self.add_argument(
                 "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from leconvert.cli.options import add_json, hide
 from leconvert.cli.output import table
 from leconvert.cli.parser import Parser, Settings
-from leconvert.cli.probe_options import add_fields
+from leconvert.cli.probe import add_fields
 from leconvert.cli.progress import progress_for
 from leconvert.support.extras import command_for_extra
 

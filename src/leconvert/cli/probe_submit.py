@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import add_slurm_options, given_resources, passed_on, site
 from leconvert.cli.output import table
 from leconvert.cli.parser import Parser
-from leconvert.cli.probe_options import (
+from leconvert.cli.probe import (
     DEFAULT_OUT_DIR,
     USUAL_OPTIONS,
     add_run_options,
