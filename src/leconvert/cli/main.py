@@ -11,7 +11,6 @@ import shlex
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Buffer, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,6 @@ from leconvert.support.errors import (
     LeconvertError,
     UsageError,
 )
-from leconvert.support.forkserver import end_server, serve_forks
 from leconvert.support.storage_errors import storage_error
 from leconvert.workdir.secrets import without_credentials
 
@@ -248,6 +246,8 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
             options.command_line = ["leconvert", *given]
             command = command_at(command_place(options.command))
             if forks and options.command in _FORKED_MODULES:
+                from leconvert.support.forkserver import serve_forks
+
                 serve_forks(_FORKED_MODULES[options.command])
             code = command.run(options)
         sys.stdout.flush()
@@ -273,6 +273,8 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
             as_json=as_json,
         )
     except Exception:  # noqa: BLE001 - whatever is left is a bug, and its code says so
+        import traceback  # no other command pays for it
+
         traceback.print_exc()
         print("leconvert: this is a bug; please report it with the lines above", file=sys.stderr)
         return LeconvertError.exit_code
@@ -299,7 +301,9 @@ def program() -> NoReturn:
         gc.set_threshold(100_000)
     prepare_output()
     code = main(forks=True)
-    end_server()
+    forkserver = sys.modules.get("leconvert.support.forkserver")
+    if forkserver is not None:
+        forkserver.end_server()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
