@@ -41,7 +41,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
 
     def look(folder: Path | None = None, **changes: Any) -> Examination:
         packages = changes.pop("packages", PACKAGES)
-        monkeypatch.setattr(doctor, "packages_of", lambda *_: packages)
+        monkeypatch.setattr("leconvert.cli.doctor.packages_of", lambda *_: packages)
         defaults: dict[str, Any] = {
             "diagnose": lambda: DIAGNOSIS,
             "loads": lambda _name: True,
@@ -218,7 +218,7 @@ def test_what_the_packages_say_ends_with_19(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = (Package("pyarrow", ">=18", (), None, False),)
-    monkeypatch.setattr(doctor, "packages_of", lambda *_: missing)
+    monkeypatch.setattr("leconvert.cli.doctor.packages_of", lambda *_: missing)
     monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor")
     assert told.returncode == 19
