@@ -287,9 +287,3 @@ def test_a_package_that_does_not_load_is_no_bug(
     assert refused.returncode == 19
     assert refused.stderr.startswith("leconvert: A package does not load: ")
     assert "`leconvert doctor` lists" in refused.stderr
-
-
-def test_a_folder_that_is_none_is_a_sentence(leconvert_here: Leconvert, tmp_path: Path) -> None:
-    refused = leconvert_here("doctor", tmp_path / "none")
-    assert refused.returncode == 11
-    assert f"{tmp_path}/none is not a folder." in refused.stderr

@@ -173,21 +173,6 @@ def test_one_option_stands_for_many(settings: str, options: str) -> None:
     assert vars(one) == vars(many)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--slurm node=2", "--slurm has no key 'node'; did you mean nodes?"),
-        ("--slurm nodes", "--slurm takes nodes=N, not 'nodes'."),
-        ("--slurm nodes=0", "--nodes takes a whole number of at least 1, not '0'."),
-        ("--ray ship-package=yes", "--ray takes ship-package, not 'ship-package=yes'."),
-    ],
-)
-def test_a_key_that_is_none_is_refused(words: str, said: str) -> None:
-    with pytest.raises(errors.UsageError) as refused:
-        build_parser().parse_args(["convert", "a", *words.split()])
-    assert refused.value.message == said
-
-
 @pytest.mark.parametrize("listed", sorted(USUAL_OPTIONS))
 def test_a_usual_option_is_an_option(listed: str) -> None:
     assert any(

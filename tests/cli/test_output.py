@@ -183,26 +183,6 @@ def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> No
     assert [line.split()[-1] for line in lines if line.startswith("flock")] == ["yes"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said", "step"),
-    [
-        (("demo", "{file}"), "{file} is a file.", "Name a new folder"),
-        (("check-fs", "{file}"), "{file} is not a folder.", "Name one that exists."),
-        (("mirror", "{none}", "file:///x"), "{none} is not a folder.", "Give the dataset"),
-        (("verify", "{none}", "--source", "{none}"), "{none} is not a folder.", "RESULT is"),
-    ],
-)  # fmt: skip
-def test_a_path_of_the_wrong_kind_is_named_with_what_helps(
-    leconvert_here: Leconvert, tmp_path: Path, words: tuple[str, ...], said: str, step: str
-) -> None:
-    places = {"file": tmp_path / "file", "none": tmp_path / "none"}
-    places["file"].touch()
-    refused = leconvert_here(*(word.format(**places) for word in words))
-    sentence, next_step = refused.stderr.splitlines()
-    assert sentence == f"leconvert: {said.format(**places)}"
-    assert next_step.startswith(f"  → {step}")
-
-
 def test_a_work_dir_that_is_a_file_is_told_of_before_any_work(
     leconvert_here: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:

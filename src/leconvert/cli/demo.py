@@ -92,8 +92,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo, and say what happened and where."""
-    from leconvert.cli.demonstration import run_demo
-
     report = run_demo(options.folder.resolve(), progress=progress_for(quiet=options.json))
     proof = report.verification
     if options.json:

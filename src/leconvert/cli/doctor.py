@@ -584,8 +584,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
-    from leconvert.cli.examination import examine
-
     if options.peer or options.wait is not None:
         if options.folder is None:
             raise UsageError("--peer and --wait need the folder that two hosts share.")
