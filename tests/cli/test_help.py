@@ -131,12 +131,14 @@ def test_the_help_of_a_command_lists_usual_options_and_help_all_every_one(
 def test_an_editing_command_lists_the_common_options_and_takes_all_of_a_conversion() -> None:
     common = {"--engine", "--work-dir", "--verify", "--dry-run", "--json", "--report"}
     of_convert = set(_options(COMMANDS["leconvert convert"]))
-    for name in ("merge", "split", "trim"):
+    for name in ("merge", "split", "trim", "repair"):
         listed = re.findall(r"--[a-z-]+(?= |$)", COMMANDS[f"leconvert {name}"].format_help())
         assert common <= set(listed), name
-        assert len(set(listed)) <= 20, name
+        # A repair lists the repairs.
+        assert len(set(listed)) <= (32 if name == "repair" else 20), name
         missing = of_convert - set(_options(COMMANDS[f"leconvert {name}"]))
-        assert not {"--layout", "--retime", "--lease-seconds", "--nodes", "--quantiles"} & missing
+        assert not {"--retime", "--num-workers", "--nodes", "--quantiles"} & missing
+        assert name == "repair" or not {"--layout", "--lease-seconds"} & missing
 
 
 def _options(parser: Parser) -> list[str]:
