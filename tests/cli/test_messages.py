@@ -1,7 +1,8 @@
 """What the program says of a mistake, as a person reads it: messages.txt holds every sentence.
 
-Each block of the file is a command line, its output and its exit code; it runs in an empty folder
-that holds a file called `file`. After a message was reworded
+Each block of the file is a command line, its output and its exit code; it runs in a folder that
+holds a file called `file`, and a small v2.1 dataset `set` where the command names it. Nothing else
+may be there afterwards. After a message was reworded
 
     python -m tests.cli.test_messages
 
@@ -14,15 +15,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from leconvert.cli import main
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
+_PROGRESS = re.compile(r"\w+: \d.*/s\)$")
 MESSAGES = Path(__file__).with_name("messages.txt")
 
 
@@ -36,11 +42,30 @@ def _blocks() -> Iterator[tuple[str, str]]:
 def _said(command: str, folder: Path) -> str:
     """Return what the program says in a folder, with its code, whatever the folder is called."""
     (folder / "file").touch()
+    if "set" in shlex.split(command):
+        shutil.copytree(_dataset(), folder / "set")
+    before = sorted(folder.iterdir())
     out, err = io.StringIO(), io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(shlex.split(command))
-    text = f"{out.getvalue()}{err.getvalue()}[{code}]"
+    assert sorted(folder.iterdir()) == before, command
+    told = [line for line in err.getvalue().splitlines() if not _PROGRESS.match(line)]
+    text = "\n".join([*out.getvalue().splitlines(), *told, f"[{code}]"])
     return text.replace(str(folder.resolve()), "<here>")
+
+
+@cache
+def _dataset() -> Path:
+    """Make a dataset of three episodes; the files go when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="leconvert-messages-")
+    _FOLDERS.append(folder)
+    spec = DatasetSpec(
+        episodes=3, frames=[12, 5, 9], cameras=(CameraSpec(key="observation.images.top"),)
+    )
+    return make_dataset(Path(folder.name) / "set", spec)
+
+
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 @pytest.mark.parametrize(("command", "said"), _blocks(), ids=[one for one, _ in _blocks()])

@@ -183,20 +183,6 @@ def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> No
     assert [line.split()[-1] for line in lines if line.startswith("flock")] == ["yes"]
 
 
-def test_a_work_dir_that_is_a_file_is_told_of_before_any_work(
-    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    refused = leconvert_here(
-        "convert", "--root", small_source, "--output", tmp_path / "out",
-        "--work-dir", tmp_path / "file",
-    )  # fmt: skip
-    assert refused.returncode == 11
-    sentence, step = refused.stderr.splitlines()
-    assert sentence == f"leconvert: Cannot use {tmp_path}/file as a work dir: it is not a folder."
-    assert step == "  → Name a folder, or one that does not exist yet."
-
-
 def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     refused = subprocess.run(
