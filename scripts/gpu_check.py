@@ -3,11 +3,11 @@
     python scripts/gpu_check.py                       # a generated dataset, H.264
     python scripts/gpu_check.py --root my_dataset     # any v3.0 dataset
 
-Nothing of this was ever run on a GPU by those who wrote it: whoever has one is asked to run it and
-to send the log. Each step is a command of ``leconvert`` in a process of its own, on the CPU and on
-the GPU in turn, and a row in ``bench_logs/<date>-gpu.jsonl``: what the command printed, or why it
-could not run. A step that fails does not keep the next from running. The exit code is 0 where every
-step ran, and 1 where one failed or could not.
+It was run on one GPU so far (docs/probe.md), never on two: whoever has some is asked to run it
+and to send the log. Each step is a command of ``leconvert`` in a process of its own, on the CPU and
+on the GPU in turn, and a row in ``bench_logs/<date>-gpu.jsonl``: what the command printed, or why
+it could not run. The next step runs in any case, also when one fails or is not done in time. The
+exit code is 0 where every step ran, and 1 where one failed or could not.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def steps(root: Path, out_dir: Path, options: argparse.Namespace) -> Iterator[St
     yield Step("train, decoded on cuda", words)
 
 
-def try_step(step: Step, machine: Machine, scratch: Path) -> dict[str, Any]:
+def try_step(step: Step, machine: Machine, scratch: Path, limit_s: float) -> dict[str, Any]:
     """Run a step; return its row."""
     row: dict[str, Any] = {
         "step": step.name,
@@ -114,10 +114,13 @@ def try_step(step: Step, machine: Machine, scratch: Path) -> dict[str, Any]:
         why = machine.missing or f"it needs {step.gpus} GPUs; here are {len(machine.gpus)}"
         return row | {"outcome": "could not run", "why": why}
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "leconvert", *step.words],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "leconvert", *step.words], timeout=limit_s,
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return row | {"outcome": "failed", "why": f"it had not ended after {limit_s:.0f} s"}
     row |= {"exit_code": done.returncode, "seconds": round(time.perf_counter() - began, 2)}
     try:
         document = json.loads(done.stdout)
@@ -160,6 +163,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--duration-s", type=float, default=10.0)
     parser.add_argument("--num-workers", type=int, default=min(4, os.cpu_count() or 1))
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--limit-s", type=float, default=300.0, help="a step may take so long")
     options = parser.parse_args(arguments)
     machine = look()
     outcomes = []
@@ -174,11 +178,13 @@ def main(arguments: Sequence[str]) -> int:
         log = kit.new_log(options.log_dir, first, "gpu")
         with kit.rows_kept(log, first) as keep:
             for step in steps(root, scratch / "out", options):
-                row = try_step(step, machine, scratch)
+                row = try_step(step, machine, scratch, options.limit_s)
                 row["command"] = row["command"].replace(str(root), "ROOT")
                 outcomes.append(row["outcome"])
                 keep(row)
-                why = row.get("why", "").strip().rpartition("\n")[2]
+                lines = row.get("why", "").strip().splitlines()
+                ours = (line for line in lines if line.startswith("leconvert: "))
+                why = next(ours, lines[-1] if lines else "")
                 print(f"{row['outcome']:14} {step.name:46} {why}", flush=True)
     print(f"{log}: {outcomes.count('ran')} of {len(outcomes)} steps ran")
     return 0 if set(outcomes) == {"ran"} else 1

@@ -301,9 +301,12 @@ def program() -> NoReturn:
         gc.set_threshold(100_000)
     prepare_output()
     code = main(forks=True)
-    forkserver = sys.modules.get("leconvert.support.forkserver")
-    if forkserver is not None:
+    if forkserver := sys.modules.get("leconvert.support.forkserver"):
         forkserver.end_server()
+    if helpers := sys.modules.get("multiprocessing.util"):
+        # Semaphores of spawned workers have names, which Python would remove at its own end. Left
+        # to its resource tracker they are called leaked.
+        helpers._run_finalizers(0)  # noqa: SLF001
     try:
         sys.stdout.flush()
         sys.stderr.flush()

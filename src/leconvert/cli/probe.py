@@ -385,7 +385,14 @@ def run_diagnose(options: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
     else:
         print("\n".join(_diagnosis_lines(document)))
-    return 0 if document["ok"] else ProbeError.exit_code
+    if document["ok"]:
+        return 0
+    video, failed = document["video"], document.get("error")
+    why = failed["message"] if failed else (video or {}).get("error") or document["missing"][0]
+    print(f"leconvert: {why}", file=sys.stderr)
+    if failed and failed["next_step"]:
+        print(f"  → {failed['next_step']}", file=sys.stderr)
+    return ProbeError.exit_code
 
 
 def _diagnosis_lines(document: Mapping[str, Any]) -> list[str]:

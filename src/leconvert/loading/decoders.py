@@ -22,7 +22,7 @@ import torch
 
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
 from leconvert.model.values import IntArray
-from leconvert.support.errors import UnreadableSourceError, UsageError
+from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
 from leconvert.support.extras import command_for_extra
 from leconvert.transfer.files import OpenFile
 
@@ -372,6 +372,24 @@ def _check_cuda(wanted: str, trouble: str | None) -> None:
             next_step="Install torch and torchcodec builds for CUDA and check nvidia-smi, or "
             "decode on the CPU.",
         )
+    if _torchcodec_version().endswith("+cpu"):
+        raise device_refused("cuda", "this build decodes on the CPU only")
+
+
+def _torchcodec_version() -> str:
+    """Return the version with the build, such as ``0.11.1+cpu``, which its metadata may lack."""
+    import torchcodec
+
+    return str(torchcodec.__version__)
+
+
+def device_refused(device: str, reason: str) -> UsageError:
+    """Return the error of a device that does not decode: the dataset has no part in it."""
+    return UsageError(
+        f"torchcodec {_torchcodec_version()} cannot decode on {device}: {reason}.",
+        next_step=f"Install torchcodec's build for CUDA {torch.version.cuda}, which PyTorch's own "
+        "package index has, or decode on the CPU (--decode-device cpu).",
+    )
 
 
 def open_decoder(
@@ -409,7 +427,7 @@ class TorchcodecDecoder:
         try:
             self._decoder = self._open(clip, device)
         except (RuntimeError, ValueError) as error:
-            raise undecodable(clip, str(error)) from error
+            raise self._failed(error) from error
 
     @staticmethod
     def _open(clip: Clip, device: str) -> Any:
@@ -433,6 +451,24 @@ class TorchcodecDecoder:
         except TypeError:  # torchcodec before 0.6 reads them all from the file
             return VideoDecoder(path, seek_mode="exact", **options)
 
+    def _failed(self, error: Exception, ranks: IntArray | None = None) -> LeconvertError:
+        """Return whose fault it is: a file that the CPU decodes is sound, whatever a GPU says.
+
+        Frames that only the device refuses must not count as unreadable, nor send anybody to
+        mend the dataset.
+        """
+        if torch.device(self._device).type != "cpu":
+            try:
+                on_cpu = self._open(self._clip, "cpu")
+                on_cpu.get_frames_at([0] if ranks is None else ranks.tolist())
+            except (RuntimeError, ValueError, IndexError):
+                pass  # the file's
+            else:
+                reason = str(error).strip().partition("\n")[0].rstrip(".")
+                said = f"{reason}; the CPU decodes {self._clip.source.name}"
+                return device_refused(self._device, said)
+        return undecodable(self._clip, str(error))
+
     def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield frames, as many at once as a bounded piece of memory holds."""
         first, step = 0, _FIRST_FRAMES
@@ -453,9 +489,11 @@ class TorchcodecDecoder:
                 batch = self._decoder.get_frames_at(ranks.tolist())
                 frames, seconds = batch.data, batch.pts_seconds.numpy()
         except (RuntimeError, ValueError, IndexError) as error:
-            # It may stay behind at the damage, and then fail for sound frames too.
-            self._decoder = self._open(self._clip, self._device)
-            raise undecodable(self._clip, str(error)) from error
+            failed = self._failed(error, ranks)
+            if isinstance(failed, UnreadableSourceError):
+                # It may stay behind at the damage, and then fail for sound frames too.
+                self._decoder = self._open(self._clip, self._device)
+            raise failed from error
         _check_times(self._clip, ranks, seconds)
         result: torch.Tensor = frames
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from leconvert.support.extras import missing_package
 from leconvert.support.progress import Progress, Stage
 
 _NAMED = 50
-_TOLD = 20
+_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
             f"Nothing was compared: LeRobot could load none of {check['refused_by_map']} samples.",
             path=document["dataset"]["root"],
             next_step="Convert the dataset again with leconvert; its times are exact.",
-            details=check["named"][:_TOLD],
+            details=[*check["named"][:_TOLD], *_more(check["named"])],
         )
     wrong, unreadable = check["wrong_frames"], check["unreadable_frames"]
     others = check["wrong_values"] + check["wrong_pad_flags"]
@@ -254,5 +254,10 @@ def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
         "could not be read.",
         path=document["dataset"]["root"],
         next_step="See `check` in the result for the places.",
-        details=check["named"][:_TOLD],
+        details=[*check["named"][:_TOLD], *_more(check["named"])],
     )
+
+
+def _more(named: Sequence[str]) -> list[str]:
+    left = len(named) - _TOLD
+    return [f"… and {left} more in the result, under `check`"] if left > 0 else []

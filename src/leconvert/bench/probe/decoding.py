@@ -41,7 +41,7 @@ from leconvert.bench.environment import (
 )
 from leconvert.bench.probe.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
-from leconvert.support.errors import LeconvertError, ProbeError
+from leconvert.support.errors import LeconvertError, ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
 
 if TYPE_CHECKING:
@@ -190,9 +190,11 @@ def _answers(answers: Sequence[Connection]) -> list[list[Stretch | None]]:
 
 def _answer(answer: Connection) -> list[Stretch | None]:
     try:
-        said: list[Stretch | None] | str = answer.recv()
+        said: list[Stretch | None] | str | UsageError = answer.recv()
     except EOFError:
         said = "it ended without a word, perhaps for lack of memory"
+    if isinstance(said, UsageError):
+        raise said
     if isinstance(said, str):
         raise ProbeError(
             f"A decoding process failed: {said}.", next_step="Try: leconvert probe diagnose."
@@ -288,7 +290,8 @@ def decode_stretches(
         answer.send("another process gave up")
     except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for ever
         barrier.abort()
-        answer.send(str(error).partition("\n")[0] or repr(error))
+        is_ours = isinstance(error, UsageError)  # a device that cannot decode has a remedy
+        answer.send(error if is_ours else str(error).partition("\n")[0] or repr(error))
 
 
 class _Clip:

@@ -178,7 +178,7 @@ def _unreadable_in(stream: EpisodeStream, sample: Sample) -> dict[str, str]:
 
 
 class StreamUnderTest(LoaderUnderTest):
-    """`EpisodeStream` through `StreamLoader`; frames that cannot be decoded are counted."""
+    """`EpisodeStream` through `StreamLoader`; frames that do not decode count in a check."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -226,8 +226,12 @@ class StreamUnderTest(LoaderUnderTest):
 
     @staticmethod
     def _opened(subject: Subject) -> EpisodeStream:
+        # Black frames cost no decoding: they may count only where a check reports them, and fails.
         return open_stream(
-            subject.options, subject.deltas, episodes=subject.episodes, on_unreadable="count"
+            subject.options,
+            subject.deltas,
+            episodes=subject.episodes,
+            on_unreadable="count" if subject.options.check else "raise",
         )
 
 

@@ -46,7 +46,7 @@ from leconvert.loading import (
     chosen_episodes,
     find_rank,
 )
-from leconvert.support.errors import LeconvertError, ProbeError
+from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError
 from leconvert.support.progress import NO_PROGRESS, Progress
 
 _GB = 1e9
@@ -191,8 +191,6 @@ def _timed(
                 num_batches=options.num_batches,
                 on_batch=tell,
             )
-        except LeconvertError:
-            raise
         except Exception as error:
             raise _failed(options, error) from error
         memory.sample()
@@ -214,8 +212,10 @@ def _move(batch: Mapping[str, Any], device: str) -> None:
     torch.cuda.synchronize(device)
 
 
-def _failed(options: RunOptions, error: Exception) -> ProbeError:
+def _failed(options: RunOptions, error: Exception) -> LeconvertError:
     """Say what a loader's own error was; a worker's comes with the whole traceback as its text."""
+    if isinstance(error, LeconvertError) and not isinstance(error, UnreadableSourceError):
+        return error
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     is_workers = bool(lines) and lines[0].startswith("Caught ")
     said = f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
@@ -243,8 +243,6 @@ def _single_pass(
                 num_warmup=options.probe_warmup,
                 num_samples=options.probe_samples,
             )
-    except LeconvertError:
-        raise
     except Exception as error:
         raise _failed(options, error) from error
 

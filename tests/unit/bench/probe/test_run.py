@@ -8,16 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from schema_checker import violations
+from torchcodec.decoders import VideoDecoder
 
 from leconvert.bench.environment import require_packages
 from leconvert.bench.probe import decoding as verdicts
 from leconvert.bench.probe.compare import failure_of
-from leconvert.bench.probe.decoding import find_limit, run_limit
+from leconvert.bench.probe.decoding import diagnose_decoding, find_limit, run_limit
 from leconvert.bench.probe.options import RunOptions
 from leconvert.bench.probe.run import run_probe
 from leconvert.bench.results import write_document
+from leconvert.loading import decoders
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.order import spread_order
 from leconvert.support.errors import InstallationError, ProbeError, SourceError, UsageError
@@ -338,3 +341,112 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     assert refused.value.next_step == f"Run `{command_for_extra('probe')}`."
     with pytest.raises(InstallationError, match="needs LeRobot"):
         require_packages("lerobot")
+
+
+class OnCpuAlone:
+    """A decoder of a torchcodec that was built for the CPU, whatever its version says."""
+
+    decoder_of_torchcodec = VideoDecoder
+
+    def __init__(self, path: str, *, device: str, **options: Any) -> None:
+        if device != "cpu":
+            raise RuntimeError(f"Unsupported device: {device} (device type: {device})")
+        self._decoder = self.decoder_of_torchcodec(path, device=device, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decoder, name)
+
+
+@pytest.fixture
+def gpu_without_decoder(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine with a GPU, and a torchcodec that says it is built for it but is not."""
+    import torch
+    import torchcodec
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torchcodec, "__version__", "0.11.1")
+    monkeypatch.setattr("torchcodec.decoders.VideoDecoder", OnCpuAlone)
+    return monkeypatch
+
+
+def ways_to_decode(root: Path) -> dict[str, Any]:
+    from leconvert.loading import EpisodeStream
+
+    cuda: dict[str, Any] = {"decode_device": "cuda", "probe_samples": 0}
+    return {
+        "run": lambda: run(root, **cuda),
+        "run, unreadable frames counted": lambda: run(root, check=5, **cuda),
+        "stream": lambda: next(iter(EpisodeStream(root, decode_device="cuda"))),
+        "limit": lambda: run_limit(
+            str(root), processes=1, duration_s=0.1, decode_device="cuda"
+        ),
+    }  # fmt: skip
+
+
+# The processes of a limit are others, with the true torchcodec.
+@pytest.mark.parametrize("way", [way for way in ways_to_decode(Path()) if way != "limit"])
+def test_a_gpu_that_does_not_decode_is_no_fault_of_the_dataset(
+    several_files: Path, gpu_without_decoder: pytest.MonkeyPatch, way: str
+) -> None:
+    with pytest.raises(UsageError, match="cannot decode on cuda: Unsupported device") as refused:
+        ways_to_decode(several_files)[way]()
+
+    assert "build for CUDA" in str(refused.value.next_step)
+    assert "--decode-device cpu" in str(refused.value.next_step)
+
+
+@pytest.mark.parametrize("way", ways_to_decode(Path()))
+def test_a_torchcodec_built_for_the_cpu_is_refused_before_anything_is_read(
+    tmp_path: Path, gpu_without_decoder: pytest.MonkeyPatch, several_files: Path, way: str
+) -> None:
+    gpu_without_decoder.setattr("torchcodec.__version__", "0.11.1+cpu")
+    if way != "stream":
+        gpu_without_decoder.setattr(decoders, "open_clip", None)
+
+    with pytest.raises(UsageError, match=r"0\.11\.1\+cpu cannot decode on cuda"):
+        ways_to_decode(several_files)[way]()
+    document = diagnose_decoding(str(several_files), decode_device="cuda")
+    assert not document["ok"]
+    assert "cannot decode on cuda" in document["error"]["message"]
+
+
+def test_a_frame_that_only_the_gpu_refuses_is_not_unreadable(
+    several_files: Path, gpu_without_decoder: pytest.MonkeyPatch
+) -> None:
+    class FailsAtFrames(OnCpuAlone):
+        def __init__(self, path: str, *, device: str, **options: Any) -> None:
+            super().__init__(path, device="cpu", **options)
+            self._device = device
+
+        def get_frame_at(self, number: int) -> Any:
+            if self._device != "cpu":
+                raise RuntimeError("NVDEC has no room")
+            return self._decoder.get_frame_at(number)
+
+        def get_frames_at(self, numbers: list[int]) -> Any:
+            if self._device != "cpu":
+                raise RuntimeError("NVDEC has no room")
+            return self._decoder.get_frames_at(numbers)
+
+    gpu_without_decoder.setattr("torchcodec.decoders.VideoDecoder", FailsAtFrames)
+    path = next(several_files.glob("videos/*/*/file-000.mp4"))
+    clip = decoders.open_clip(files_at(path.parent).open(path.name), keep_index=True)
+    decoder = decoders.open_decoder(clip, "torchcodec", device="cuda")
+    for ranks in ([0], [0, 1, 2]):
+        with pytest.raises(UsageError, match="NVDEC has no room"):
+            list(decoder.decode(np.array(ranks)))
+
+
+def test_without_a_check_a_frame_that_does_not_decode_ends_the_run(
+    several_files: Path, tmp_path: Path
+) -> None:
+    hurt = Path(shutil.copytree(several_files, tmp_path / "hurt"))
+    (video,) = hurt.glob("videos/observation.images.wrist/*/*.mp4")
+    content = bytearray(video.read_bytes())
+    begin = content.index(b"mdat") + 8
+    content[begin:] = bytes(len(content) - begin)
+    video.write_bytes(content)
+
+    with pytest.raises(ProbeError, match="loader stream failed") as failed:
+        run(hurt, num_batches=20, probe_samples=0)
+    assert str(video) in failed.value.message
