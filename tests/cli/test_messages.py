@@ -68,7 +68,7 @@ def _dataset() -> Path:
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
-@pytest.mark.parametrize(("command", "said"), _blocks(), ids=[one for one, _ in _blocks()])
+@pytest.mark.parametrize(("command", "said"), list(_blocks()), ids=[one for one, _ in _blocks()])
 def test_a_mistake_is_told_as_the_file_has_it(
     command: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

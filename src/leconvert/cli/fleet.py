@@ -34,7 +34,6 @@ from leconvert.cli.options import (
 from leconvert.cli.output import former_line, print_sentence, table
 from leconvert.cli.parser import USUAL_OPTIONS, Parser, command_at
 from leconvert.cli.progress import progress_for
-from leconvert.cli.status import set_aside_lines
 from leconvert.model.versions import V3_VERSION
 from leconvert.support.errors import BatchesFailedError, IncompleteError, UsageError
 from leconvert.support.text import amount, count, guessed_duration
@@ -197,6 +196,8 @@ def summary_lines(status: FleetStatus) -> list[str]:
     said = ", ".join(f"{number:,} {state}" for state, number in counts.items())
     lines = [f"{count(len(status.datasets), 'dataset')}: {said}; {amount(total)} converted."]
     if status.set_aside:
+        from leconvert.cli.status import set_aside_lines  # its imports take time
+
         lines += ["", *set_aside_lines(status, _SHOWN)]
     return lines
 
