@@ -78,11 +78,10 @@ from leconvert.support.storage_errors import any_storage_errors, raise_storage_t
 from leconvert.support.text import count, first_few
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
-from leconvert.workdir.exclusion import OneHost
 from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.records import RunPaths, WorkDir, is_default_work_dir
+from leconvert.workdir.locks import OneHost
+from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (
@@ -596,7 +595,7 @@ def _push_migrated(
     control: Control,
 ) -> PushReport:
     from leconvert.remote.push import push
-    from leconvert.transfer.pace import wait_for_hub
+    from leconvert.transfer.client import wait_for_hub
 
     pause = partial(wait_for_hub, control.stop)
     try:

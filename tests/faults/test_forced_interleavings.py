@@ -37,8 +37,7 @@ from leconvert.support.errors import (
     TargetError,
 )
 from leconvert.workdir import locks
-from leconvert.workdir.journal import Journal
-from leconvert.workdir.records import WorkDir, default_work_dir
+from leconvert.workdir.records import Journal, WorkDir, default_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import TREE_RECORD
 

@@ -19,8 +19,8 @@ from leconvert.media import (
     frame_ticks,
     read_clip_index,
 )
-from leconvert.media.header import FileSamples, build_header
-from leconvert.media.sample_entry import IDENTITY_MATRIX
+from leconvert.media.boxes import IDENTITY_MATRIX
+from leconvert.media.join import FileSamples, build_header
 
 
 @dataclass

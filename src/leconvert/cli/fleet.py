@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Line,
     )
     from leconvert.model.repairs import RepairOptions
-    from leconvert.remote.search import HubGroup
+    from leconvert.remote.source import HubGroup
     from leconvert.run.conversion import Conversion
 
 
@@ -431,7 +431,7 @@ def run_find(options: argparse.Namespace) -> int:
 
 
 def _group(url: str) -> HubGroup:
-    from leconvert.remote.search import parse_group
+    from leconvert.remote.source import parse_group
 
     group = parse_group(url)
     if group is None:

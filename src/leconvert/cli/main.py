@@ -28,7 +28,7 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.storage_errors import storage_error
-from leconvert.workdir.secrets import without_credentials
+from leconvert.support.text import without_credentials
 
 # Every command of the program, and the parser that knows them.
 

@@ -38,7 +38,7 @@ from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import OVERLAY, Finding
 from leconvert.remote.options import MAIN, PushOptions
-from leconvert.remote.search import HubGroup, datasets_of, glance_at
+from leconvert.remote.source import HubGroup, datasets_of, glance_at
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, UsageError
 from leconvert.support.parallel import parallel_map

@@ -35,8 +35,7 @@ from leconvert.fleet.work import (
 )
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
-from leconvert.remote.search import glance_at
-from leconvert.remote.source import Resolved
+from leconvert.remote.source import Resolved, glance_at
 from leconvert.report.records import SettledBatches
 from leconvert.report.status import Progressed, RateWindow
 from leconvert.run.conversion import LeaseOptions
@@ -54,9 +53,9 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
+from leconvert.transfer.client import read_pause
 from leconvert.transfer.hub import HubRepo
 from leconvert.transfer.options import ScratchOptions
-from leconvert.transfer.pace import read_pause
 from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import is_there, make_durably, replace_record

@@ -21,8 +21,8 @@ Nothing is remembered of it but why: when the fleet runs again it is tried again
 A dataset on the Hub is fetched by who holds it, to the scratch folder of its host, and other
 workers of that host alone can join (`leconvert.fleet.results`). One that becomes v3.0 in the repo
 that it is in is not fetched: its conversion is a migration, by who holds it. While the Hub asks to
-wait, or fails, every worker waits (`leconvert.transfer.pace`), and no dataset is set aside for it,
-unless the Hub answers otherwise and fails for this dataset again and again.
+wait, or fails, every worker waits (`leconvert.transfer.client`), and no dataset is set aside for
+it, unless the Hub answers otherwise and fails for this dataset again and again.
 """
 
 from __future__ import annotations
@@ -115,15 +115,20 @@ from leconvert.support.machine import Machine
 from leconvert.support.parallel import run_threads
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
-from leconvert.transfer.client import check_can_push
+from leconvert.transfer.client import Pace, check_can_push
 from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.options import ScratchOptions
-from leconvert.transfer.pace import Pace
 from leconvert.workdir.activity import WorkerReporter, read_workers
-from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
 from leconvert.workdir.former import former_target
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, make_durably, write_durably
-from leconvert.workdir.locks import Backoff, planner_lock
+from leconvert.workdir.locks import (
+    Backoff,
+    OneHost,
+    admit_host,
+    plan_one_host,
+    planner_lock,
+    read_one_host,
+)
 from leconvert.workdir.records import RunPaths, WorkDir, encode_record, new_run_id, read_record
 from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.swap import info_path, old_dir

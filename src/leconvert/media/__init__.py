@@ -4,13 +4,6 @@ from typing import TYPE_CHECKING
 
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
-from leconvert.media.header import (
-    FileHeader,
-    FileSamples,
-    build_header,
-    frame_ticks,
-    has_exact_times,
-)
 from leconvert.media.index import (
     may_be_damaged,
     read_clip_index,
@@ -19,9 +12,14 @@ from leconvert.media.index import (
 )
 from leconvert.media.join import (
     CopiedFile,
+    FileHeader,
+    FileSamples,
     JoinedFile,
     LastIndex,
+    build_header,
     copy_file,
+    frame_ticks,
+    has_exact_times,
     join_clips,
 )
 from leconvert.support.lazy import lazy_names

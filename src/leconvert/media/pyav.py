@@ -18,11 +18,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.media.boxes import UnsupportedClipError, broken
+from leconvert.media.boxes import CHANGES_MIDWAY, UnsupportedClipError, broken
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray, presentation_ranks
-from leconvert.media.header import frame_ticks
 from leconvert.media.index import read_clip_index
-from leconvert.media.sample_entry import CHANGES_MIDWAY
+from leconvert.media.join import frame_ticks
 from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import GET_AGAIN

@@ -64,9 +64,16 @@ from leconvert.support.text import first_few
 from leconvert.workdir.former import FormerState, former_states
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
-from leconvert.workdir.journal import Journal, JournalState, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock, remove_planner_lock, target_lock
-from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir, target_lock_path
+from leconvert.workdir.records import (
+    Journal,
+    JournalState,
+    PackStep,
+    RunPaths,
+    WorkDir,
+    default_work_dir,
+    target_lock_path,
+)
 from leconvert.workdir.removal import (
     is_being_removed,
     remove_leftovers,

@@ -4,31 +4,36 @@ Everything here takes files and plain values. Rows are copied unless a repair sa
 images in rows are never decoded. Nothing is synced to disk unless that is asked for.
 """
 
-from leconvert.tables.data_file import DataFile
-from leconvert.tables.footers import (
+from leconvert.tables.data_file import (
+    DataFile,
     OpenedTable,
     open_parquet,
     read_data_schema,
     row_group_rows,
 )
-from leconvert.tables.join import LastTable, join_tables, read_columns, read_rows
-from leconvert.tables.lerobot_reader import (
-    LANGUAGE_COLUMNS,
-    Reading,
-    declaration_of,
-    dtype_name,
-    list_sizes,
-    read_by_lerobot,
+from leconvert.tables.join import (
+    LastTable,
+    RowRepair,
+    join_tables,
+    read_columns,
+    read_rows,
+    regrouped,
+    repaired_schema,
+    replace_columns,
 )
 from leconvert.tables.parquet_copy import CREATED_BY, StoredGroups, TableCopier
-from leconvert.tables.rewrite import regrouped, replace_columns
-from leconvert.tables.row_repair import RowRepair, repaired_schema
 from leconvert.tables.schemas import (
+    LANGUAGE_COLUMNS,
+    Reading,
     align_table,
+    declaration_of,
     deserialize_schema,
+    dtype_name,
     fits,
     holds_columns_of,
+    list_sizes,
     output_schema,
+    read_by_lerobot,
     serialize_schema,
 )
 

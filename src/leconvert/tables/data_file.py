@@ -1,4 +1,4 @@
-"""One data file as a check looks at it: what its footer says, and columns only where it must.
+"""Parquet files that are open: their bytes, their rows, and one data file as a check looks at it.
 
 The numbers that a footer states for a column cost nothing further; to read a column takes Arrow as
 long as to open the file.
@@ -6,6 +6,7 @@ long as to open the file.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
 from leconvert.tables.arrow import (
     innermost_type,
     is_list,
@@ -23,15 +25,20 @@ from leconvert.tables.arrow import (
 )
 from leconvert.tables.footers import (
     FOOTERS,
+    MAGIC,
+    TRAILER_BYTES,
     FileFooter,
-    OpenedTable,
     RowGroupEntry,
     arrow_schema,
-    open_parquet,
-    unreadable,
+    uncompressed_within,
 )
-from leconvert.tables.lerobot_reader import list_sizes
+from leconvert.tables.schemas import list_sizes
 from leconvert.tables.thrift import ThriftError
+
+_WHOLE_FILE_BYTES = 128 * 1024
+_TAIL_BYTES = 64 * 1024
+LARGE_FOOTER_BYTES = 256 * 1024
+"""From here on a footer is not handed to Arrow for the rows of its row groups alone."""
 
 _HAS_EMPTY_VALUES = "empty values in its lists"
 _DIFFERENT_LENGTHS = "lists that are empty, or of different lengths"
@@ -39,6 +46,177 @@ _ROWS_AT_A_TIME = 1 << 14
 _KEPT_SCHEMAS = 16
 
 Numbers = npt.NDArray[np.integer[Any] | np.floating[Any]]
+
+
+class OpenedTable:
+    """An open parquet file; small ones are read at once.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UnreadableSourceError: It is missing, or the file system fails.
+
+    Attributes:
+        path: The file.
+        descriptor: It, open for reading.
+        status: What is known of it, asked when it was opened.
+        size_bytes: Its size by that.
+        whole: All its bytes if they are few, else None.
+    """
+
+    __slots__ = (
+        "_held",
+        "_held_at",
+        "_tail",
+        "descriptor",
+        "path",
+        "size_bytes",
+        "status",
+        "whole",
+    )
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            # A named pipe would otherwise wait for somebody who writes.
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except OSError as error:
+            raise unreadable(path, error) from error
+        try:
+            self.status = os.fstat(self.descriptor)
+            self.size_bytes = self.status.st_size
+            is_small = self.size_bytes <= _WHOLE_FILE_BYTES
+            tail_bytes = self.size_bytes if is_small else _TAIL_BYTES
+            self._tail = self._read(self.size_bytes - tail_bytes, tail_bytes)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self.whole = self._tail if is_small else None
+        self._held, self._held_at = (self._tail if is_small else b""), 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+    def footer(self) -> bytes:
+        """Return the footer, without the length and the magic behind it."""
+        tail = self._tail
+        footer_bytes = int.from_bytes(tail[-TRAILER_BYTES:-4], "little")
+        start = self.size_bytes - TRAILER_BYTES - footer_bytes
+        if tail[-4:] != MAGIC or start < len(MAGIC):
+            raise ThriftError("it does not end like a parquet file")
+        first = self.size_bytes - len(tail)
+        if start < first:
+            return self._read(start, footer_bytes)
+        return tail[start - first : -TRAILER_BYTES]
+
+    def window(self, position: int, size: int) -> tuple[bytes, int]:
+        """Return a buffer that holds ``size`` bytes from ``position`` on, and where they begin."""
+        at = position - self._held_at
+        if self.whole is not None or (at >= 0 and at + size <= len(self._held)):
+            return self._held, at
+        return self._read(position, size), 0
+
+    def hold(self, position: int, size: int) -> None:
+        """Read a range of a large file, so that windows on it need no reading of their own."""
+        if self.whole is None:
+            self._held, self._held_at = self._read(position, size), position
+
+    def held(self, position: int, size: int) -> memoryview | None:
+        """Return a range that is in memory, None where it is not."""
+        at = position - self._held_at
+        is_held = at >= 0 and at + size <= len(self._held)
+        return memoryview(self._held)[at : at + size] if is_held else None
+
+    def _read(self, position: int, size: int) -> bytes:
+        try:
+            return os.pread(self.descriptor, size, position)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+
+def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
+    """Return the error for a parquet file that is not there."""
+    return UnreadableSourceError(
+        f"The parquet file {os.fspath(path)} does not exist.",
+        path=os.fspath(path),
+        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
+        code="missing-file",
+    )
+
+
+def unreadable(path: str | os.PathLike[str], error: Exception) -> UnreadableSourceError:
+    """Return the error for a parquet file that cannot be read."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return UnreadableSourceError(
+        f"The parquet file {os.fspath(path)} cannot be read: {reason}",
+        path=os.fspath(path),
+        next_step="Fetch or record the file again, or leave its episode out.",
+    )
+
+
+def with_unique_names(schema: pa.Schema) -> pa.Schema:
+    """Return the schema; raise `pa.ArrowInvalid` where two columns share a name."""
+    if len(set(schema.names)) < len(schema.names):
+        name = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise pa.ArrowInvalid(f"two columns have the same name, {name}.")
+    return schema
+
+
+def open_parquet(path: str | os.PathLike[str], *, buffer_bytes: int = 0) -> pq.ParquetReader:
+    """Open a parquet file through Arrow, which parses its footer.
+
+    ``ParquetReader`` is what ``ParquetFile`` wraps: opening thousands of small files through the
+    wrapper spends a third of its time in Python.
+    """
+    reader = pq.ParquetReader()
+    try:
+        reader.open(os.fspath(path), buffer_size=buffer_bytes, pre_buffer=False)
+    except FileNotFoundError as error:
+        raise missing(path) from error
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(path, error) from error
+    return reader
+
+
+def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
+    """Read the Arrow schema of a parquet file, its metadata included."""
+    reader = open_parquet(path)
+    try:
+        # A schema that Arrow cannot convert was refused when the file was opened.
+        return reader.schema_arrow
+    finally:
+        reader.close()
+
+
+def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
+    """Return the rows of each row group of a parquet file.
+
+    Arrow reads small footers, those of tables with a hundred columns among them. In the large ones
+    of files with thousands of row groups, nothing but the rows is kept.
+    """
+    with OpenedTable(os.fspath(path)) as table:
+        try:
+            footer = table.footer()
+            if len(footer) > LARGE_FOOTER_BYTES:
+                return FOOTERS.read(footer, with_row_groups=False).rows
+        except ThriftError as error:
+            raise unreadable(path, error) from error
+    reader = open_parquet(path)
+    try:
+        metadata = reader.metadata
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    finally:
+        reader.close()
 
 
 class DataFile:
@@ -61,7 +239,7 @@ class DataFile:
         columns: Top-level column names, in file order.
     """
 
-    __slots__ = ("_group", "columns", "footer", "group_bytes", "path", "rows", "table")
+    __slots__ = ("_chunks", "_group", "columns", "footer", "group_bytes", "path", "rows", "table")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -70,7 +248,11 @@ class DataFile:
             self.footer: FileFooter = FOOTERS.read(self.table.footer())
             self.columns = self.footer.schema.columns
             size_bytes, groups = self.table.size_bytes, self.footer.row_groups
-            self.group_bytes = [group.uncompressed_within(size_bytes) for group in groups]
+            # Files of several row groups are rare, and read whole where anything is asked of them.
+            self._group: RowGroupEntry | None = groups[0] if len(groups) == 1 else None
+            self._chunks = [] if self._group is None else self._group.chunks()
+            chunks = map(RowGroupEntry.chunks, groups) if self._group is None else [self._chunks]
+            self.group_bytes = [uncompressed_within(each, size_bytes) for each in chunks]
         except ThriftError as error:
             self.table.close()
             raise unreadable(path, error) from error
@@ -78,8 +260,6 @@ class DataFile:
             self.table.close()
             raise
         self.rows = sum(self.footer.rows)
-        # Files of several row groups are rare, and read whole where anything is asked of them.
-        self._group: RowGroupEntry | None = groups[0] if len(groups) == 1 else None
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +299,7 @@ class DataFile:
         leaf = self.footer.schema.places.get(column)
         if leaf is None or self._group is None:
             return None
-        return self._group.chunk(leaf).num_values
+        return self._chunks[leaf].num_values
 
     def null_count(self, column: str) -> int | None:
         """Return the empty values of a column, elements of lists alike; None if not known."""
@@ -143,7 +323,7 @@ class DataFile:
         leaf, whole = self.footer.schema.places.get(column), self.table.whole
         if leaf is None or whole is None or self._group is None:
             return None
-        chunk = self._group.chunk(leaf)
+        chunk = self._chunks[leaf]
         return (self._group.form, leaf), whole[chunk.start : chunk.start + chunk.compressed_bytes]
 
     def has_footer_of(self, other: OpenedTable) -> bool:
@@ -158,7 +338,7 @@ class DataFile:
         leaf = self.footer.schema.places.get(column)
         if leaf is None or self._group is None:
             return False
-        chunk = self._group.chunk(leaf)
+        chunk = self._chunks[leaf]
         start, size = chunk.start, chunk.compressed_bytes
         (ours, at), (theirs, there) = self.table.window(start, size), other.window(start, size)
         return ours[at : at + size] == theirs[there : there + size]

@@ -16,20 +16,18 @@ before.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from struct import Struct
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.text import GET_AGAIN
 from leconvert.tables.thrift import (
     BINARY,
     BOOL_FALSE,
@@ -50,162 +48,6 @@ from leconvert.tables.thrift import (
 MAGIC = b"PAR1"
 TRAILER_BYTES = 8  # little-endian length of the footer, then the magic
 _LENGTH_BYTES = TRAILER_BYTES - len(MAGIC)
-
-_WHOLE_FILE_BYTES = 128 * 1024
-_TAIL_BYTES = 64 * 1024
-LARGE_FOOTER_BYTES = 256 * 1024
-"""From here on a footer is not handed to Arrow for the rows of its row groups alone."""
-
-
-class OpenedTable:
-    """An open parquet file; small ones are read at once.
-
-    Args:
-        path: The file.
-
-    Raises:
-        UnreadableSourceError: It is missing, or the file system fails.
-
-    Attributes:
-        path: The file.
-        descriptor: It, open for reading.
-        status: What is known of it, asked when it was opened.
-        size_bytes: Its size by that.
-        whole: All its bytes if they are few, else None.
-    """
-
-    __slots__ = (
-        "_held",
-        "_held_at",
-        "_tail",
-        "descriptor",
-        "path",
-        "size_bytes",
-        "status",
-        "whole",
-    )
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        try:
-            # A named pipe would otherwise wait for somebody who writes.
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError as error:
-            raise missing(path) from error
-        except OSError as error:
-            raise unreadable(path, error) from error
-        try:
-            self.status = os.fstat(self.descriptor)
-            self.size_bytes = self.status.st_size
-            is_small = self.size_bytes <= _WHOLE_FILE_BYTES
-            tail_bytes = self.size_bytes if is_small else _TAIL_BYTES
-            self._tail = self._read(self.size_bytes - tail_bytes, tail_bytes)
-        except BaseException:
-            os.close(self.descriptor)
-            raise
-        self.whole = self._tail if is_small else None
-        self._held, self._held_at = (self._tail if is_small else b""), 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
-
-    def footer(self) -> bytes:
-        """Return the footer, without the length and the magic behind it."""
-        tail = self._tail
-        footer_bytes = int.from_bytes(tail[-TRAILER_BYTES:-4], "little")
-        start = self.size_bytes - TRAILER_BYTES - footer_bytes
-        if tail[-4:] != MAGIC or start < len(MAGIC):
-            raise ThriftError("it does not end like a parquet file")
-        first = self.size_bytes - len(tail)
-        if start < first:
-            return self._read(start, footer_bytes)
-        return tail[start - first : -TRAILER_BYTES]
-
-    def window(self, position: int, size: int) -> tuple[bytes, int]:
-        """Return a buffer that holds ``size`` bytes from ``position`` on, and where they begin."""
-        at = position - self._held_at
-        if self.whole is not None or (at >= 0 and at + size <= len(self._held)):
-            return self._held, at
-        return self._read(position, size), 0
-
-    def hold(self, position: int, size: int) -> None:
-        """Read a range of a large file, so that windows on it need no reading of their own."""
-        if self.whole is None:
-            self._held, self._held_at = self._read(position, size), position
-
-    def held(self, position: int, size: int) -> memoryview | None:
-        """Return a range that is in memory, None where it is not."""
-        at = position - self._held_at
-        is_held = at >= 0 and at + size <= len(self._held)
-        return memoryview(self._held)[at : at + size] if is_held else None
-
-    def _read(self, position: int, size: int) -> bytes:
-        try:
-            return os.pread(self.descriptor, size, position)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-
-
-def missing(path: str | os.PathLike[str]) -> UnreadableSourceError:
-    """Return the error for a parquet file that is not there."""
-    return UnreadableSourceError(
-        f"The parquet file {os.fspath(path)} does not exist.",
-        path=os.fspath(path),
-        next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
-        code="missing-file",
-    )
-
-
-def unreadable(path: str | os.PathLike[str], error: Exception) -> UnreadableSourceError:
-    """Return the error for a parquet file that cannot be read."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return UnreadableSourceError(
-        f"The parquet file {os.fspath(path)} cannot be read: {reason}",
-        path=os.fspath(path),
-        next_step="Fetch or record the file again, or leave its episode out.",
-    )
-
-
-def with_unique_names(schema: pa.Schema) -> pa.Schema:
-    """Return the schema; raise `pa.ArrowInvalid` where two columns share a name."""
-    if len(set(schema.names)) < len(schema.names):
-        name = next(name for name in schema.names if schema.names.count(name) > 1)
-        raise pa.ArrowInvalid(f"two columns have the same name, {name}.")
-    return schema
-
-
-def open_parquet(path: str | os.PathLike[str], *, buffer_bytes: int = 0) -> pq.ParquetReader:
-    """Open a parquet file through Arrow, which parses its footer.
-
-    ``ParquetReader`` is what ``ParquetFile`` wraps: opening thousands of small files through the
-    wrapper spends a third of its time in Python.
-    """
-    reader = pq.ParquetReader()
-    try:
-        reader.open(os.fspath(path), buffer_size=buffer_bytes, pre_buffer=False)
-    except FileNotFoundError as error:
-        raise missing(path) from error
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(path, error) from error
-    return reader
-
-
-def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
-    """Read the Arrow schema of a parquet file, its metadata included."""
-    reader = open_parquet(path)
-    try:
-        # A schema that Arrow cannot convert was refused when the file was opened.
-        return reader.schema_arrow
-    finally:
-        reader.close()
-
 
 _REQUIRED_FIELD, _OPTIONAL_FIELD, _REPEATED_FIELD = range(3)
 # Fields of SchemaElement.
@@ -382,6 +224,7 @@ class FileTail(NamedTuple):
         raw: Its bytes.
         key_values: Metadata of the file.
         created_by: The program that wrote it, as it calls itself.
+        is_of_known_writer: Whether Arrow wrote it, or this program did.
         key_values_raw: The metadata as encoded.
         column_orders_raw: The order that minima and maxima go by, as encoded; empty without.
     """
@@ -389,6 +232,7 @@ class FileTail(NamedTuple):
     raw: bytes
     key_values: dict[bytes, bytes | None]
     created_by: bytes
+    is_of_known_writer: bool
     key_values_raw: bytes
     column_orders_raw: bytes
 
@@ -396,11 +240,6 @@ class FileTail(NamedTuple):
     def arrow_schema(self) -> bytes | None:
         """The types that Arrow gives the columns, where those of the file say less."""
         return self.key_values.get(_ARROW_SCHEMA_KEY)
-
-    @property
-    def is_of_known_writer(self) -> bool:
-        """Whether Arrow wrote it, or this program did."""
-        return self.created_by.startswith(_KNOWN_WRITERS)
 
 
 def parse_tail(raw: bytes) -> FileTail:
@@ -426,7 +265,8 @@ def parse_tail(raw: bytes) -> FileTail:
             reader.skip(kind)
     if reader.position != len(shifted):
         raise ThriftError("there are bytes behind the footer")
-    return FileTail(raw, key_values, created_by, key_values_raw, column_orders_raw)
+    is_known = created_by.startswith(_KNOWN_WRITERS)
+    return FileTail(raw, key_values, created_by, is_known, key_values_raw, column_orders_raw)
 
 
 def _key_value(reader: CompactReader) -> tuple[bytes, bytes | None]:
@@ -469,7 +309,9 @@ _STATISTICS, _ENCODING_STATS, _SIZE_STATISTICS = 12, 13, 16
 _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 3, 5, 6
 _REPETITIONS, _DEFINITIONS = 2, 3
 _LITERAL = frozenset([_TYPE, _ENCODINGS, _PATH, _CODEC])
-_NUMBERS = frozenset([_NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET])
+_IN_ORDER = (_NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET)
+_NUMBERS = frozenset(_IN_ORDER)
+_NOT_STATED = -1
 _REQUIRED = _LITERAL | (_NUMBERS - {_DICTIONARY_OFFSET})
 _KEPT = _LITERAL | _NUMBERS | {_STATISTICS, _ENCODING_STATS, _SIZE_STATISTICS}
 
@@ -482,7 +324,7 @@ class ChunkEntry(NamedTuple):
         uncompressed_bytes: Size of the pages before compression, with their headers.
         compressed_bytes: Size of the pages in the file, with their headers.
         data_offset: First data page.
-        dictionary_offset: Dictionary page, None without; some writers say 0 then.
+        dictionary_offset: Dictionary page, 0 without.
         start: First byte of the chunk in its file.
     """
 
@@ -490,7 +332,7 @@ class ChunkEntry(NamedTuple):
     uncompressed_bytes: int
     compressed_bytes: int
     data_offset: int
-    dictionary_offset: int | None
+    dictionary_offset: int
     start: int
 
 
@@ -503,8 +345,10 @@ class RowGroupForm:
         parts: How its chunks are written again: bytes, the number of a group, and None where the
             path of the next column belongs.
         rows: Group of the number of rows.
-        chunks: Groups of the numbers of each chunk, see `ChunkEntry`; the last is None where no
-            place of a dictionary is stated.
+        numbers: Takes the groups, with a zero as the last, and returns those of the numbers of all
+            chunks: of each number in `ChunkEntry` but the last one a chunk.
+        places: Groups of the first data page and of the dictionary page of each chunk; the latter
+            is `_NOT_STATED` where no place of a dictionary is stated.
         null_counts: Group of the number of empty values of each chunk; None where it is not there.
         codecs: Parquet's number of the compression of each chunk.
         have_statistics: Whether there are statistics of each chunk.
@@ -517,7 +361,8 @@ class RowGroupForm:
     segments: tuple[re.Pattern[bytes], ...]
     parts: tuple[bytes | int | None, ...]
     rows: int
-    chunks: tuple[tuple[int, int, int, int, int | None], ...]
+    numbers: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
+    places: tuple[tuple[int, int], ...]
     null_counts: tuple[int | None, ...]
     codecs: tuple[int, ...]
     have_statistics: tuple[bool, ...]
@@ -547,7 +392,9 @@ class RowGroupForm:
 
 
 class RowGroupEntry(NamedTuple):
-    """One row group as a footer states it; what is asked of its chunks is read when it is asked.
+    """One row group as a footer states it; what is asked of it is read whenever it is asked.
+
+    It holds no number: large footers have tens of thousands of row groups.
 
     Attributes:
         form: What it has in common with others.
@@ -562,39 +409,21 @@ class RowGroupEntry(NamedTuple):
         """Its rows."""
         return unzigzag(self.groups[self.form.rows])
 
-    @property
     def chunks(self) -> list[ChunkEntry]:
-        """Its chunks, one a leaf column of the schema."""
-        return list(map(self.chunk, range(len(self.form.chunks))))
-
-    def chunk(self, leaf: int) -> ChunkEntry:
-        """Return the chunk of one leaf column."""
-        groups = self.groups
-        values, uncompressed, compressed, data, dictionary = self.form.chunks[leaf]
-        data_offset = unzigzag(groups[data])
-        dictionary_offset = None if dictionary is None else unzigzag(groups[dictionary]) or None
-        return ChunkEntry(
-            unzigzag(groups[values]),
-            unzigzag(groups[uncompressed]),
-            unzigzag(groups[compressed]),
-            data_offset,
-            dictionary_offset,
-            data_offset if dictionary_offset is None else dictionary_offset,
-        )
+        """Return its chunks, one a leaf column of the schema."""
+        form = self.form
+        numbers = list(map(unzigzag, form.numbers((*self.groups, b"\0"))))
+        size = len(form.places)
+        data, dictionaries = numbers[3 * size : 4 * size], numbers[4 * size :]
+        # Some writers say that a dictionary is at 0 where there is none.
+        starts = [start or at for start, at in zip(dictionaries, data, strict=True)]
+        sizes = numbers[size : 2 * size], numbers[2 * size : 3 * size]
+        return list(map(ChunkEntry, numbers[:size], *sizes, data, dictionaries, starts))
 
     def null_count(self, leaf: int) -> int | None:
         """Return the empty values of one leaf column; None where the footer does not say it."""
         at = self.form.null_counts[leaf]
         return None if at is None else unzigzag(self.groups[at])
-
-    def uncompressed_within(self, size_bytes: int) -> int:
-        """Return the uncompressed bytes of all chunks, which must lie in a file of this size."""
-        total = 0
-        for values, uncompressed, compressed, _, _, start in self.chunks:
-            if min(values, uncompressed, compressed, start, size_bytes - compressed - start) < 0:
-                raise ThriftError("a column chunk does not lie within the file")
-            total += uncompressed
-        return total
 
     def extremes(self) -> dict[str, tuple[float, float]]:
         """Return the least and the greatest value of each column of numbers that has them."""
@@ -602,6 +431,17 @@ class RowGroupEntry(NamedTuple):
         found = form.extreme_values.unpack(b"".join([groups[at] for at in form.extreme_groups]))
         pairs = zip(found[::2], found[1::2], strict=True)
         return dict(zip(form.extreme_columns, pairs, strict=True))
+
+
+def uncompressed_within(chunks: Iterable[ChunkEntry], size_bytes: int) -> int:
+    """Return the uncompressed bytes of all chunks, which must lie in a file of this size."""
+    total = 0
+    for values, uncompressed, compressed, _, _, start in chunks:
+        are_sizes = values >= 0 and uncompressed >= 0 and compressed >= 0
+        if not are_sizes or not 0 <= start <= size_bytes - compressed:
+            raise ThriftError("a column chunk does not lie within the file")
+        total += uncompressed
+    return total
 
 
 @dataclass(slots=True, eq=False)
@@ -678,18 +518,19 @@ class _Walk:
                 columns.append(name)
                 groups += [statistics[_MIN_VALUE], statistics[_MAX_VALUE]]
                 letters += 2 * letter
+        numbers = [
+            chunk.numbers.get(number, _NOT_STATED) for number in _IN_ORDER for chunk in chunks
+        ]
         expressions = self.patterns if is_compiled else ()
         form = RowGroupForm(
             segments=tuple(re.compile(expression, re.DOTALL) for expression in expressions),
             parts=tuple(self._parts),
             rows=self._rows,
-            chunks=tuple(
+            numbers=itemgetter(*numbers) if numbers else lambda _: (),
+            places=tuple(
                 (
-                    chunk.numbers[_NUM_VALUES],
-                    chunk.numbers[_UNCOMPRESSED],
-                    chunk.numbers[_COMPRESSED],
                     chunk.numbers[_DATA_OFFSET],
-                    chunk.numbers.get(_DICTIONARY_OFFSET),
+                    chunk.numbers.get(_DICTIONARY_OFFSET, _NOT_STATED),
                 )
                 for chunk in chunks
             ),
@@ -1020,24 +861,3 @@ def arrow_schema(schema: bytes, tail: bytes) -> pa.Schema:
         ThriftError: Arrow cannot read it.
     """
     return _shown_to_arrow(schema, (), tail).schema_arrow
-
-
-def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
-    """Return the rows of each row group of a parquet file.
-
-    Arrow reads small footers, those of tables with a hundred columns among them. In the large ones
-    of files with thousands of row groups, nothing but the rows is kept.
-    """
-    with OpenedTable(os.fspath(path)) as table:
-        try:
-            footer = table.footer()
-            if len(footer) > LARGE_FOOTER_BYTES:
-                return FOOTERS.read(footer, with_row_groups=False).rows
-        except ThriftError as error:
-            raise unreadable(path, error) from error
-    reader = open_parquet(path)
-    try:
-        metadata = reader.metadata
-        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    finally:
-        reader.close()

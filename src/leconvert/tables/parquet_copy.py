@@ -12,7 +12,7 @@ accounted for, and in each page a Snappy block of the size that its header says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,6 +22,11 @@ import pyarrow.parquet as pq
 
 from leconvert._version import __version__
 from leconvert.support.range_mover import RangeMover
+from leconvert.tables.data_file import (
+    OpenedTable,
+    read_data_schema,
+    unreadable,
+)
 from leconvert.tables.footers import (
     FOOTERS,
     INTEGER,
@@ -31,12 +36,10 @@ from leconvert.tables.footers import (
     FileFooter,
     FileSchema,
     FileTail,
-    OpenedTable,
+    Leaf,
     RowGroupEntry,
     RowGroupForm,
     arrow_schema,
-    read_data_schema,
-    unreadable,
 )
 from leconvert.tables.thrift import (
     BINARY,
@@ -83,74 +86,78 @@ _DICTIONARY_HEADER = (
 _COMMON = re.compile(_DATA_HEADER + b"|" + _DICTIONARY_HEADER, re.DOTALL)
 
 
-def check_pages(window: Window, chunk: ChunkEntry) -> str | None:
-    """Say why a chunk is not a row of whole pages compressed by Snappy; None where it is."""
-    position = chunk.start
-    stop = position + chunk.compressed_bytes
-    values = uncompressed_bytes = 0
-    while position < stop:
-        buffer, at = window(position, _HEADER_BYTES)
-        found = _COMMON.match(buffer, at)
-        if found is not None:
-            plain, packed, count, dictionary_plain, dictionary_packed = found.groups()
-            is_dictionary = count is None
-            size = unzigzag(dictionary_plain if is_dictionary else plain)
-            stored = unzigzag(dictionary_packed if is_dictionary else packed)
-            header_bytes = found.end() - at
-            count_here = 0 if is_dictionary else unzigzag(count)
-            whole = True
-        else:
-            try:
-                walked = _walk(buffer, at)
-            except ThriftError:
-                buffer, at = window(position, _LONG_HEADER_BYTES)
+def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str] | None:
+    """Find a chunk of a row group that is not a row of whole pages compressed by Snappy.
+
+    Returns:
+        Its place and the reason; None where all are whole.
+    """
+    # What was read last, and where in the file it begins.
+    buffer, first = b"", 0
+    for place, chunk in enumerate(chunks):
+        num_values, plain_bytes, chunk_bytes, data_offset, dictionary_offset, position = chunk
+        has_dictionary = dictionary_offset != 0
+        stop = position + chunk_bytes
+        while position < stop:
+            at = position - first
+            if at < 0 or at + _HEADER_BYTES > len(buffer):
+                buffer, at = window(position, _HEADER_BYTES)
+                first = position - at
+            found = _COMMON.match(buffer, at)
+            if found is not None:
+                plain, packed, count, dictionary_plain, dictionary_packed = found.groups()
+                is_dictionary = count is None
+                if is_dictionary:
+                    size, stored = unzigzag(dictionary_plain), unzigzag(dictionary_packed)
+                    values = 0
+                else:
+                    size, stored, values = unzigzag(plain), unzigzag(packed), unzigzag(count)
+                is_block, body = True, found.end()
+            else:
                 try:
                     walked = _walk(buffer, at)
-                except ThriftError as error:
-                    return f"a page header is damaged: {error}"
-            kind, size, stored, count_here, header_bytes = walked
-            is_dictionary = kind == _DICTIONARY_PAGE
-            whole = kind != _DATA_PAGE_V2
-        if size < 0 or stored < 0 or count_here < 0:
-            return "a page has a negative size"
-        # Only the first page may be a dictionary, and must be one where the footer has its place.
-        if is_dictionary != (position == chunk.start and chunk.dictionary_offset is not None):
-            return "its dictionary page is not where the footer says"
-        values += count_here
-        uncompressed_bytes += header_bytes + size
-        body = position + header_bytes
-        if whole and stored and not _is_block(window, body, at, buffer, header_bytes, size):
-            return "a page is no Snappy block of its size"
-        position = body + stored
-        if is_dictionary and position != chunk.data_offset:
-            return "its first data page is not where the footer says"
-    if position != stop:
-        return "its last page ends behind it"
-    if values != chunk.num_values:
-        return "its pages hold another number of values"
-    if uncompressed_bytes != chunk.uncompressed_bytes:
-        return "its pages have another size uncompressed"
+                except ThriftError:
+                    buffer, at = window(position, _LONG_HEADER_BYTES)
+                    first = position - at
+                    try:
+                        walked = _walk(buffer, at)
+                    except ThriftError as error:
+                        return place, f"a page header is damaged: {error}"
+                kind, size, stored, values, body = walked
+                is_dictionary, is_block = kind == _DICTIONARY_PAGE, kind != _DATA_PAGE_V2
+            if size < 0 or stored < 0 or values < 0:
+                return place, "a page has a negative size"
+            # Only the first page may be a dictionary, and must be where the footer has its place.
+            if is_dictionary != has_dictionary:
+                return place, "its dictionary page is not where the footer says"
+            has_dictionary = False
+            num_values -= values
+            plain_bytes -= body - at + size
+            position = first + body + stored
+            if is_block and stored:
+                # A Snappy block begins with its uncompressed size.
+                begin = _block_begin(size)
+                if body + len(begin) > len(buffer):
+                    buffer, body = window(first + body, _SIZE_BYTES)
+                    first = position - stored - body
+                if not buffer.startswith(begin, body):
+                    return place, "a page is no Snappy block of its size"
+            if is_dictionary and position != data_offset:
+                return place, "its first data page is not where the footer says"
+        if position != stop:
+            return place, "its last page ends behind it"
+        if num_values:
+            return place, "its pages hold another number of values"
+        if plain_bytes:
+            return place, "its pages have another size uncompressed"
     return None
 
 
-def _is_block(
-    window: Window, body: int, at: int, buffer: bytes, header_bytes: int, size: int
-) -> bool:
-    """Whether a page's body begins with its uncompressed size, as Snappy blocks do."""
-    start = at + header_bytes
-    if start + _SIZE_BYTES > len(buffer):
-        buffer, start = window(body, _SIZE_BYTES)
-    value = shift = 0
-    for byte in buffer[start : start + _SIZE_BYTES]:
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value == size
-        shift += 7
-    return False
+_block_begin = lru_cache(maxsize=1 << 12)(varint)
 
 
 def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
-    """Return kind, size, compressed size, values and length of any page header."""
+    """Return kind, size, compressed size and values of any page header, and where it ends."""
     reader = CompactReader(buffer, at)
     facts: dict[int, int] = {}
     values = 0
@@ -171,7 +178,7 @@ def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
         raise ThriftError("it lacks its sizes") from error
     if kind not in (_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2):
         raise ThriftError("it is of a kind that is not known")
-    return kind, size, stored, values, reader.position - at
+    return kind, size, stored, values, reader.position
 
 
 CREATED_BY = f"leconvert version {__version__}".encode()
@@ -191,11 +198,13 @@ class CopyPlan(NamedTuple):
 
     Attributes:
         row_group: The row group as the source's footer states it.
+        chunks: Its chunks.
         ranges: Start and length of the byte ranges of the source, in the order in which they come
             to stand one behind the other.
     """
 
     row_group: RowGroupEntry
+    chunks: list[ChunkEntry]
     ranges: tuple[tuple[int, int], ...]
 
 
@@ -219,9 +228,9 @@ class FooterWriter:
         self._templates: dict[RowGroupForm, Template] = {}
         self._columns = _LIST_FIRST + list_header(STRUCT, len(self.schema.leaves))
 
-    def row_group(self, group: RowGroupEntry, position: int) -> bytes:
-        """Return the entry of a row group whose chunks stand one behind the other."""
-        form, chunks, groups = group.form, group.chunks, list(group.groups)
+    def row_group(self, group: RowGroupEntry, chunks: Sequence[ChunkEntry], position: int) -> bytes:
+        """Return the entry of a row group whose chunks stand one behind the other from there."""
+        form, groups = group.form, list(group.groups)
         known = self._templates.get(form)
         if known is None:
             if len(self._templates) >= _KEPT_LAYOUTS:
@@ -229,13 +238,14 @@ class FooterWriter:
             known = self._templates[form] = self._template(form)
         template, places = known
         stop, plain_bytes = position, 0
-        for chunk, (*_, data_at, dictionary_at) in zip(chunks, form.chunks, strict=True):
-            groups[data_at] = varint((chunk.data_offset - chunk.start + stop) << 1)
+        for chunk, (data_at, dictionary_at) in zip(chunks, form.places, strict=True):
+            _, chunk_plain_bytes, size, data_offset, dictionary_offset, start = chunk
+            groups[data_at] = varint((data_offset - start + stop) << 1)
             # Where there is a dictionary the chunk begins with it.
-            if dictionary_at is not None and chunk.dictionary_offset is not None:
+            if dictionary_offset:
                 groups[dictionary_at] = varint(stop << 1)
-            stop += chunk.compressed_bytes
-            plain_bytes += chunk.uncompressed_bytes
+            stop += size
+            plain_bytes += chunk_plain_bytes
         return b"".join(
             [
                 self._columns,
@@ -357,7 +367,7 @@ class TableCopier:
             return "it has no rows"
         if not group.form.is_plain:
             return "its footer is unusual"
-        chunks = group.chunks
+        chunks = group.chunks()
         start = min([chunk.start for chunk in chunks], default=0)
         stop = max([chunk.start + chunk.compressed_bytes for chunk in chunks], default=0)
         if 0 <= start < stop <= start + _HELD_GROUP_BYTES:
@@ -365,7 +375,7 @@ class TableCopier:
         facts = zip(footer.schema.leaves, chunks, group.form.codecs, strict=True)
         for place, (leaf, chunk, codec) in enumerate(facts):
             if codec != _SNAPPY:
-                reason: str | None = "it is not compressed with Snappy"
+                reason = "it is not compressed with Snappy"
             elif not group.form.have_statistics[place]:
                 reason = "it has no statistics"
             elif not leaf.repetitions and chunk.num_values != rows:
@@ -373,10 +383,12 @@ class TableCopier:
             elif not _is_inside(chunk, table.size_bytes):
                 reason = "it does not lie within the file"
             else:
-                reason = check_pages(table.window, chunk)
-            if reason is not None:
-                return f"column {b'.'.join(leaf.path).decode(errors='replace')}: {reason}"
-        return CopyPlan(group, _ranges_of(chunks))
+                continue
+            return _about(leaf, reason)
+        fault = check_pages(table.window, chunks)
+        if fault is not None:
+            return _about(footer.schema.leaves[fault[0]], fault[1])
+        return CopyPlan(group, chunks, _ranges_of(chunks))
 
     def reason_against(self, path: str, rows: int) -> str | None:
         """Say why an episode that has a file for itself is not copied; None where it is."""
@@ -400,12 +412,18 @@ class TableCopier:
         return None
 
 
+def _about(leaf: Leaf, reason: str) -> str:
+    return f"column {b'.'.join(leaf.path).decode(errors='replace')}: {reason}"
+
+
 def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
     """Tell whether a column chunk lies in a file of this size, behind its first magic."""
+    values, uncompressed, compressed, data_offset, _, start = chunk
     return (
-        len(MAGIC) <= chunk.start <= min(chunk.data_offset, size_bytes - chunk.compressed_bytes)
-        and chunk.compressed_bytes > 0
-        and min(chunk.num_values, chunk.uncompressed_bytes) >= 0
+        len(MAGIC) <= start <= data_offset
+        and 0 < compressed <= size_bytes - start
+        and values >= 0
+        and uncompressed >= 0
     )
 
 
@@ -524,7 +542,7 @@ class StoredGroups:
         if len(footer.row_groups) != 1 or not self._is_alike(footer, source.path):
             return None
         wanted = footer.row_groups[0]
-        chunks = wanted.chunks
+        chunks = wanted.chunks()
         are_inside = chunks and all(_is_inside(chunk, source.size_bytes) for chunk in chunks)
         if not wanted.form.is_plain or not are_inside:
             return None
@@ -532,9 +550,9 @@ class StoredGroups:
         stated = self._footer[first:stop]
         # Mostly it stands behind the one before; its entry need then not be taken apart.
         position = self._end
-        if self._writer.row_group(wanted, position) != stated:
-            position = FOOTERS.row_group(self._footer, first, self._schema).chunk(0).start
-            if self._writer.row_group(wanted, position) != stated:
+        if self._writer.row_group(wanted, chunks, position) != stated:
+            position = FOOTERS.row_group(self._footer, first, self._schema).chunks()[0].start
+            if self._writer.row_group(wanted, chunks, position) != stated:
                 return None
         size = sum(chunk.compressed_bytes for chunk in chunks)
         self._end = position + size

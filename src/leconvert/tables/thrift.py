@@ -129,6 +129,10 @@ class CompactReader:
 
 def varint(value: int) -> bytes:
     """Return an unsigned integer as a varint."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -28,7 +28,7 @@ from leconvert.media import (
     read_clip_index,
     samples_sha256,
 )
-from leconvert.media import header as header_module
+from leconvert.media import join as join_module
 from leconvert.model.values import Slice
 from leconvert.support.errors import (
     InterruptedRunError,
@@ -211,7 +211,7 @@ def test_fractional_rates_are_kept_exactly(fps: str, make_clip: MakeClip, tmp_pa
     rate = Fraction(fps)
     joined(clips, result, rate)
     index = read_clip_index(result)
-    timescale, duration = header_module.frame_ticks(rate)
+    timescale, duration = join_module.frame_ticks(rate)
     assert timescale < 2**31
     assert index.timescale == timescale
     assert (index.presentation_times == index.ranks * duration).all()
@@ -265,7 +265,7 @@ def test_long_files_use_wide_times(make_clip: MakeClip, tmp_path: Path) -> None:
     header = parsed(result.read_bytes())[1]
     assert header.find("trak/mdia/mdhd").payload[0] == 1
     packets = list(coded_packets(result))
-    _, duration = header_module.frame_ticks(fps)
+    _, duration = join_module.frame_ticks(fps)
     assert max(packet.pts for packet in packets) == 559 * duration > 2**32
     assert len(decoded_pictures(result)) == 560
 
@@ -274,7 +274,7 @@ def test_files_beyond_four_gib_use_wide_offsets(
     make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clips = family(make_clip, "x264-b-frames")
-    monkeypatch.setattr(header_module, "_WIDE_FROM_BYTES", 1000)
+    monkeypatch.setattr(join_module, "_WIDE_FROM_BYTES", 1000)
     result = tmp_path / "joined.mp4"
     report = joined(clips, result, block_align=512)
     assert result.stat().st_size == report.size_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.mp4_boxes import Box
 
 from leconvert.media import ClipIndex, UnsupportedClipError
 from leconvert.media.boxes import Moov, Span
-from leconvert.media.index import parse_moov
+from leconvert.media.index import StoredIndex, parse_indexes
 from leconvert.support.errors import UnreadableSourceError
 
 ENTRY = visual_entry()
@@ -50,7 +51,11 @@ def read(
     ]
     payload = Box(b"trak", children=[Box(b"mdia", children=track)]).encoded()
     moov = Moov(payload, (0, len(payload)), 0, media or (0, file_size_bytes), file_size_bytes)
-    return parse_moov(moov, "clip.mp4", file_size_bytes)
+    stored = StoredIndex("clip.mp4", moov, file_size_bytes, os.stat_result(range(10)))
+    (found,) = parse_indexes([stored])
+    if isinstance(found, UnreadableSourceError):
+        raise found
+    return found
 
 
 def refused(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> str:

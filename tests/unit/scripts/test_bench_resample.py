@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.scripts import loaded_script
 
-from leconvert.bench.resampling.options import ResampleOptions
+from leconvert.bench.options import ResampleOptions
 
 
 @pytest.fixture(scope="module")

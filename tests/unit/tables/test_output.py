@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables.footers import OpenedTable
+from leconvert.tables.data_file import (
+    OpenedTable,
+)
 from leconvert.tables.parquet_copy import SequentialOutput
 
 CONTENT = bytes(range(256)) * 2000  # more than is read at once

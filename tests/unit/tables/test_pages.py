@@ -9,8 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.tables.footers import ChunkEntry, FooterReader, OpenedTable
-from leconvert.tables.parquet_copy import Window, check_pages
+from leconvert.tables.data_file import (
+    OpenedTable,
+)
+from leconvert.tables.footers import (
+    ChunkEntry,
+    FooterReader,
+)
+from leconvert.tables.parquet_copy import Window
+from leconvert.tables.parquet_copy import check_pages as check_chunks
 from leconvert.tables.thrift import CompactReader, varint
 
 
@@ -18,12 +25,17 @@ def window_of(raw: bytes) -> Window:
     return lambda position, size: (raw[position : position + size], 0)
 
 
+def check_pages(window: Window, chunk: ChunkEntry) -> str | None:
+    found = check_chunks(window, [chunk])
+    return None if found is None else found[1]
+
+
 def stored(folder: Path, column: pa.Array, **options: Any) -> tuple[bytes, ChunkEntry]:
     path = folder / "file"
     pq.write_table(pa.table({"x": column, "y": pa.nulls(len(column))}), path, **options)
     with OpenedTable(str(path)) as table:
         (group,) = FooterReader().read(table.footer()).row_groups
-    return path.read_bytes(), group.chunks[0]
+    return path.read_bytes(), group.chunks()[0]
 
 
 NUMBERS = pa.array(list(range(3000)))
@@ -43,7 +55,7 @@ def test_whole_pages_have_no_reason_against_them(tmp_path: Path, options: dict[s
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"dictionary_offset": None}, "its dictionary page is not where the footer says"),
+        ({"dictionary_offset": 0}, "its dictionary page is not where the footer says"),
         ({"data_offset": 5}, "its first data page is not where the footer says"),
         ({"num_values": 2999}, "its pages hold another number of values"),
         ({"num_values": 3001}, "its pages hold another number of values"),

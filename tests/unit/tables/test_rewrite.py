@@ -17,7 +17,7 @@ from leconvert.dataset.formats import v3
 from leconvert.model.repairs import DroppedEpisode, RepairOptions, Repairs
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables.row_repair import frame_times
+from leconvert.tables.join import frame_times
 
 THIRTY = Fraction(30)
 

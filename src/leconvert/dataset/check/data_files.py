@@ -25,8 +25,13 @@ from leconvert.dataset.formats.v3 import (
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, IntArray
-from leconvert.tables.lerobot_reader import NUMBER_DTYPES, dtype_name, read_by_lerobot
-from leconvert.tables.schemas import HUGGINGFACE_KEY, is_image_entry
+from leconvert.tables.schemas import (
+    HUGGINGFACE_KEY,
+    NUMBER_DTYPES,
+    dtype_name,
+    is_image_entry,
+    read_by_lerobot,
+)
 
 # The schema of a data file against what info.json declares.
 

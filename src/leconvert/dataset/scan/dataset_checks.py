@@ -48,8 +48,7 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count, shown
 from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
 from leconvert.tables.arrow import innermost_type, is_binary, is_number, is_text
-from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
-from leconvert.tables.schemas import align_table
+from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, align_table
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5

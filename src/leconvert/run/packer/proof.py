@@ -30,8 +30,8 @@ from leconvert.support.storage_errors import raise_storage_trouble, storage_erro
 from leconvert.support.text import first_few, shown
 from leconvert.workdir.former import TreeFacts
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
-from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import LockWait
+from leconvert.workdir.records import Journal
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.swap import (
     codebase_version,

@@ -47,8 +47,8 @@ from leconvert.support.storage_errors import any_storage_errors
 from leconvert.workdir.former import former_dir, stands_as_left, write_former
 from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import LockWait, packer_lock, target_lock
+from leconvert.workdir.records import Journal, PackStep
 from leconvert.workdir.removal import remove_left_trees, remove_new_tree
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import (

@@ -94,8 +94,8 @@ def test_a_kept_column_that_is_not_declared_is_found(pair: tuple[Path, Path]) ->
 def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read small files as they are read, or as large ones."""
     if request.param == "read in windows":
-        monkeypatch.setattr("leconvert.tables.footers._WHOLE_FILE_BYTES", 0)
-        monkeypatch.setattr("leconvert.tables.footers._TAIL_BYTES", 8)
+        monkeypatch.setattr("leconvert.tables.data_file._WHOLE_FILE_BYTES", 0)
+        monkeypatch.setattr("leconvert.tables.data_file._TAIL_BYTES", 8)
 
 
 def change_byte(path: Path, column: str, from_end: int) -> None:

@@ -28,9 +28,10 @@ from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.support.errors import BusyError, StorageError, WorkDirError
 from leconvert.workdir.fs import remove_tree
-from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.records import (
+    Journal,
+    PackStep,
     RunPaths,
     WorkDir,
     default_work_dir,

@@ -28,7 +28,12 @@ from leconvert.model.values import Finding, FloatArray, IntArray, camera_of
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables.arrow import floats, integers, is_list, nested_numbers
-from leconvert.tables.footers import open_parquet, row_group_rows, unreadable, with_unique_names
+from leconvert.tables.data_file import (
+    open_parquet,
+    row_group_rows,
+    unreadable,
+    with_unique_names,
+)
 from leconvert.workdir.fs import LOCAL
 
 # The rows, a block at a time, for tables that are larger than memory should be.

@@ -17,7 +17,11 @@ from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import Finding
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.tables.arrow import array_of, floats
-from leconvert.tables.footers import open_parquet, unreadable, with_unique_names
+from leconvert.tables.data_file import (
+    open_parquet,
+    unreadable,
+    with_unique_names,
+)
 from leconvert.workdir.fs import make_folders_below
 
 # ``meta/tasks.parquet``: the text of each task, which readers find by row position.
