@@ -894,8 +894,16 @@ def split_dataset(
     into: Mapping[str, float | str],
     seed: int = 0,
     dry_run: bool = False,
+    work_dir: Path | None = None,
+    reports: bool = False,
 ) -> list[SplitPart]:
-    """Convert each part of a dataset; see `split`."""
+    """Convert each part of a dataset; see `split`.
+
+    Args:
+        work_dir: The folder in which each part's run has a work dir of the part's name, which
+            stays; None for hidden ones beside the parts.
+        reports: Whether each part gets a report beside it.
+    """
     source, folder, progress = root.resolve(), Path(output_dir).resolve(), control.progress
     if folder.is_relative_to(source):
         raise UsageError(
@@ -912,12 +920,18 @@ def split_dataset(
         part.name: replace(conversion, selection=EpisodeSelection(episodes=part.episodes))
         for part in parts
     }
+    work_dirs = {
+        part.name: work_dir_beside(part.output)
+        if work_dir is None
+        else work_dir.resolve() / part.name
+        for part in parts
+    }
     finished: dict[str, str] = {}
     for part in parts:
-        work_dir = work_dir_beside(part.output)
-        if not dry_run:
-            remove_leftovers(work_dir)
-        if not conversion.plan.restart and WorkDir(work_dir).current_run_id() is not None:
+        if not dry_run and work_dir is None:
+            remove_leftovers(work_dirs[part.name])
+        run_id = WorkDir(work_dirs[part.name]).current_run_id()
+        if not conversion.plan.restart and run_id is not None:
             continue  # its run knows how far it is
         verified = find_finished([source], part.output, conversions[part.name], control)
         if verified is not None:
@@ -935,7 +949,7 @@ def split_dataset(
             summary = preview_plan(
                 [source],
                 part.output,
-                work_dir_beside(part.output),
+                work_dirs[part.name],
                 conversions[part.name],
                 progress=progress,
             )
@@ -944,9 +958,22 @@ def split_dataset(
                 taken[room.folder] += room.bytes_needed - summary.space.twice_bytes
             done.append(replace(part, plan=summary))
         else:
-            report = run_conversion([source], conversions[part.name], control, output=part.output)
+            report = run_conversion(
+                [source],
+                conversions[part.name],
+                control,
+                output=part.output,
+                work_dir=None if work_dir is None else work_dirs[part.name],
+                report=_page_beside(part.output) if reports else None,
+            )
             done.append(replace(part, report=report))
     return done
+
+
+def _page_beside(target: Path) -> Path:
+    from leconvert.report import default_report_place  # nobody else pays for its imports
+
+    return default_report_place(target)
 
 
 @any_storage_errors()

@@ -76,9 +76,3 @@ def test_a_file_system_without_hard_links_is_for_one_host_and_has_a_code(tmp_pat
     assert checked.returncode == 13
     assert "refuses every host but the one that planned it" in checked.stdout
     assert "EPERM: one host only" in checked.stdout
-
-
-def test_a_folder_that_does_not_exist_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:
-    refused = leconvert("check-fs", tmp_path / "none")
-    assert refused.returncode == 11
-    assert "is not a folder" in refused.stderr

@@ -284,48 +284,6 @@ def test_a_source_that_cannot_be_converted_is_explained_and_leaves_no_trace(
     assert snapshot(tmp_path) == before
 
 
-def test_places_inside_each_other_are_refused(
-    leconvert: Leconvert, source_copy: Path, tmp_path: Path
-) -> None:
-    inside = leconvert("convert", "--root", source_copy, "--output", source_copy / "out")
-    assert inside.returncode == 2
-    assert f"The target {source_copy / 'out'} lies inside the source" in inside.stderr
-    work = leconvert(
-        "convert",
-        "--root",
-        source_copy,
-        "--output",
-        tmp_path / "o",
-        "--work-dir",
-        source_copy / "w",
-    )
-    assert work.returncode == 2
-    missing = leconvert("convert", "--root", source_copy, "--output", tmp_path / "no/such/out")
-    assert missing.returncode == 5
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--num-workers", "0"),
-        ("--max-workers", "-1"),
-        ("--lease-seconds", "0"),
-        ("--max-attempts", "0"),
-        ("--episodes-per-batch", "0"),
-        ("--data-file-size-in-mb", "0"),
-        ("--block-align", "1000"),
-        ("--video-file-size-in-mb", "much"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused_and_leave_no_trace(
-    leconvert: Leconvert, source_copy: Path, tmp_path: Path, options: tuple[str, str]
-) -> None:
-    refused = leconvert("convert", "--root", source_copy, "--output", tmp_path / "out", *options)
-    assert refused.returncode == 2, refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["small"]
-
-
 def test_errors_are_json_when_json_was_asked_for(leconvert: Leconvert, tmp_path: Path) -> None:
     refused = leconvert("convert", "--root", tmp_path, "--output", tmp_path / "x", "--json")
     record = json.loads(refused.stdout)

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from av import __version__ as av_version
 
-from leconvert.cli import examination
-from leconvert.cli.doctor import doctor_lines
-from leconvert.cli.examination import Examination, NoAnswerError, Package, examine
+from leconvert.cli.doctor import Examination, NoAnswerError, Package, doctor_lines, examine
 from leconvert.media import pyav
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.workdir import fscheck
@@ -43,7 +41,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
 
     def look(folder: Path | None = None, **changes: Any) -> Examination:
         packages = changes.pop("packages", PACKAGES)
-        monkeypatch.setattr(examination, "packages_of", lambda *_: packages)
+        monkeypatch.setattr("leconvert.cli.doctor.packages_of", lambda *_: packages)
         defaults: dict[str, Any] = {
             "diagnose": lambda: DIAGNOSIS,
             "loads": lambda _name: True,
@@ -220,8 +218,8 @@ def test_what_the_packages_say_ends_with_19(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = (Package("pyarrow", ">=18", (), None, False),)
-    monkeypatch.setattr(examination, "packages_of", lambda *_: missing)
-    monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr("leconvert.cli.doctor.packages_of", lambda *_: missing)
+    monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor")
     assert told.returncode == 19
     remedy = install_command("pyarrow>=18")
@@ -273,7 +271,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
 ) -> None:
     broken = [Finding(Promise.WRITE, False, "EROFS")]
     monkeypatch.setattr(fscheck, "probe_folder", lambda _folder, **_: broken)
-    monkeypatch.setattr("leconvert.cli.examination.examine", partial(examine, version_of=_nothing))
+    monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
     told = leconvert_here("doctor", tmp_path, "--json")
     assert told.returncode == 11
     record = json.loads(told.stdout)
@@ -289,9 +287,3 @@ def test_a_package_that_does_not_load_is_no_bug(
     assert refused.returncode == 19
     assert refused.stderr.startswith("leconvert: A package does not load: ")
     assert "`leconvert doctor` lists" in refused.stderr
-
-
-def test_a_folder_that_is_none_is_a_sentence(leconvert_here: Leconvert, tmp_path: Path) -> None:
-    refused = leconvert_here("doctor", tmp_path / "none")
-    assert refused.returncode == 11
-    assert f"{tmp_path}/none is not a folder." in refused.stderr

@@ -167,12 +167,11 @@ def test_a_dry_run_ends_with_the_code_of_the_run(
     capsys.readouterr()
     assert main([*command, "--dry-run"]) == code
     assert snapshot(here) == before
-    if command[0] != "repair":  # it has no --quiet
-        capsys.readouterr()
-        assert main([*command, "--dry-run", "--quiet"]) == code
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert (said.err != "") == (code != 0)
+    capsys.readouterr()
+    assert main([*command, "--dry-run", "--quiet"]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert (said.err != "") == (code != 0)
     assert main(command) == code
 
 

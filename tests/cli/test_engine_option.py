@@ -63,40 +63,6 @@ def test_every_engine_gives_the_same_bytes(
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--engine", "inline", "--orchestrate"], "--engine inline and --orchestrate contradict"),
-        (["--engine", "local", "--no-orchestrate"], "--engine local and --no-orchestrate"),
-        (["--engine", "slurm", "--max-workers", "2"], "--engine slurm starts processes"),
-        (["--engine", "inline", "--num-workers", "2"], "--engine inline works in threads"),
-        (["--no-orchestrate", "--num-workers", "2"], "--no-orchestrate works in threads"),
-        (["--orchestrate", "--max-workers", "2"], "--orchestrate starts processes"),
-        (["--num-workers", "2", "--max-workers", "2"], "give one of them"),
-        (["--engine", "local", "--partition", "cpu"], "--partition goes with --engine slurm"),
-        (["--signal", "30"], "--signal goes with --engine slurm"),
-        (["--engine", "slurm", "--mem", "much"], "--mem much makes no sense"),
-        (["--engine", "local", "--mem", "4G"], "--mem goes with --engine slurm or ray"),
-        (["--engine", "ray", "--partition", "cpu"], "--partition goes with --engine slurm."),
-        (["--engine", "ray", "--max-workers", "2"], "--engine ray starts processes"),
-        (["--engine", "ray", "--mem", "much"], "--mem much makes no sense"),
-        (["--engine", "ray", "--ray-resource", "disk"], "--ray-resource disk makes no sense"),
-        (["--engine", "ray", "--ray-runtime-env", "{"], "--ray-runtime-env is no JSON"),
-        (["--engine", "ray", "--ray-runtime-env", "[]"], "needs an object of JSON"),
-        (["--engine", "local", "--ray-address", "local"], "--ray-address goes with --engine ray"),
-        (["--ray-ship-package"], "--ray-ship-package goes with --engine ray"),
-    ],
-)
-def test_options_that_contradict_the_engine_are_refused(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path, options: list[str], said: str
-) -> None:
-    place = ("--root", small_source, "--output", tmp_path / "out")
-    refused = leconvert("convert", *place, *options)
-    assert refused.returncode == 2
-    assert said in refused.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_cluster_that_is_not_there_leaves_a_run_that_goes_on(
     leconvert: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:

@@ -59,16 +59,3 @@ def test_a_finding_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "--retime",
         "--accept timestamps",
     ]
-
-
-@pytest.mark.parametrize(
-    ("code", "near"), [("frame-cout", "frame-count"), ("BusyErorr", "BusyError"), ("99", None)]
-)
-def test_an_unknown_code_names_the_nearest(
-    capsys: pytest.CaptureFixture[str], code: str, near: str | None
-) -> None:
-    assert main(["explain", code]) == 2
-    said = capsys.readouterr().err
-    assert f"There is no code '{code}'" in said
-    assert ("did you mean" in said) == (near is not None)
-    assert near is None or f"did you mean {near}?" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from pathlib import Path
@@ -73,6 +74,7 @@ def test_an_option_takes_the_same_kind_of_value_in_every_command() -> None:
         "--num-workers": {"N", "N|auto"},  # of a loader, of a conversion
         "--output": {"DIR", "FILE"},  # of a conversion, of a report
         "-o": {"DIR", "FILE"},
+        "--report": {"FILE.html", "None"},  # of a split there are several, each beside its part
         "--source": {"SOURCE", "LABEL"},  # of `verify`, and what LeRobot's benchmark calls a source
     }
 
@@ -120,7 +122,57 @@ def test_the_help_of_a_command_lists_usual_options_and_help_all_every_one(
     with pytest.raises(SystemExit):
         build_parser().parse_args(["convert", "--help-all"])
     every = capsys.readouterr().out
-    assert all(option in every for each in convert.arguments() for option in each.option_strings)
+    listed = set(re.findall(r"(?:^  |, )(--?[\w-]+)", every, re.MULTILINE))
+    for each in convert.arguments():
+        hidden = each.help == argparse.SUPPRESS
+        assert all((option in listed) is not hidden for option in each.option_strings), each
+
+
+def test_an_editing_command_lists_the_common_options_and_takes_all_of_a_conversion() -> None:
+    common = {"--engine", "--work-dir", "--verify", "--dry-run", "--json", "--report"}
+    of_convert = set(_options(COMMANDS["leconvert convert"]))
+    for name in ("merge", "split", "trim", "repair"):
+        listed = re.findall(r"--[a-z-]+(?= |$)", COMMANDS[f"leconvert {name}"].format_help())
+        assert common <= set(listed), name
+        # A repair lists the repairs.
+        assert len(set(listed)) <= (32 if name == "repair" else 20), name
+        missing = of_convert - set(_options(COMMANDS[f"leconvert {name}"]))
+        assert not {"--retime", "--num-workers", "--nodes", "--quantiles"} & missing
+        assert name == "repair" or not {"--layout", "--lease-seconds"} & missing
+
+
+def _options(parser: Parser) -> list[str]:
+    return [option for each in parser.arguments() for option in each.option_strings]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        (
+            "submit run --slurm nodes=8 --slurm partition=cpu --slurm extra=--exclusive",
+            "submit run --nodes 8 --partition cpu --slurm-extra=--exclusive",
+        ),
+        (
+            "convert a b --slurm workers_per_node=2 --slurm signal=60 --slurm time=02:00:00",
+            "convert a b --workers-per-node 2 --signal 60 --time 02:00:00",
+        ),
+        (
+            "convert a b --ray address=h:1 --ray resource=gpu=1 --ray ship-package --ray nodes=2",
+            "convert a b --ray-address h:1 --ray-resource gpu=1 --ray-ship-package --nodes 2",
+        ),
+        (
+            "probe submit --root a --slurm nodes=2 --slurm mem=stream_hub=64G --slurm qos=low",
+            "probe submit --root a --nodes 2 --mem stream_hub=64G --qos low",
+        ),
+        (
+            "probe resample --method slerp=pose[3:7] --method linear=action --method slerp=b",
+            "probe resample --slerp pose[3:7] --linear action --slerp b",
+        ),
+    ],
+)
+def test_one_option_stands_for_many(settings: str, options: str) -> None:
+    one, many = (build_parser().parse_args(words.split()) for words in (settings, options))
+    assert vars(one) == vars(many)
 
 
 @pytest.mark.parametrize("listed", sorted(USUAL_OPTIONS))

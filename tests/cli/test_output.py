@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.check_fs import check_lines
+from leconvert.cli.doctor import check_lines
 from leconvert.cli.output import folded
 from leconvert.support.extras import command_for_extra
 from leconvert.workdir.fs import Mount
@@ -181,40 +181,6 @@ def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> No
     # The last two are sentences, which a terminal may wrap.
     assert max(map(len, lines[:-2])) <= max(width, 41), "\n".join(lines)
     assert [line.split()[-1] for line in lines if line.startswith("flock")] == ["yes"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said", "step"),
-    [
-        (("demo", "{file}"), "{file} is a file.", "Name a new folder"),
-        (("check-fs", "{file}"), "{file} is not a folder.", "Name one that exists."),
-        (("mirror", "{none}", "file:///x"), "{none} is not a folder.", "Give the dataset"),
-        (("verify", "{none}", "--source", "{none}"), "{none} is not a folder.", "RESULT is"),
-    ],
-)  # fmt: skip
-def test_a_path_of_the_wrong_kind_is_named_with_what_helps(
-    leconvert_here: Leconvert, tmp_path: Path, words: tuple[str, ...], said: str, step: str
-) -> None:
-    places = {"file": tmp_path / "file", "none": tmp_path / "none"}
-    places["file"].touch()
-    refused = leconvert_here(*(word.format(**places) for word in words))
-    sentence, next_step = refused.stderr.splitlines()
-    assert sentence == f"leconvert: {said.format(**places)}"
-    assert next_step.startswith(f"  → {step}")
-
-
-def test_a_work_dir_that_is_a_file_is_told_of_before_any_work(
-    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    refused = leconvert_here(
-        "convert", "--root", small_source, "--output", tmp_path / "out",
-        "--work-dir", tmp_path / "file",
-    )  # fmt: skip
-    assert refused.returncode == 11
-    sentence, step = refused.stderr.splitlines()
-    assert sentence == f"leconvert: Cannot use {tmp_path}/file as a work dir: it is not a folder."
-    assert step == "  → Name a folder, or one that does not exist yet."
 
 
 def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) -> None:

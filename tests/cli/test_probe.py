@@ -143,12 +143,5 @@ def test_help_lists_the_commands_and_imports_nothing_heavy(leconvert: Leconvert)
     )
 
     assert all(name in listed for name in ("run", "limit", "diagnose", "summarize", "submit"))
-    assert "--video-decoder-cache-size" in imported.stdout
+    assert "--episode-pool-size" in imported.stdout
     assert imported.stderr == "[]\n"
-
-
-def test_a_folder_without_results_is_an_error(leconvert_here: Leconvert, tmp_path: Path) -> None:
-    summary = leconvert_here("probe", "summarize", tmp_path)
-
-    assert summary.returncode == 2
-    assert "holds no results" in summary.stderr

@@ -6,8 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.program import Leconvert
 
 CHAIN = """\
@@ -145,22 +143,3 @@ def test_a_machine_without_sbatch_has_a_code_and_a_next_step(
     assert refused.returncode == 18
     assert "There is no sbatch on this machine." in refused.stderr
     assert "--dry-run" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--repo-id", "a/b", "--batch-size", "0"), "--batch-size must be at least 1"),
-        (("--repo-id", "a/b", "--scenarios", "moon"), "no scenario moon"),
-        (("--root", "set", "--scenarios", "stream_hub"), "files of source hub"),
-        (("--repo-id", "a/b", "--scenarios", "mmap_local", "--modes", "sarm"), "either scenarios"),
-        (("--repo-id", "a/b", "--cpus", "moon=3"), "not among what is submitted"),
-    ],
-)
-def test_what_a_job_would_refuse_is_refused_before_it_is_queued(
-    leconvert: Leconvert, arguments: tuple[str, ...], said: str
-) -> None:
-    refused = leconvert("probe", "submit", "--dry-run", *arguments)
-    assert refused.returncode == 2
-    assert said in refused.stderr
-    assert refused.stdout == ""

@@ -137,32 +137,6 @@ def test_no_push_needs_no_token_and_asks_nothing(
     assert not provenance_path(out).exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--no-push", "--push-to-hub"], "--no-push and --push-to-hub contradict each other"),
-        (
-            ["--push-repo-id=tester/arm", "--create-pr", "--branch=b"],
-            "--create-pr and --branch exclude each other",
-        ),
-        (
-            ["--push-to-hub=false", "--push-repo-id=a/b"],
-            "--push-to-hub=false and --push-repo-id contradict",
-        ),
-        (["--push-to-hub=maybe"], "--push-to-hub takes true or false, not 'maybe'"),
-        (["--push-to-hub"], "It is not said where to push to"),
-    ],
-)
-def test_contradictions_are_refused_before_any_work(
-    hub: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    arguments: list[str], said: str,
-) -> None:  # fmt: skip
-    out = tmp_path / "out"
-    assert main(["convert", f"--root={small_source}", f"--output={out}", *arguments]) == 2
-    assert said in capsys.readouterr().err
-    assert not out.exists()
-
-
 def test_convert_pushes_and_the_card_says_where_it_came_from(
     logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from leconvert import convert
 from leconvert.bench import probe_result
-from leconvert.cli.examination import library_loads, probe_diagnosis
+from leconvert.cli.doctor import library_loads, probe_diagnosis
 from leconvert.run.conversion import WorkerOptions
 from leconvert.run.engines import LocalEngine
 from leconvert.run.engines.options import Site, SlurmOptions

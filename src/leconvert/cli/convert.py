@@ -27,6 +27,7 @@ from leconvert.cli.options import (
     report_place,
     take_arguments,
 )
+from leconvert.cli.parser import USUAL_OPTIONS, Parser
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush
 from leconvert.cli.sources import Places, places
@@ -123,8 +124,9 @@ def _is_under_way(work_dir: Path, *, to_look: bool) -> bool:
 # ``leconvert convert``.
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS
     add_plan_options(parser)
     add_engine_options(parser)
     add_lease_options(parser, trouble=False)

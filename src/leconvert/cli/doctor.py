@@ -1,20 +1,570 @@
-"""``leconvert doctor``."""
+"""``leconvert doctor``: what a machine has and lacks, and what a file system promises.
+
+``leconvert check-fs`` is the older name of the part that tests a file system.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
+import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from leconvert.cli import check_fs
-from leconvert.cli.check_fs import add_peer_options
+from leconvert._version import __version__
+from leconvert.bench import host_record, package_version
 from leconvert.cli.options import add_json
-from leconvert.cli.output import folded
-from leconvert.support.errors import InstallationError, StorageError, UsageError
-from leconvert.support.text import aligned, amount
+from leconvert.cli.output import folded, table
+from leconvert.run.engines import BUILT_IN, EngineNames
+from leconvert.support.errors import InstallationError, OneHostOnlyError, StorageError, UsageError
+from leconvert.support.extras import command_for_extra, install_command
+from leconvert.support.flags import seconds
+from leconvert.support.machine import Machine
+from leconvert.support.text import aligned, amount, shorten
+from leconvert.workdir.fscheck import CheckReport, Fitness, check_folder
+
+# Looks at everything that leconvert needs or can use, one thing at a time.
+
+
+_LIMIT_SECONDS = 60.0
+_LAST_WORDS = 300
+
+
+class NoAnswerError(Exception):
+    """Why a process gave no answer."""
+
+
+def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> str:
+    """Run a command and return what it says; what it loads may crash, or hang for ever.
+
+    A process that a driver holds in the kernel survives being killed; it is not waited for.
+
+    Raises:
+        NoAnswerError: It did not end well, or not within the limit.
+    """
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        raise NoAnswerError(f"it cannot be started: {error.strerror}") from error
+    try:
+        said, complained = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1.0)
+        raise NoAnswerError(f"no answer within {limit_seconds:g} s") from None
+    if process.returncode < 0:
+        raise NoAnswerError(f"it was ended by signal {-process.returncode}")
+    if process.returncode and not said:
+        words = complained.decode("utf-8", "replace").split()
+        raise NoAnswerError(" ".join(words)[-_LAST_WORDS:] or f"it ended with {process.returncode}")
+    return said.decode("utf-8", "replace")
+
+
+def probe_diagnosis() -> dict[str, Any]:
+    """Return what `leconvert probe diagnose` finds.
+
+    Raises:
+        NoAnswerError: It found nothing.
+    """
+    said = ask([sys.executable, "-P", "-m", "leconvert", "probe", "diagnose", "--json"])
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError as error:
+        raise NoAnswerError(f"it answered {said[:_LAST_WORDS]!r}") from error
+    if "decoder" not in found:
+        raise NoAnswerError(str(found.get("message")))
+    return found
+
+
+def library_loads(name: str) -> bool:
+    """Tell whether the dynamic loader finds a shared library, such as a driver's."""
+    code = f"import ctypes; ctypes.CDLL({name!r}); print('loads')"
+    with suppress(NoAnswerError):
+        return bool(ask([sys.executable, "-P", "-c", code], limit_seconds=20.0))
+    return False
+
+
+# What is imported of a package whose own module loads nothing, or has another name.
+_MODULES = {"huggingface-hub": "huggingface_hub.hf_api", "pyyaml": "yaml"}
+# Their loading is the diagnosis' part, which takes seconds.
+_DIAGNOSED = frozenset({"torch", "torchcodec"})
+_IMPORT_ALL = """
+import importlib, json, sys
+troubles = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # SystemExit and the panics of Rust are no Exception
+        said = str(error).strip().splitlines() or [""]
+        troubles[name] = f"{type(error).__name__}: {said[0]}".removesuffix(": ")
+print(json.dumps(troubles))
+"""
+
+
+def import_troubles(modules: Sequence[str]) -> dict[str, str]:
+    """Import modules in a process of their own; return why each that does not load does not."""
+    if not modules:
+        return {}
+    try:
+        said = ask([sys.executable, "-P", "-c", _IMPORT_ALL, *modules])
+    except NoAnswerError as error:
+        if len(modules) == 1:
+            return {modules[0]: str(error)}
+    else:
+        found: dict[str, str] = json.loads(said.splitlines()[-1])
+        return found
+    # One of them ended the process: each in a process of its own.
+    return {name: said for one in modules for name, said in import_troubles([one]).items()}
+
+
+_OURSELVES = "leconvert"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package that leconvert or an extra of it wants."""
+
+    name: str  # its name
+    wants: str  # which versions, such as ``>=14``; empty for any
+    extras: tuple[str, ...]  # the extras that want it; empty where every installation does
+    version: str | None  # the one that is installed; None if it is missing.
+    fits: bool  # whether that version is wanted
+    # Why it does not load, in one line; None where it does, or is missing.
+    trouble: str | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether nothing can be converted without it."""
+        return not self.extras
+
+    @property
+    def remedy(self) -> str | None:
+        """The command that installs it; None where it is there, fits and loads."""
+        if self.fits and self.trouble is None:
+            return None
+        if self.extras and not self.fits:
+            return command_for_extra(self.extras[0])
+        return install_command(f"{self.name}{self.wants}", again=self.fits)
+
+    @property
+    def wrong(self) -> str | None:
+        """What is wrong with it and what helps, in a sentence; None where nothing is.
+
+        What no extra was installed for is no fault.
+        """
+        if self.fits and self.trouble is not None:
+            said = f"{self.name} {self.version} is installed and does not load ({self.trouble})"
+        elif not self.fits and self.is_needed:
+            said = f"{self.name}{self.wants} is needed, {self.version or 'none'} is here"
+        elif not self.fits and self.version is not None:
+            said = f"{self.name}{self.wants} is wanted, {self.version} is here"
+        else:
+            return None
+        return f"{said}: run `{self.remedy}`."
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {**asdict(self), "extras": list(self.extras), "remedy": self.remedy}
+
+
+def declared_requirements() -> tuple[list[str], list[str]]:
+    """Return what the installed leconvert requires, and its extras; nothing if it is not installed.
+
+    It is not installed where it runs from its sources alone.
+    """
+    try:
+        about = metadata.metadata(_OURSELVES)
+    except metadata.PackageNotFoundError:
+        return [], []
+    return about.get_all("Requires-Dist") or [], about.get_all("Provides-Extra") or []
+
+
+def packages_of(
+    requirements: Iterable[str],
+    extras: Sequence[str],
+    version_of: Callable[[str], str | None],
+) -> tuple[Package, ...]:
+    """Return the packages that requirements name: needed ones first, else in their order."""
+    from packaging.requirements import Requirement
+
+    wants: dict[str, str] = {}
+    wanted_by: dict[str, list[str]] = {}
+    for text in requirements:
+        requirement = Requirement(text)
+        marker = requirement.marker
+        # The empty name stands for every installation.
+        by = [
+            extra for extra in ("", *extras) if marker is None or marker.evaluate({"extra": extra})
+        ]
+        if by:  # else it is for another platform or Python
+            wants.setdefault(requirement.name, str(requirement.specifier))
+            wanted_by.setdefault(requirement.name, []).extend(by)
+    found = [
+        _package(name, wants[name], () if "" in by else tuple(by), version_of(name))
+        for name, by in wanted_by.items()
+    ]
+    return tuple(sorted(found, key=lambda package: not package.is_needed))
+
+
+def _package(name: str, wants: str, extras: tuple[str, ...], version: str | None) -> Package:
+    from packaging.specifiers import SpecifierSet
+
+    fits = version is not None and SpecifierSet(wants).contains(version, prereleases=True)
+    return Package(name, wants, extras, version, fits)
+
+
+# The driver's own library for decoding, which torchcodec and FFmpeg load.
+_NVDEC = "libnvcuvid.so.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found."""
+
+    # What leconvert wants; empty where it runs without being installed.
+    packages: tuple[Package, ...]
+    # ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``: that it does not load or decode, and why.
+    video: dict[str, Any]
+    # What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg`` (versions, or
+    # None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
+    loading: dict[str, Any]
+    # ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
+    # ``free_memory_bytes``; or ``trouble``.
+    machine: dict[str, Any]
+    hub: dict[str, Any]  # ``endpoint``, ``token`` (where one is), ``is_offline``; or ``trouble``
+    engines: dict[str, str | None]  # what can start workers, by name; None, or why it cannot.
+    file_system: CheckReport | None = None  # of the folder; None if none was given.
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What a conversion needs and does not find here, a sentence each."""
+        needed = sorted((p for p in self.packages if p.is_needed), key=lambda p: p.fits)
+        lacking = [package.wrong for package in needed if package.wrong is not None]
+        pyav = next((package for package in self.packages if package.name == "av"), None)
+        if "trouble" in self.video and (pyav is None or pyav.remedy is None):
+            tested = None if pyav is None else install_command(pyav.wants.replace(">=", "av=="))
+            helps = f" Run `{tested}`: leconvert is tested with this version." if tested else ""
+            lacking.append(f"{self.video['trouble']}.{helps}")
+        if not self.can_use_folder and self.file_system is not None:
+            lacking.append(f"leconvert cannot work in {self.file_system.folder}.")
+        return tuple(lacking)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What is installed here and does not work, a sentence each, besides what is lacking."""
+        others = sorted((p for p in self.packages if not p.is_needed), key=lambda p: not p.fits)
+        found = [package.wrong for package in others if package.wrong is not None]
+        client = next(
+            (p for p in self.packages if p.name.replace("_", "-") == "huggingface-hub"), None
+        )
+        if "trouble" in self.hub and (client is None or (client.fits and client.trouble is None)):
+            found.append(f"The Hub's client does not load: {self.hub['trouble']}.")
+        if "trouble" in self.loading:
+            found.append(f"torch is installed, and could not be asked: {self.loading['trouble']}.")
+        elif self.loading["torchcodec"] is not None and not self.loading.get(
+            "torchcodec_loads", True
+        ):
+            found += self.loading["missing"][:1]
+        return tuple(found)
+
+    @property
+    def can_use_folder(self) -> bool:
+        """Whether a work dir may lie in the folder; true where none was given."""
+        return self.file_system is None or self.file_system.fitness is not Fitness.NONE
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "ok": not (self.lacks or self.broken),
+            "lacks": list(self.lacks),
+            "broken": list(self.broken),
+            "leconvert": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": [package.as_record() for package in self.packages],
+            "video": self.video,
+            "loading": self.loading,
+            "machine": self.machine,
+            "hub": self.hub,
+            "engines": self.engines,
+            "file_system": None if self.file_system is None else self.file_system.as_record(),
+        }
+
+
+def examine(
+    folder: Path | None = None,
+    *,
+    diagnose: Callable[[], dict[str, Any]] = probe_diagnosis,
+    loads: Callable[[str], bool] = library_loads,
+    version_of: Callable[[str], str | None] = package_version,
+    imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
+) -> Examination:
+    """Look at this machine, and at a folder's file system."""
+    return Examination(
+        _packages(version_of, imports),
+        _video(),
+        _loading(diagnose, loads, version_of),
+        _machine(),
+        _hub(),
+        _engines(version_of),
+        None if folder is None else check_folder(folder),
+    )
+
+
+def _packages(
+    version_of: Callable[[str], str | None],
+    imports: Callable[[Sequence[str]], Mapping[str, str]],
+) -> tuple[Package, ...]:
+    try:
+        packages = packages_of(*declared_requirements(), version_of)
+    except ImportError:  # what reads the requirements is one of them
+        return (Package("packaging", "", (), None, False),)
+    modules = {
+        package.name: _MODULES.get(package.name.replace("_", "-"), package.name.replace("-", "_"))
+        for package in packages
+        if package.version is not None and package.name not in _DIAGNOSED
+    }
+    troubles = imports(list(modules.values()))
+    return tuple(
+        replace(package, trouble=troubles.get(modules.get(package.name, "")))
+        for package in packages
+    )
+
+
+def _video() -> dict[str, Any]:
+    from leconvert.media.pyav import carried_ffmpeg
+
+    fails = "PyAV does not load"
+    try:
+        version, decodes = carried_ffmpeg()
+        fails = f"PyAV {package_version('av')} does not decode"
+        _decode_a_frame()
+    except Exception as error:  # noqa: BLE001 - whatever a broken or a newer package raises
+        return {"trouble": f"{fails}: {_first_line(error)}"}
+    return {"ffmpeg": version, "decodes": list(decodes)}
+
+
+def _decode_a_frame() -> None:
+    """Make a clip in memory and find a frame of it, as trimming and comparing do."""
+    from leconvert.media import decode_shown
+    from leconvert.testing import FrameLabel, draw_frame, read_label
+    from leconvert.testing.encode import encode_clip
+
+    labels = [FrameLabel(1, 2, frame) for frame in range(3)]
+    with os.fdopen(os.memfd_create("leconvert-doctor"), "rb") as clip:
+        path = f"/proc/self/fd/{clip.fileno()}"
+        # Every FFmpeg has this encoder and its decoder.
+        frames = (draw_frame(label, 64, 64) for label in labels)
+        encode_clip(path, frames, fps=Fraction(30), codec="mpeg4")
+        ((_, picture),) = decode_shown(path, [1])
+    if read_label(picture) != labels[1]:
+        raise ValueError("it gave another frame than it was asked for")
+
+
+def _loading(
+    diagnose: Callable[[], dict[str, Any]],
+    loads: Callable[[str], bool],
+    version_of: Callable[[str], str | None],
+) -> dict[str, Any]:
+    if version_of("torch") is None:
+        # Nothing to start a process for, and no GPU can be used.
+        return {"torch": None, "torchcodec": version_of("torchcodec"), "gpus": [], "missing": []}
+    try:
+        found = diagnose()
+    except NoAnswerError as error:
+        return {"trouble": str(error)}
+    ffmpeg = found["decoder"]["ffmpeg"]
+    return {
+        "torch": found["versions"]["torch"],
+        "torchcodec": found["versions"]["torchcodec"],
+        "torchcodec_loads": found["decoder"]["torchcodec_loads"],
+        "ffmpeg": None if ffmpeg is None else f"{ffmpeg['major']} ({ffmpeg['origin']})",
+        "gpus": found["gpus"],
+        "nvdec": bool(found["gpus"]) and loads(_NVDEC),
+        "missing": found["missing"],
+    }
+
+
+def _machine() -> dict[str, Any]:
+    try:
+        host, usable = host_record(), Machine()
+    except ImportError as error:
+        return {"trouble": _first_line(error)}
+    return {
+        "cpu": host["cpu"],
+        "cores": usable.cores(),
+        "memory_bytes": host["memory_bytes"],
+        "free_memory_bytes": usable.free_memory(),
+    }
+
+
+def _hub() -> dict[str, Any]:
+    try:
+        from leconvert.transfer.client import hub_access
+
+        return asdict(hub_access())
+    except Exception as error:  # noqa: BLE001 - whatever a broken package raises when it is imported
+        return {"trouble": _first_line(error)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
+    troubles = {}
+    if shutil.which("sbatch") is None:
+        troubles["slurm"] = "there is no sbatch on the PATH"
+    if version_of("ray") is None:
+        troubles["ray"] = "Ray is not installed"
+    return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}
+
+
+# What the file system of a folder promises, alone or between two hosts.
+
+
+# Draws what ``leconvert check-fs`` found.
+
+
+_NOTE_WIDTH = 58
+_OPTIONS_WIDTH = 90
+_WIDE = 80
+
+
+def check_lines(outcome: Mapping[str, Any], width: int) -> list[str]:
+    """Return the lines."""
+    mount = outcome["mount"]
+    return [
+        f"folder   {outcome['folder']}",
+        f"mount    {mount['point']}, {mount['kind']}",
+        f"options  {shorten(mount['options'], _OPTIONS_WIDTH)}",
+        f"free     {amount(mount['free_bytes'])} of {amount(mount['total_bytes'])}",
+        *_promises(outcome["findings"], width),
+        _tested_with(outcome),
+        _verdict(outcome),
+    ]
+
+
+def _tested_with(outcome: Mapping[str, Any]) -> str:
+    if outcome["peer"] is None:
+        return "Only this host was tested."
+    if outcome["same_host"]:
+        return "Both processes ran on this host, so this says nothing about two hosts."
+    return f"Tested with {outcome['peer']}; delays count from the other host's report."
+
+
+def _promises(findings: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Return a table, with what was seen below a promise where the terminal is narrow."""
+    rows: list[list[object]] = [["promise", "holds", "seen, or what leconvert does instead"]]
+    for found in findings:
+        note = found["note"]
+        if not found["holds"]:
+            note = f"{note}: {found['instead']}" if note else found["instead"]
+        rows.append([found["says"], "yes" if found["holds"] else "no", note])
+    if width >= _WIDE:
+        return table([*row[:2], shorten(str(row[2]), _NOTE_WIDTH)] for row in rows).splitlines()
+    lines = []
+    for line, note in zip(
+        table(row[:2] for row in rows).splitlines(),
+        ("", *(row[2] for row in rows[1:])),
+        strict=True,
+    ):
+        lines += [
+            line,
+            *textwrap.wrap(str(note), width, initial_indent="  ", subsequent_indent="  "),
+        ]
+    return lines
+
+
+def _verdict(outcome: Mapping[str, Any]) -> str:
+    if outcome["fitness"] == "none":
+        return "leconvert cannot work here."
+    if any(found["promise"] == "link" and not found["holds"] for found in outcome["findings"]):
+        return "Only one host may work here: a run refuses every host but the one that planned it."
+    if outcome["fitness"] == "one_host":
+        return "Only one host may work here: plan with --one-host, so that others are refused."
+    if outcome["tested_between_hosts"]:
+        return "Several hosts may work here."
+    return "OK on this host; test a second one with: leconvert doctor DIR --peer"
+
+
+# ``leconvert check-fs``.
+
+
+_CODES = {
+    "several_hosts": 0,
+    "one_host": OneHostOnlyError.exit_code,
+    "none": StorageError.exit_code,
+}
+
+
+def add_check_fs_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a folder on the file system")
+    add_peer_options(parser)
+    add_json(parser)
+
+
+def add_peer_options(parser: argparse.ArgumentParser) -> None:
+    """Add how two hosts test one file system together; ``doctor`` takes them too."""
+    parser.add_argument(
+        "--peer", action="store_true",
+        help="be the second host: wait for `leconvert doctor DIR --wait S` on the first",
+    )  # fmt: skip
+    parser.add_argument(
+        "--wait", type=seconds, metavar="S",
+        help="how long to wait for the other host (default: 0; with --peer 600)",
+    )  # fmt: skip
+
+
+def run_check_fs(options: argparse.Namespace) -> int:
+    """Probe, and say which promise holds and what follows where one does not."""
+    folder = options.folder.resolve()
+    if not folder.is_dir():
+        raise StorageError(
+            f"{folder} is not a folder.", path=str(folder), next_step="Name one that exists."
+        )
+    if options.peer:
+        outcome = _follow(folder, options.wait)
+    else:
+        from leconvert.workdir.fscheck import check_folder
+
+        outcome = check_folder(folder, wait_seconds=options.wait or 0.0).as_record()
+    if options.json:
+        print(json.dumps(outcome, indent=2))
+    else:
+        print("\n".join(check_lines(outcome, shutil.get_terminal_size((100, 24)).columns)))
+    return _CODES[str(outcome["fitness"])]
+
+
+def _follow(folder: Path, wait: float | None) -> Mapping[str, Any]:
+    from leconvert.workdir.fscheck import follow
+
+    def tell() -> None:
+        print(
+            f"Waiting for `leconvert check-fs {shlex.quote(str(folder))}` on another host.",
+            file=sys.stderr,
+        )
+
+    return follow(folder, wait_seconds=600.0 if wait is None else wait, on_ready=tell)
+
+
+# ``leconvert doctor``.
+
 
 _WIDTH_WITHOUT_TERMINAL = 100
 
@@ -34,12 +584,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
-    from leconvert.cli.examination import examine
-
     if options.peer or options.wait is not None:
         if options.folder is None:
             raise UsageError("--peer and --wait need the folder that two hosts share.")
-        return check_fs.run(options)
+        return run_check_fs(options)
     folder = None if options.folder is None else options.folder.resolve()
     if folder is not None and not folder.is_dir():
         raise StorageError(
@@ -73,10 +621,10 @@ def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "trouble" in machine:
         yield "machine", f"not known: {machine['trouble']}"
     else:
-        yield "machine", _machine(machine)
-    yield "video", _video(record["video"])
-    yield from _loading(record["loading"])
-    yield "Hub", _hub(record["hub"])
+        yield "machine", _machine_said(machine)
+    yield "video", _video_said(record["video"])
+    yield from _loading_said(record["loading"])
+    yield "Hub", _hub_said(record["hub"])
     yield "engines", ", ".join(name for name, trouble in record["engines"].items() if not trouble)
     for name, trouble in record["engines"].items():
         if trouble:
@@ -84,23 +632,23 @@ def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not record["packages"]:
         yield "packages", "leconvert is not installed as a package: what it wants is not known"
     if record["file_system"] is not None:
-        yield from _file_system(record["file_system"])
+        yield from _file_system_said(record["file_system"])
 
 
-def _machine(machine: Mapping[str, Any]) -> str:
+def _machine_said(machine: Mapping[str, Any]) -> str:
     return (
         f"{machine['cpu']}; {machine['cores']} cores; {amount(machine['memory_bytes'])} of memory, "
         f"{amount(machine['free_memory_bytes'])} free"
     )
 
 
-def _video(video: Mapping[str, Any]) -> str:
+def _video_said(video: Mapping[str, Any]) -> str:
     if "trouble" in video:
         return str(video["trouble"])
     return f"PyAV carries FFmpeg {video['ffmpeg']}, which decodes {', '.join(video['decodes'])}"
 
 
-def _loading(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _loading_said(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "trouble" in loading:
         yield "loading", f"torch could not be asked: {loading['trouble']}"
         return
@@ -120,7 +668,7 @@ def _loading(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "missing", sentence
 
 
-def _hub(hub: Mapping[str, Any]) -> str:
+def _hub_said(hub: Mapping[str, Any]) -> str:
     if "trouble" in hub:
         return f"the client does not load: {hub['trouble']}"
     token = "no token" if hub["token"] is None else f"a token from {hub['token']}"
@@ -128,7 +676,7 @@ def _hub(hub: Mapping[str, Any]) -> str:
     return f"{hub['endpoint']}, {token}{offline}"
 
 
-def _file_system(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _file_system_said(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     mount = found["mount"]
     yield "folder", found["folder"]
     yield (
@@ -159,7 +707,7 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
         lines.append(f"{name:<{_NAME_WIDTH}}{first}")
         lines += [" " * _NAME_WIDTH + piece for piece in further]
     if record["packages"]:
-        lines += ["", *_packages(record["packages"], width)]
+        lines += ["", *_packages_lines(record["packages"], width)]
     lines.append("")
     told = list(record["lacks"])
     if not told:
@@ -170,7 +718,7 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
     return lines
 
 
-def _packages(packages: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+def _packages_lines(packages: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     """Return a table, and below it the commands that bring what is missing.
 
     A command stays on one line, to be copied. Narrow terminals have no room for the last column.

@@ -75,8 +75,8 @@ def explained(code: str) -> dict[str, Any]:
         near = nearest(code, [*findings, *(name for found in names.values() for name in found)])
         raise UsageError(
             f"There is no code {code!r}{near or '.'}",
-            next_step="Exit codes are listed by `leconvert --help`, findings with their codes by "
-            "`leconvert check DATASET`.",
+            next_step="Exit codes are listed by `leconvert explain --help`, findings with their "
+            "codes by `leconvert check DATASET`.",
         )
     return {"kind": "finding", "code": code, "findings": findings[code]}
 
@@ -134,7 +134,7 @@ def _option_helps() -> dict[str, str]:
         option: argument.help
         for argument in convert.arguments()
         for option in argument.option_strings
-        if argument.help
+        if argument.help and argument.help != argparse.SUPPRESS
     }
 
 

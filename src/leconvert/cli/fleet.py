@@ -3,11 +3,54 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+import json
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from leconvert.cli.parser import Parser
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
+    add_conversion_options,
+    add_json,
+    add_layout_options,
+    add_proof_options,
+    add_push_options,
+    add_push_wish,
+    add_quiet,
+    add_repair_options,
+    add_scratch_options,
+    add_selection_options,
+    control_of,
+    conversion_options,
+    filled,
+    layout_options,
+    local_path,
+    path_or_url,
+    push_of_each,
+    repair_options,
+)
+from leconvert.cli.output import former_line, print_sentence, table
+from leconvert.cli.parser import USUAL_OPTIONS, Parser, command_at
+from leconvert.cli.progress import progress_for
+from leconvert.model.versions import V3_VERSION
+from leconvert.support.errors import BatchesFailedError, IncompleteError, UsageError
+from leconvert.support.text import amount, count, guessed_duration
 
-# Name and one line of help; `leconvert.cli.fleet_<name>` declares options and runs.
+if TYPE_CHECKING:
+    from leconvert.fleet import (
+        FleetPrice,
+        FleetStatus,
+        FoundDataset,
+        Line,
+    )
+    from leconvert.model.repairs import RepairOptions
+    from leconvert.remote.source import HubGroup
+    from leconvert.run.conversion import Conversion
+
+
+# Name and one line of help.
 _COMMANDS = (
     ("convert", "convert all datasets of a list (the word can be left out)"),
     ("report", "write what became of each dataset, as an HTML page and a CSV"),
@@ -17,14 +60,420 @@ _COMMANDS = (
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("fleet_command", {"": _COMMANDS}, _module_name, usual="convert")
+    parser.add_commands("fleet_command", {"": _COMMANDS}, _place, usual="convert")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command."""
-    code: int = import_module(_module_name(options.fleet_command)).run(options)
-    return code
+    return command_at(_place(options.fleet_command)).run(options)
 
 
-def _module_name(command: str) -> str:
-    return f"leconvert.cli.fleet_{command}"
+def _place(command: str) -> str:
+    return f"leconvert.cli.fleet:{command}"
+
+
+# ``leconvert fleet convert``.
+
+
+_SHOWN = 20
+
+
+def add_convert_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS
+    parser.add_argument(
+        "list", type=Path, metavar="LIST_FILE",
+        help="a file with a dataset a line, a folder, a glob or ORG/NAME@REV on the Hub, and "
+        "options for it alone",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output-dir", type=local_path, metavar="DIR",
+        help="the folder in which each result gets a folder of its name (default: results are "
+        "pushed, and not kept here)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--work-dir", type=Path, required=True, metavar="DIR",
+        help="folder for the state of the fleet, on a file system that all workers share; it stays",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE",
+        help="a TOML file that says which findings are repaired or accepted, in which datasets",
+    )  # fmt: skip
+    add_selection_options(parser)
+    add_conversion_options(parser, may_append=True)
+    add_scratch_options(parser)
+    add_push_wish(parser, back=False)
+    add_push_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="scan all datasets, show what the fleet comes to, and write nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plan-only", action="store_true",
+        help="write the fleet into its work dir and start no worker; `leconvert submit` and "
+        "`leconvert work` do",
+    )  # fmt: skip
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run_convert(options: argparse.Namespace) -> int:
+    """Convert all datasets that can be, and say which were set aside."""
+    from leconvert.fleet import (
+        FleetObserver,
+        Policy,
+        check_fleet_places,
+        check_fleet_pushes,
+        convert_fleet,
+        plan_fleet,
+        price_fleet,
+        read_list,
+        read_policy,
+    )
+
+    conversion = conversion_options(options)
+    progress = progress_for(quiet=options.json or options.quiet)
+    policy = Policy()
+    if options.policy is not None:
+        policy = read_policy(options.policy, _read_flags)
+    datasets = read_list(
+        options.list,
+        None if options.output_dir is None else options.output_dir.resolve(),
+        _LineReader(options),
+        say=progress.say,
+    )
+    work_dir = options.work_dir.resolve()
+    if options.dry_run:
+        check_fleet_places(datasets, work_dir)
+        check_fleet_pushes(datasets)
+        price = price_fleet(datasets, work_dir, policy, conversion.scratch)
+        return _show_price(options, price)
+    with stop_on_signals() as stop:
+        plan = conversion.plan
+        fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
+        progress.say(
+            f"{count(len(datasets), 'dataset')} in {work_dir}. Watch with: leconvert status "
+            f"{shlex.quote(str(work_dir))}; join from any host with: leconvert work "
+            f"{shlex.quote(str(work_dir))}"
+        )
+        if options.plan_only:
+            if options.json:
+                print(json.dumps(FleetObserver(fleet).look().as_record(), indent=2))
+            return 0
+        failures = convert_fleet(fleet, conversion, control_of(options, stop, progress))
+    status = FleetObserver(fleet).look()
+    if options.json:
+        print(json.dumps(status.as_record(), indent=2))
+    elif not options.quiet:
+        print("\n".join(summary_lines(status)))
+    return _code(status, failures)
+
+
+def _code(status: FleetStatus, failures: Sequence[str]) -> int:
+    """Say on stderr what is left to do, and return the exit code."""
+    if not status.is_settled:
+        print_sentence("leconvert: Not all datasets were dealt with.", margin="  ")
+        for line in failures:
+            print_sentence(f"  {line}", margin="    ")
+        print_sentence("  → Run the same command again to go on.", margin="    ")
+        return IncompleteError.exit_code
+    if status.set_aside:
+        number = count(len(status.set_aside), "dataset was", "datasets were")
+        print_sentence(f"leconvert: {number} set aside; all others are converted.", margin="  ")
+        print_sentence(
+            f"  → `leconvert status {shlex.quote(status.work_dir)}` says why. Give the flags that "
+            "help in the list or a --policy, then run the same command again.",
+            margin="    ",
+        )
+        return BatchesFailedError.exit_code
+    return 0
+
+
+def summary_lines(status: FleetStatus) -> list[str]:
+    """Return how many datasets became what, and what set datasets aside."""
+    counts = {state.value: number for state, number in status.counts.items() if number}
+    total = sum(one.source_bytes for one in status.datasets if one.state.value == "converted")
+    said = ", ".join(f"{number:,} {state}" for state, number in counts.items())
+    lines = [f"{count(len(status.datasets), 'dataset')}: {said}; {amount(total)} converted."]
+    if status.set_aside:
+        from leconvert.cli.status import set_aside_lines  # its imports take time
+
+        lines += ["", *set_aside_lines(status, _SHOWN)]
+    return lines
+
+
+# The options of one line, on top of those of the command line; and flags of a policy.
+
+
+class _LineReader:
+    """Reads the words of a line of the list."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._usual = _options_of_each(options)
+        self._parser = Parser(prog="leconvert fleet convert")
+        self._parser.add_argument("dataset")
+        self._parser.add_argument("--name", default=None)
+        add_layout_options(self._parser)
+        add_selection_options(self._parser)
+        add_repair_options(self._parser)
+        add_proof_options(self._parser, may_delete=False)
+        add_push_wish(self._parser, back=False)
+        add_push_options(self._parser)
+
+    def __call__(self, words: Sequence[str]) -> Line:
+        from leconvert.fleet import Line
+
+        if len(words) == 1 and not words[0].startswith("-"):
+            return Line(words[0], None, self._usual)
+        # What the line gives is added to a list of values, and else takes the place of the usual.
+        given = argparse.Namespace(**vars(self._options))
+        found = self._parser.parse_args(words, given)
+        return Line(found.dataset, found.name, _options_of_each(found))
+
+
+def _options_of_each(options: argparse.Namespace) -> Conversion:
+    """Return what is made of a dataset, and where that is pushed."""
+    from leconvert.dataset.findings import check_accepted
+    from leconvert.model.selection import EpisodeSelection
+    from leconvert.run.conversion import Conversion, ProofOptions
+
+    repairs = repair_options(options)
+    check_accepted(repairs.accept)
+    return Conversion(
+        layout=layout_options(options),
+        selection=filled(EpisodeSelection, options),
+        repairs=repairs,
+        proof=filled(ProofOptions, options),
+        push=push_of_each(options),
+    )
+
+
+def _read_flags(words: Sequence[str]) -> RepairOptions:
+    from leconvert.dataset.findings import check_accepted
+
+    parser = Parser(prog="leconvert fleet convert")
+    add_repair_options(parser)
+    repairs = repair_options(parser.parse_args(list(words)))
+    check_accepted(repairs.accept)
+    return repairs
+
+
+# What a fleet comes to.
+
+
+def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
+    """Show what a fleet comes to; return the exit code that its run would end with."""
+    if options.json:
+        print(json.dumps(price.as_record(), indent=2))
+    elif not options.quiet:
+        print("\n".join(_price_lines(price)))
+    wrong = [one for one in price.datasets if one.stops_at]
+    if not wrong:
+        return 0
+    print_sentence(f"leconvert: {count(len(wrong), 'dataset')} would be set aside.", margin="  ")
+    for one in wrong[:_SHOWN]:
+        print_sentence(f"  {one.name}: {one.message}", margin="    ")
+    return BatchesFailedError.exit_code
+
+
+def _price_lines(price: FleetPrice) -> list[str]:
+    from leconvert.dataset.findings import all_remedies
+
+    wrong = [one for one in price.datasets if one.stops_at]
+    ready = [one for one in price.datasets if not one.stops_at and not one.is_finished]
+    finished = len(price.datasets) - len(wrong) - len(ready)
+    unseen = [one for one in ready if not one.is_scanned]
+    stays = [one.moves for one in ready if one.moves is not None]
+    rows: list[list[object]] = [["dataset", "episodes", "size", "files", "stops at"]]
+    rows += [
+        [
+            one.name,
+            *(
+                ["-", "-", "-", ", ".join(one.stops_at)]
+                if one.stops_at
+                else ["finished", "-", "-", ""]
+                if one.is_finished
+                else [
+                    one.episodes,
+                    amount(one.source_bytes),
+                    one.files if one.is_scanned else "-",
+                    "",
+                ]
+            ),
+        ]
+        for one in price.datasets
+    ]
+    lines = table(rows).splitlines()
+    lines += [
+        "",
+        f"{count(len(ready), 'dataset')} to convert: {sum(one.episodes for one in ready):,} "
+        f"episodes, {amount(sum(one.source_bytes for one in ready))} into "
+        f"{sum(one.files for one in ready):,} files, in "
+        f"{sum(one.batches for one in ready):,} batches.",
+    ]
+    if ready:
+        seconds = sum(one.seconds for one in ready)
+        lines.append(
+            f"About {guessed_duration(seconds)} of one worker's time, on a disk that "
+            "reads and writes 500 MB/s; by measured rates only `leconvert status` knows."
+        )
+    if unseen:
+        lines.append(
+            f"{count(len(unseen), 'dataset')} on the Hub: what is wrong with one shows when it is "
+            "fetched. Of each worker that fetches, the host needs twice its largest dataset as "
+            f"scratch: up to {amount(2 * max(one.source_bytes for one in unseen))}."
+        )
+    if stays:
+        received = sum(moves.received + moves.to_fetch for moves in stays)
+        lines.append(
+            f"{count(len(stays), 'dataset')} whose files stay on the Hub: {amount(received)} will "
+            f"be received, about {amount(sum(moves.to_send for moves in stays))} sent, of "
+            f"{amount(sum(moves.of for moves in stays))}."
+        )
+    if finished:
+        lines.append(f"{count(finished, 'dataset is', 'datasets are')} finished.")
+    for folder, size_bytes in price.new_bytes.items():
+        free = price.free_bytes[folder]
+        room = "an unknown room" if free is None else amount(free)
+        lines.append(f"It needs about {amount(size_bytes)} of {room} free in {folder}.")
+    if price.former_states:
+        lines.append(former_line(price.former_states, price.former_bytes))
+    if wrong:
+        lines.append(f"{count(len(wrong), 'dataset')} would be set aside:")
+        numbers = Counter(code for one in wrong for code in one.stops_at)
+        helps = {code: flag for one in reversed(wrong) for code, flag in one.remedies.items()}
+        why = [["stops at", "datasets", "what helps"]]
+        why += [
+            [code, str(number), all_remedies(code, helps.get(code)) or "-"]
+            for code, number in numbers.most_common()
+        ]
+        lines += table(why).splitlines()
+    lines.append("Nothing was written.")
+    return lines
+
+
+# ``leconvert fleet report``.
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "work_dir", type=Path, metavar="WORK_DIR", help="the work dir of a fleet, finished or not"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("fleet.html"), metavar="FILE",
+        help="the page; the CSV goes beside it, with .csv as its ending; what is there is replaced "
+        "(default: fleet.html)",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Write the page and the CSV, and say where they are."""
+    from leconvert.fleet import fleet_status, write_fleet_report
+
+    page = options.output.resolve()
+    table = page.with_suffix(".csv")
+    if table == page:
+        raise UsageError(
+            f"{page} is where the CSV goes.", path=str(page), next_step="End its name in .html."
+        )
+    status = fleet_status(options.work_dir.resolve())
+    write_fleet_report(status, page, table)
+    if options.json:
+        print(json.dumps({"report": str(page), "csv": str(table), "run_id": status.run_id}))
+        return 0
+    print(f"{count(len(status.datasets), 'dataset')}, {len(status.set_aside):,} set aside.")
+    print(f"  report  {options.output}")
+    print(f"  CSV     {options.output.with_suffix('.csv')}")
+    return 0
+
+
+# ``leconvert fleet find``.
+
+
+def add_find_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "root", type=path_or_url, metavar="FOLDER",
+        help="where to look for datasets: a folder, hf://ORG for those of a user or an "
+        "organisation on the Hub, hf://collections/ORG/SLUG or the address of such a page",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-scan", action="store_false", dest="scan",
+        help="go by info.json alone, as on the Hub always; by default the files of each dataset "
+        "are looked at, as check does",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def run_find(options: argparse.Namespace) -> int:
+    """Print a list that `leconvert fleet` takes; what is no line of it is a comment."""
+    from leconvert.fleet import find_datasets, find_on_hub, look_at_datasets
+
+    if isinstance(options.root, str):
+        datasets = find_on_hub(_group(options.root))
+    else:
+        root = options.root.resolve()
+        datasets = look_at_datasets(root, find_datasets(root), scan=options.scan)
+    if options.json:
+        print(json.dumps({"datasets": [found.as_record() for found in datasets]}, indent=2))
+        return 0
+    number = left_out = size_bytes = 0
+    for found in datasets:
+        number, size_bytes = number + 1, size_bytes + found.size_bytes
+        left_out += _is_left_out(found)
+        print("\n".join(_found_lines(found)), flush=True)
+    also = f"; {left_out} of them left out, as comments" if left_out else ""
+    print(f"# {count(number, 'dataset')}, {amount(size_bytes)}{also}")
+    return 0
+
+
+def _group(url: str) -> HubGroup:
+    from leconvert.remote.source import parse_group
+
+    group = parse_group(url)
+    if group is None:
+        raise UsageError(
+            f"{url} names no datasets on the Hub.",
+            path=url,
+            next_step="Pass hf://ORG, hf://collections/ORG/SLUG, or the address of such a page.",
+        )
+    return group
+
+
+def _is_left_out(found: FoundDataset) -> bool:
+    return found.problem is not None or found.version == V3_VERSION
+
+
+def _found_lines(found: FoundDataset) -> list[str]:
+    """Return the dataset's line, and below it what was seen.
+
+    The name in the fleet is the path below the folder, which is that of no other dataset.
+    """
+    from leconvert.dataset.findings import lossless_remedy
+
+    words = [found.name]
+    if isinstance(found.source, Path):
+        words = [str(found.source)]
+        if found.name != found.source.name:
+            words += ["--name", found.name]
+    line = shlex.join(words)
+    if _is_left_out(found):
+        line = f"# {line}"
+    episodes = "" if found.episodes is None else f"{count(found.episodes, 'episode')}, "
+    lines = [f"{line}  # {found.version or 'no version'}, {episodes}{amount(found.size_bytes)}"]
+    if found.problem is not None:
+        lines.append(f"#   {found.problem}")
+    elif _is_left_out(found):
+        lines.append(f"#   is {found.version} already")
+    for severity, codes in (("error", found.errors), ("warning", found.warnings)):
+        if codes:
+            said = ", ".join(f"{code} ({times})" for code, times in codes.items())
+            lines.append(f"#   {count(sum(codes.values()), severity)}: {said}")
+    helps = list(found.remedies)
+    if found.version != V3_VERSION:  # of v3.0 the remedies are sentences that say it themselves
+        helps = [*filter(None, map(lossless_remedy, found.errors)), *helps]
+    lines += [f"#   helps: {remedy}" for remedy in dict.fromkeys(helps)]
+    return [" ".join(line.splitlines()) for line in lines]

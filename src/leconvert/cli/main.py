@@ -11,17 +11,15 @@ import shlex
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Buffer, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from leconvert._version import __version__
 from leconvert.cli.output import print_findings, print_sentence
-from leconvert.cli.parser import Parser, examples_text
+from leconvert.cli.parser import Parser, command_at, examples_text
 from leconvert.support.errors import (
     FindingsError,
     InstallationError,
@@ -29,15 +27,13 @@ from leconvert.support.errors import (
     LeconvertError,
     UsageError,
 )
-from leconvert.support.forkserver import end_server, serve_forks
 from leconvert.support.storage_errors import storage_error
 from leconvert.support.text import without_credentials
 
 # Every command of the program, and the parser that knows them.
 
 
-# By what people come for: name and one line of help; `leconvert.cli.<name>` declares options and
-# runs.
+# By what people come for: name and one line of help.
 COMMANDS = {
     "convert and edit": (
         ("convert", "convert a dataset, or a part of it"),
@@ -76,6 +72,14 @@ COMMANDS = {
         ("mirror", "send a v3.0 dataset to a bucket or another store"),
     ),
 }
+# Commands that share a module.
+_BESIDE_OTHERS = {
+    "check-fs": "doctor:check_fs",
+    "merge": "edit:merge",
+    "mirror": "push:mirror",
+    "split": "edit:split",
+    "trim": "edit:trim",
+}
 # Commands that start workers, and what these import.
 _FORKED_MODULES = dict.fromkeys(
     ("convert", "merge", "split", "trim"), ("leconvert.api", "leconvert.cli.work")
@@ -96,15 +100,15 @@ def build_parser(wanted: str | None = None) -> Parser:
         epilog=examples_text("leconvert") + _MORE_HELP,
     )
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
-    parser.add_commands("command", COMMANDS, command_module)
+    parser.add_commands("command", COMMANDS, command_place)
     if wanted in parser.commands:
         parser.commands[wanted].declare()
     return parser
 
 
-def command_module(name: str) -> str:
-    """Return the module that declares a command's options and runs it."""
-    return f"leconvert.cli.{name.replace('-', '_')}"
+def command_place(name: str) -> str:
+    """Return where the command is that declares its options and runs; see `command_at`."""
+    return f"leconvert.cli.{_BESIDE_OTHERS.get(name, name)}"
 
 
 # What the program says where something failed, and that saying it cannot fail.
@@ -240,8 +244,10 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
         code = 0
         if options is not None:
             options.command_line = ["leconvert", *given]
-            command = import_module(command_module(options.command))
+            command = command_at(command_place(options.command))
             if forks and options.command in _FORKED_MODULES:
+                from leconvert.support.forkserver import serve_forks
+
                 serve_forks(_FORKED_MODULES[options.command])
             code = command.run(options)
         sys.stdout.flush()
@@ -267,6 +273,8 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
             as_json=as_json,
         )
     except Exception:  # noqa: BLE001 - whatever is left is a bug, and its code says so
+        import traceback  # no other command pays for it
+
         traceback.print_exc()
         print("leconvert: this is a bug; please report it with the lines above", file=sys.stderr)
         return LeconvertError.exit_code
@@ -293,7 +301,8 @@ def program() -> NoReturn:
         gc.set_threshold(100_000)
     prepare_output()
     code = main(forks=True)
-    end_server()
+    if forkserver := sys.modules.get("leconvert.support.forkserver"):
+        forkserver.end_server()
     if helpers := sys.modules.get("multiprocessing.util"):
         # Semaphores of spawned workers have names, which Python would remove at its own end. Left
         # to its resource tracker they are called leaked.

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.parser import USUAL_OPTIONS, OptionalValue, Parser
+from leconvert.cli.parser import OptionalValue, Settings
 from leconvert.run.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of
@@ -54,14 +54,15 @@ def add_flags(
     first: str = "",
     without: Collection[str] = (),
     **said: str,
-) -> None:
-    """Add the flags of an options class, in the order of its fields.
+) -> list[argparse.Action]:
+    """Add the flags of an options class, in the order of its fields, and return them.
 
     Args:
         first: The field whose flag comes first.
         without: Fields whose flags are left out.
         said: Help of a field's flag that differs from its own here.
     """
+    added = []
     for told in sorted(flags_of(kind), key=lambda told: told.field != first):
         if told.field in without:
             continue
@@ -73,7 +74,14 @@ def add_flags(
         else:
             named |= {"metavar": told.metavar, "type": told.read, "choices": told.choices}
             named |= {"action": "append"} if told.default == () else {}
-        parser.add_argument(*told.names, **named)
+        added.append(parser.add_argument(*told.names, **named))
+    return added
+
+
+def hide(*actions: argparse.Action) -> None:
+    """Accept options without listing them: another option says the same."""
+    for action in actions:
+        action.help = argparse.SUPPRESS
 
 
 def _add_group(
@@ -120,8 +128,6 @@ def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = Tr
     """Add the version to write, sizes, alignment and the kind of layout."""
     from leconvert.model.values import LayoutOptions
 
-    assert isinstance(parser, Parser)
-    parser.usual_options = USUAL_OPTIONS
     left_out = () if may_append else ("append",)
     _add_group(parser, "layout", LayoutOptions, first="to", without=left_out)
 
@@ -245,7 +251,7 @@ def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None
     raise UsageError(
         f"{flag} is for files that workers fetch batch by batch; here the whole of "
         f"{options.repo_id} would be downloaded first.",
-        next_step="Write --orchestrate too, to fetch batch by batch.",
+        next_step="Write --engine local too, to fetch batch by batch.",
     )
 
 
@@ -451,18 +457,23 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="where the result goes; the source is then never touched. Default: the source's "
         "place, with the source kept as <root>_old",
     )
-    parser.add_argument(
-        "--work-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder for the run's state, on a file system that all workers share; default: a "
-        "hidden sibling of the target",
-    )
+    add_work_dir(parser)
     add_layout_options(parser)
     add_scratch_options(parser)
     add_selection_options(parser)
     add_repair_options(parser)
     add_run_options(parser)
+
+
+def add_work_dir(parser: argparse.ArgumentParser, beside: str = "target") -> None:
+    """Add ``--work-dir``, which `add_plan_options` has, too."""
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder for the run's state, on a file system that all workers share; default: a "
+        f"hidden sibling of the {beside}",
+    )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -494,10 +505,7 @@ def add_proof_options(
         without=[name for name, is_wanted in left_out.items() if not is_wanted],
         **said,
     )
-    group.add_argument(
-        "--no-verify", action="store_const", const="none", dest="verify",
-        help="the same as --verify none",
-    )  # fmt: skip
+    hide(group.add_argument("--no-verify", action="store_const", const="none", dest="verify"))
 
 
 # ``--report``, and where its page goes.
@@ -549,7 +557,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
 
@@ -561,11 +569,24 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 _OF_RAY_TOO = ("--nodes", "--workers-per-node", "--cpus-per-task", "--mem")
 
 
-def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "SLURM") -> None:
-    """Add what workers ask SLURM for."""
+def add_slurm_worker_options(
+    parser: argparse.ArgumentParser, *, title: str = "SLURM", of_ray: bool = False
+) -> None:
+    """Add what workers ask SLURM for, and Ray."""
     from leconvert.run.engines.options import Site, SlurmOptions
 
-    add_flags(_add_group(parser, title, SlurmOptions), Site)
+    group = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
+    for_slurm = [*add_flags(group, SlurmOptions), *add_flags(group, Site)]
+    asked = "what workers ask SLURM for"
+    group.add_argument("--slurm", action=Settings, actions=for_slurm, prefix="slurm-", help=asked)
+    for_ray = _add_ray_options(group) if of_ray else []
+    if of_ray:
+        shared = [each for each in for_slurm if each.option_strings[-1] in _OF_RAY_TOO]
+        asked = "what workers ask Ray for"
+        group.add_argument(
+            "--ray", action=Settings, actions=[*shared, *for_ray], prefix="ray-", help=asked
+        )
+    hide(*for_slurm, *for_ray)
 
 
 def slurm_options(options: argparse.Namespace) -> SlurmOptions:
@@ -592,24 +613,27 @@ def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
 _NAMES = ("ray-address", "ray-resource", "ray-runtime-env", "ray-ship-package")
 
 
-def add_ray_options(parser: argparse.ArgumentParser) -> None:
+def _add_ray_options(group: argparse._ArgumentGroup) -> list[argparse.Action]:
     """Add what workers ask Ray for, besides what they ask SLURM for too."""
-    group = parser.add_argument_group("Ray")
-    group.add_argument(
-        "--ray-address", metavar="ADDRESS",
-        help="HOST:PORT of the cluster, or local to start one on this machine (default: "
-        "$RAY_ADDRESS, or the cluster of this machine)",
-    )  # fmt: skip
-    group.add_argument(
-        "--ray-resource", action="append", metavar="NAME=N",
-        help="a custom resource that a worker takes; may be given again",
-    )  # fmt: skip
-    group.add_argument(
-        "--ray-runtime-env", metavar="JSON", help="the runtime environment of workers"
-    )
-    group.add_argument(
-        "--ray-ship-package", action="store_true", help="send leconvert to nodes that lack it"
-    )
+    return [
+        group.add_argument(
+            "--ray-address", default=None, metavar="ADDRESS",
+            help="HOST:PORT of the cluster, or local to start one on this machine (default: "
+            "$RAY_ADDRESS, or the cluster of this machine)",
+        ),
+        group.add_argument(
+            "--ray-resource", action="append", default=None, metavar="NAME=N",
+            help="a custom resource that a worker takes; may be given again",
+        ),
+        group.add_argument(
+            "--ray-runtime-env", default=None, metavar="JSON",
+            help="the runtime environment of workers",
+        ),
+        group.add_argument(
+            "--ray-ship-package", action="store_true", default=False,
+            help="send leconvert to nodes that lack it",
+        ),
+    ]  # fmt: skip
 
 
 def ray_options(options: argparse.Namespace) -> RayOptions:
@@ -694,14 +718,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument(
         "--engine", choices=EngineNames(BUILT_IN), metavar="NAME",
-        help="who starts workers: inline (threads of this process), local (processes of this "
-        "machine), slurm, ray, or what a package adds; here: %(choices)s (default: inline, or "
-        "local where the work is many small files)",
+        help="who starts workers: %(choices)s (default: inline, which is threads of this process, "
+        "or local, processes of this machine, for many small files)",
     )  # fmt: skip
-    add_flags(parser, WorkerOptions)
+    hide(add_flags(parser, WorkerOptions)[0])  # --orchestrate is --engine local
     add_added_options(parser)
-    add_slurm_worker_options(parser, title="SLURM and Ray")
-    add_ray_options(parser)
+    add_slurm_worker_options(parser, title="SLURM and Ray", of_ray=True)
 
 
 def worker_options(options: argparse.Namespace) -> WorkerOptions:
@@ -769,13 +791,18 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
     from leconvert.run.engines.options import Site
 
     group = parser.add_argument_group("SLURM", argument_default=argparse.SUPPRESS)
-    for name, metavar, what in _RESOURCES:
+    asked = [
         group.add_argument(
             f"--{name}", action="append", default=[],
             metavar=f"[NAME=]{metavar}" if named else metavar,
             help=f"{what}; of one job with its name, may be given again" if named else what,
-        )  # fmt: skip
-    add_flags(group, Site)
+        )
+        for name, metavar, what in _RESOURCES
+    ]  # fmt: skip
+    asked += add_flags(group, Site)
+    group.add_argument("--slurm", action=Settings, actions=asked, help="what a job asks SLURM for")
+    # Without --submit a training starts on GPUs of this machine.
+    hide(*(each for each in asked if named or each.dest != "gpus"))
     group.add_argument(
         "--dry-run", action="store_true", default=False,
         help="print a shell script that submits the same, and submit nothing",

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from leconvert.support.text import amount, count
@@ -146,6 +145,8 @@ def said_extent(keeps: Extent, of: Extent) -> str:
     """Return what is kept of a dataset."""
     if keeps == of:
         return "keeps everything"
+    from dataclasses import asdict  # `--help` does without
+
     left, total = asdict(keeps), asdict(of)
     parts = [
         f"{left[name]:,} of {count(total[name], name[:-1])}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from importlib import import_module
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from leconvert.support.errors import UsageError
 
@@ -38,7 +38,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "by 40 workers that SLURM starts",
-            "leconvert convert my_dataset --engine slurm --nodes 10",
+            "leconvert convert my_dataset --engine slurm --slurm nodes=10",
         ),
         ("show what would be done", "leconvert convert my_dataset --dry-run"),
     ),
@@ -102,9 +102,9 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert submit": (
         (
             "40 workers of one core each, and a packer after them",
-            "leconvert submit my_run --nodes 10 --partition cpu --time 02:00:00",
+            "leconvert submit my_run --slurm nodes=10 --slurm time=02:00:00",
         ),
-        ("see the script first", "leconvert submit my_run --nodes 10 --dry-run"),
+        ("see the script first", "leconvert submit my_run --slurm nodes=10 --dry-run"),
     ),
     "leconvert pack": (
         ("wait for the workers, then put the result in place", "leconvert pack my_run"),
@@ -327,15 +327,17 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-# What `--help` of a command with many options lists; `--help-all` lists all.
-USUAL_OPTIONS = frozenset({
-    "--append", "--data-file-size-in-mb", "--delete-source", "--dry-run", "--engine", "--episode",
-    "--episodes", "--exclude-episodes", "--force-conversion", "--frames", "--help", "--help-all",
-    "--into", "--json", "--layout", "--nodes", "--num-workers", "--on-bad-episode", "--output",
-    "--output-dir", "--plan-only", "--policy", "--push-repo-id", "--quantiles", "--quiet",
-    "--report", "--restart", "--retime", "--seed", "--to", "--verify", "--video-file-size-in-mb",
-    "--work-dir",
+# What `--help` of a command with many options lists; `--help-all` lists all that are not hidden.
+# An editing command lists these, and what is its own.
+EDITING_OPTIONS = frozenset({
+    "--dry-run", "--engine", "--force-conversion", "--help", "--help-all", "--json",
+    "--num-workers", "--output", "--quiet", "--report", "--restart", "--verify", "--work-dir",
 })  # fmt: skip
+USUAL_OPTIONS = EDITING_OPTIONS | {
+    "--append", "--data-file-size-in-mb", "--delete-source", "--episodes",
+    "--layout", "--on-bad-episode", "--output-dir", "--plan-only", "--policy", "--push-repo-id",
+    "--quantiles", "--retime", "--slurm", "--to", "--video-file-size-in-mb",
+}  # fmt: skip
 _USAGE_COLUMNS = 53
 
 
@@ -502,6 +504,61 @@ class OptionalValue(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+# One option in place of many.
+
+
+class Settings(argparse.Action):
+    """``--slurm KEY=VALUE`` says ``--KEY=VALUE``, of options that are accepted but not listed.
+
+    Args:
+        actions: The options.
+        prefix: What their names begin with, which the keys leave out.
+    """
+
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        *,
+        actions: Iterable[argparse.Action],
+        prefix: str = "",
+        help: str,  # noqa: A002 - as argparse calls it
+        metavar: str = "KEY=VALUE",
+        default: str = argparse.SUPPRESS,
+    ) -> None:
+        super().__init__(option_strings, dest, default=default, metavar=metavar)
+        self.actions = {
+            action.option_strings[-1].removeprefix("--").removeprefix(prefix): action
+            for action in actions
+        }
+        self.helps = {key: action.help or "" for key, action in self.actions.items()}
+        self.help = f"{help}, once a key: {', '.join(self.actions)}"
+
+    def spelled(self, key: str) -> str:
+        """Return a key with what stands for its value."""
+        action = self.actions[key]
+        return key if action.nargs == 0 else f"{key}={action.metavar}"
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+    ) -> None:
+        """Do what the option of this key does."""
+        key, equals, value = values.partition("=")
+        key = key.replace("_", "-")
+        action = self.actions.get(key)
+        if action is None:
+            near = nearest(key, list(self.actions))
+            raise argparse.ArgumentError(self, f"has no key {key!r}{near}")
+        if bool(equals) == (action.nargs == 0):
+            raise argparse.ArgumentError(self, f"takes {self.spelled(key)}, not {values!r}")
+        words = [value] if equals else []
+        action(parser, namespace, parser._get_values(action, words), action.option_strings[-1])  # noqa: SLF001
+
+
 def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) -> Iterator[str]:
     """Yield the words of a command line, with the values that were left out."""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -520,6 +577,22 @@ def with_values(words: Sequence[str], options: Mapping[str, argparse.Action]) ->
 _LONGEST_USAGE = 240  # characters; a longer one hides what matters
 
 
+class Command(NamedTuple):
+    """What a command does."""
+
+    add_arguments: Callable[[Any], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def command_at(place: str) -> Command:
+    """Import a command: ``MODULE``, or ``MODULE:NAME`` where a module has several."""
+    module, _, name = place.partition(":")
+    found = import_module(module)
+    if not name:
+        return Command(found.add_arguments, found.run)
+    return Command(getattr(found, f"add_{name}_arguments"), getattr(found, f"run_{name}"))
+
+
 class Parser(argparse.ArgumentParser):
     """A command's parser.
 
@@ -528,10 +601,10 @@ class Parser(argparse.ArgumentParser):
     with the next option. Whatever is wrong with a command line is raised as `UsageError`.
     """
 
-    def __init__(self, *, module: str | None = None, **options: Any) -> None:
+    def __init__(self, *, place: str | None = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
-        self._module = module
-        self.usual_options: Container[str] | None = None
+        self._place = place
+        self.usual_options: frozenset[str] | None = None
         self.commands: dict[str, Parser] = {}
         self._usual_command: str | None = None
 
@@ -539,7 +612,7 @@ class Parser(argparse.ArgumentParser):
         self,
         dest: str,
         commands: Mapping[str | None, Iterable[tuple[str, str]]],
-        module_of: Callable[[str], str],
+        place_of: Callable[[str], str],
         *,
         usual: str | None = None,
     ) -> None:
@@ -554,7 +627,7 @@ class Parser(argparse.ArgumentParser):
         assert isinstance(below, _Commands)
         for heading, group in commands.items():
             for name, line in group:
-                named = {"description": f"{line[0].upper()}{line[1:]}.", "module": module_of(name)}
+                named = {"description": f"{line[0].upper()}{line[1:]}.", "place": place_of(name)}
                 if heading is not None:  # a command without a line of help is not listed
                     named["help"] = line
                 self.commands[name] = below.add_parser(name, **named)  # type: ignore[arg-type]
@@ -563,10 +636,10 @@ class Parser(argparse.ArgumentParser):
 
     def declare(self) -> None:
         """Declare the options and examples, unless that was done."""
-        if self._module is None:
+        if self._place is None:
             return
-        module, self._module = self._module, None
-        import_module(module).add_arguments(self)
+        place, self._place = self._place, None
+        command_at(place).add_arguments(self)
         if self.usual_options is not None:
             self.add_argument(
                 "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS,
@@ -595,7 +668,7 @@ class Parser(argparse.ArgumentParser):
             shown = [
                 action
                 for action in group._group_actions  # noqa: SLF001
-                if not action.option_strings or action.option_strings[-1] in usual
+                if not action.option_strings or not usual.isdisjoint(action.option_strings)
             ]
             if shown:
                 formatter.start_section(group.title)

@@ -19,6 +19,7 @@ from leconvert.cli.options import (
     take_arguments,
 )
 from leconvert.cli.output import former_line, print_findings, table
+from leconvert.cli.parser import USUAL_OPTIONS, Parser
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import Places, places
 from leconvert.support.text import amount, count, guessed_duration
@@ -181,8 +182,9 @@ def _files_table(plan: PlanSummary) -> str:
 # ``leconvert plan``.
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS
     add_plan_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_quiet(parser)

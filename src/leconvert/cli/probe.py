@@ -1,14 +1,30 @@
-"""``leconvert probe``: commands of its own below it, each imported only when it runs."""
+"""``leconvert probe``: commands of its own below it."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from importlib import import_module
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.parser import Parser
+from leconvert.cli.options import add_flags, add_json
+from leconvert.cli.output import table
+from leconvert.cli.parser import Parser, command_at
+from leconvert.cli.progress import progress_for
+from leconvert.support.errors import ProbeError, UsageError
+from leconvert.support.extras import command_for_extra
+from leconvert.support.flags import flags_of
+from leconvert.support.text import amount
 
-# Name and one line of help; `leconvert.cli.probe_<name>` declares options and runs.
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from leconvert.bench import RunOptions, SummaryLine
+
+
+# Name and one line of help.
 _COMMANDS = (
     ("run", "measure one loader on one dataset"),
     ("limit", "measure how fast the same files decode without any loader"),
@@ -25,7 +41,7 @@ _WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("probe_command", {"": _COMMANDS}, _module_name)
+    parser.add_commands("probe_command", {"": _COMMANDS}, _place)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,8 +50,7 @@ def run(options: argparse.Namespace) -> int:
         from leconvert.bench import start_again_with_ffmpeg
 
         start_again_with_ffmpeg()
-    code: int = import_module(_module_name(options.probe_command)).run(options)
-    return code
+    return command_at(_place(options.probe_command)).run(options)
 
 
 def _runs_as_program() -> bool:
@@ -46,5 +61,431 @@ def _runs_as_program() -> bool:
     return started_as_module or sys.argv[0].endswith(("/leconvert", "\\leconvert"))
 
 
-def _module_name(command: str) -> str:
-    return f"leconvert.cli.probe_{command.replace('-', '_')}"
+# Where the commands are that are not in this module.
+_ELSEWHERE = {
+    "resample": "leconvert.cli.probe_resample",
+    "submit": "leconvert.cli.probe_submit",
+    "train": "leconvert.cli.probe_train:train",
+    "train-lerobot": "leconvert.cli.probe_train:train_lerobot",
+}
+
+
+def _place(command: str) -> str:
+    return _ELSEWHERE.get(command, f"leconvert.cli.probe:{command}")
+
+
+# The options of a measurement and of a training, which are also handed on to SLURM jobs.
+
+
+_DATASET = ("repo_id", "root", "data_files_root", "revision")
+# The options of a run below their headings; a training shares the loader's.
+_LOADER = (
+    "batch_size", "num_workers", "prefetch_factor", "episode_pool_size", "max_buffer_input_shards",
+    "video_decoder_cache_size", "video_fetch_workers", "device", "decode_device",
+)  # fmt: skip
+_OF_RUN = {
+    "dataset": (*_DATASET, "source", "max_episodes", "num_partitions", "partition_index"),
+    "what is measured": (
+        "scenario", "loader", "mode", "deltas", "tolerance_s", "seed", "rank", "world_size",
+    ),
+    "loader": _LOADER,
+    "measurement": (
+        "warmup_batches", "duration_s", "num_batches", "probe_samples", "probe_warmup", "check",
+        "with_limit", "limit_duration_s",
+    ),
+}  # fmt: skip
+_OF_TRAINING_DATA = {
+    "dataset": (
+        *_DATASET, "max_episodes", "mode", "deltas", "tolerance_s", "seed", "rank", "world_size",
+    ),
+    "loader": _LOADER,
+}  # fmt: skip
+
+# What `--help` lists of a measurement and of a training; `--help-all` lists the rest.
+USUAL_OPTIONS = frozenset({
+    "--batch-size", "--check", "--decode-device", "--deltas", "--duration-s",
+    "--episode-pool-size", "--help", "--help-all", "--json", "--loader", "--max-episodes", "--mode",
+    "--num-workers", "--out-dir", "--plots", "--repo-id", "--revision", "--root", "--scenario",
+    "--seed", "--source",
+})  # fmt: skip
+DEFAULT_OUT_DIR = "probe-results"
+"""Where results go."""
+
+# Options of the command itself; everything else is an option of the measurement.
+_OF_THE_COMMAND = frozenset({"out_dir", "plots", "json", "command", "probe_command"})
+
+
+def add_fields(
+    group: argparse._ActionsContainer,
+    kind: type[DataclassInstance],
+    names: Sequence[str],
+    **said: str,
+) -> None:
+    """Add the flags of some fields of an options class, in this order."""
+    every = {told.field for told in flags_of(kind)}
+    for name in names:
+        add_flags(group, kind, without=every - {name}, **said)
+
+
+def add_dataset_options(parser: argparse._ActionsContainer) -> None:
+    """Add what says which dataset is looked at."""
+    from leconvert.bench import RunOptions
+
+    add_fields(parser, RunOptions, _DATASET)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add every option of a run, with every accepted spelling."""
+    from leconvert.bench import RunOptions
+
+    for title, names in _OF_RUN.items():
+        add_fields(parser.add_argument_group(title), RunOptions, names)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--out-dir", metavar="DIR", help=f"where the results go (default: {DEFAULT_OUT_DIR})"
+    )
+    group.add_argument("--plots", action="store_true", help="draw plots too (needs matplotlib)")
+    add_json(group)
+
+
+def run_options(options: argparse.Namespace) -> RunOptions:
+    """Return the options of the measurement; what was left out keeps the library's default."""
+    from leconvert.bench import RunOptions
+
+    known = {told.field for told in flags_of(RunOptions)}
+    given = {
+        name: value
+        for name, value in vars(options).items()
+        if name in known - _OF_THE_COMMAND and value is not None
+    }
+    if "mode" in given:
+        given["mode"] = given["mode"].replace("_", "-")
+    if "loader" in given:
+        given["loader"] = given["loader"].replace("_", "-")
+    if "scenario" in given:
+        given["scenario"] = given["scenario"].replace("-", "_")
+    return RunOptions(**given)
+
+
+DEFAULT_TRAIN_DIR = "probe-train"
+_OF_TRAINING = ("steps", "learning_rate", "log_every", "save_every", "resume_from", "dummy")
+
+
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    """Add every option but those of the job that ``--submit`` sends."""
+    from leconvert.bench import RunOptions
+
+    said = {
+        "mode": "single (default), sarm or sarm-action",
+        "seed": "seed of the sample order and of the weights (default: 0)",
+    }
+    for title, names in _OF_TRAINING_DATA.items():
+        add_fields(parser.add_argument_group(title), RunOptions, names, **said)
+    group = parser.add_argument_group("training")
+    group.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="number of steps, those before a resume included (default: 200)",
+    )
+    group.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="X",
+        help="learning rate of the optimizer (default: 0.001)",
+    )
+    group.add_argument("--log-every", type=int, metavar="N", help="log every N steps (default: 10)")
+    group.add_argument(
+        "--save-every", type=int, metavar="N", help="write a checkpoint every N steps (default: 50)"
+    )
+    group.add_argument(
+        "--resume-from", metavar="DIR|last",
+        help="a checkpoint, or the newest one of --out-dir if it has any",
+    )  # fmt: skip
+    group.add_argument("--dummy", action="store_true", help="only load, and log how fast")
+    group.add_argument(
+        "--out-dir", metavar="DIR", help=f"checkpoints and log (default: {DEFAULT_TRAIN_DIR})"
+    )
+    add_json(group)
+
+
+def training_given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the training that the user gave."""
+    given = {name: getattr(options, name) for name in _OF_TRAINING}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+# ``leconvert probe run``.
+
+
+def add_run_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS
+    add_run_options(parser)
+
+
+def run_run(options: argparse.Namespace) -> int:
+    """Measure, write the result, and say what it is."""
+    from leconvert.bench import (
+        draw_plots,
+        failure_of,
+        require_matplotlib,
+        run_name,
+        run_probe,
+        summarize,
+        write_document,
+    )
+
+    wanted = run_options(options)
+    if options.plots:
+        require_matplotlib()
+    out_dir = Path(options.out_dir or DEFAULT_OUT_DIR)
+    document = run_probe(wanted, results_dir=out_dir, progress=progress_for(quiet=options.json))
+    path = write_document(document, out_dir, run_name(document["options"]))
+    if options.plots:
+        draw_plots(summarize([document]), out_dir, path.stem)
+    if options.json:
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join(_measured_lines(document)))
+        print(f"Written to {path} and {path.with_suffix('.csv').name}.", file=sys.stderr)
+    failure = failure_of(document)
+    if failure is not None:
+        print(f"leconvert: {failure.message}", file=sys.stderr)
+        for line in failure.details:
+            print(f"  {line}", file=sys.stderr)
+        return failure.exit_code
+    return 0
+
+
+def _measured_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return what a person wants to know of a result."""
+    asked, cache = document["options"], document["video_decoder_cache"]
+
+    def shown(key: str, pattern: str) -> str:
+        value = document[key]
+        return "unknown" if value is None else pattern.format(value)
+
+    workers = f"{asked['num_workers']} workers, batches of {asked['batch_size']}"
+    label = "" if asked["source"] == document["read_from"] else f", labelled {asked['source']}"
+    lines = [
+        f"read from    {document['read_from']}{label}",
+        f"loader       {asked['loader']}, {asked['mode']}, {workers}",
+        f"throughput   {document['samples_per_s']:,.1f} samples/s, "
+        f"{document['frames_per_s_node']:,.0f} decoded camera frames/s",
+        f"limit        {shown('pct_of_limit', '{:.0f} % of random-access decoding')}",
+        f"first batch  {document['first_batch_latency_s']:.2f} s",
+        f"batch wait   p50 {document['p50_batch_wait_ms']:.1f}, "
+        f"p95 {document['p95_batch_wait_ms']:.1f}, p99 {document['p99_batch_wait_ms']:.1f} ms",
+        f"memory       {shown('peak_pss_gb', '{:.2f} GB PSS')}, "
+        f"{document['peak_rss_gb']:.2f} GB RSS",
+        f"randomness   {shown('shuffle_randomness_frac', '{:.2f} distinct episodes / batch size')}",
+        f"one process  {shown('single_proc_samples_per_s', '{:,.1f} samples/s')}, "
+        f"{shown('fetch_pct', '{:.0f} %')} reading, {shown('decode_pct', '{:.0f} %')} decoding",
+    ]
+    if cache is not None and cache["hit_rate"] is not None:
+        lines.append(
+            f"decoders     {cache['hit_rate']:.0%} decoder-cache hits of "
+            f"{cache['hits'] + cache['misses']:,} look-ups, {cache['evictions']:,} evictions"
+        )
+    if document["check"] is not None:
+        lines.append(
+            f"check        {document['check']['samples']} samples: {document['wrong_frames']} "
+            f"wrong and {document['unreadable_frames']} unreadable frames"
+        )
+    return lines + [f"note         {note}" for note in document["notes"]]
+
+
+# ``leconvert probe limit``.
+
+
+def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_dataset_options(parser)
+    parser.add_argument(
+        "--duration-s", type=float, default=10.0, metavar="S",
+        help="seconds of each of the four measurements (default: 10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="number of decoding processes (default: the cores)",
+    )
+    parser.add_argument(
+        "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
+        help="decode on cpu (default) or on cuda",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random access (default: 0)"
+    )
+    parser.add_argument(
+        "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
+        help=f"where the result goes (default: {DEFAULT_OUT_DIR})",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def run_limit(options: argparse.Namespace) -> int:
+    """Measure, write the result, and show the rates."""
+    from leconvert.bench import dataset_place, run_limit, write_document
+
+    if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
+        raise UsageError("--duration-s must be more than 0, and --processes at least 1.")
+    document = run_limit(
+        dataset_place(options.root, options.repo_id),
+        data_files_root=options.data_files_root,
+        revision=options.revision,
+        processes=options.processes,
+        duration_s=options.duration_s,
+        decode_device=options.decode_device,
+        seed=options.seed,
+    )
+    processes = document["options"]["processes"]
+    stem = f"limit-{options.decode_device.replace(':', '')}-p{processes}"
+    path = write_document(document, Path(options.out_dir), stem)
+    if options.json:
+        print(json.dumps(document, indent=2))
+        return 0
+    rows: list[list[object]] = [["access", "processes", "frames", "frames/s"]]
+    rows += [
+        [rate["access"], rate["processes"], rate["frames"], f"{rate['frames_per_s']:.0f}"]
+        for rate in document["rates"]
+    ]
+    print(table(rows))
+    print(f"Written to {path}.", file=sys.stderr)
+    return 0
+
+
+# ``leconvert probe diagnose``.
+
+
+def add_diagnose_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_dataset_options(parser)
+    parser.add_argument(
+        "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
+        help="what is to decode: cpu (default) or cuda",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def run_diagnose(options: argparse.Namespace) -> int:
+    """Look, and say what is there and what is missing."""
+    from leconvert.bench import dataset_place, diagnose_decoding
+
+    named = options.root is not None or options.repo_id is not None
+    document = diagnose_decoding(
+        dataset_place(options.root, options.repo_id) if named else None,
+        data_files_root=options.data_files_root,
+        revision=options.revision,
+        decode_device=options.decode_device,
+    )
+    if options.json:
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join(_diagnosis_lines(document)))
+    if document["ok"]:
+        return 0
+    video, failed = document["video"], document.get("error")
+    why = failed["message"] if failed else (video or {}).get("error") or document["missing"][0]
+    print(f"leconvert: {why}", file=sys.stderr)
+    if failed and failed["next_step"]:
+        print(f"  → {failed['next_step']}", file=sys.stderr)
+    return ProbeError.exit_code
+
+
+def _diagnosis_lines(document: Mapping[str, Any]) -> list[str]:
+    versions, decoder, video = document["versions"], document["decoder"], document["video"]
+    installed = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    ffmpeg = decoder["ffmpeg"]
+    found = f"FFmpeg {ffmpeg['major']}, {ffmpeg['origin']}" if ffmpeg else "none that loads"
+    loads = "loads" if decoder["torchcodec_loads"] else decoder["trouble"] or "missing"
+    lines = [
+        f"installed   {installed}",
+        f"FFmpeg      {found}",
+        f"torchcodec  {loads}",
+        f"GPUs        {', '.join(document['gpus']) or 'none'}",
+    ]
+    if video is not None:
+        coded = video["coded"] or {}
+        lines += [
+            f"video       {video['file']} ({amount(video['size_bytes'])})",
+            f"bytes       {video['first_bytes']}",
+            f"codec       {coded.get('codec')}, {coded.get('width')}x{coded.get('height')} "
+            f"{coded.get('pixel_format')}, a keyframe every {coded.get('gop')} frames",
+        ]
+        lines.append(
+            f"decoded     by {video['backend']}, shape {video['shape']}, "
+            f"{video['seconds'] * 1000:.0f} ms with opening"
+            if video["error"] is None
+            else f"decoded     no: {video['error']}"
+        )
+    if "error" in document:
+        lines.append(f"failed      {document['error']['message']}")
+    return lines + [f"missing     {sentence}" for sentence in document["missing"]]
+
+
+# ``leconvert probe summarize``.
+
+
+_HEAD = (
+    "set-up", "host", "runs", "samples/s", "frames/s", "% limit", "first s", "p99 ms", "PSS GB",
+    "random", "flags",
+)  # fmt: skip
+
+
+def add_summarize_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="a folder of results; folders below it count too"
+    )
+    parser.add_argument("--no-plots", action="store_true", help="draw nothing")
+    add_json(parser)
+
+
+def run_summarize(options: argparse.Namespace) -> int:
+    """Write ``summary.csv`` and the plots into the folder, and show the table."""
+    import importlib.util
+
+    from leconvert.bench import draw_plots, results_below, summarize, write_table
+
+    documents = [document for _, document in results_below(options.folder)]
+    lines = summarize(documents)
+    if not lines:
+        raise UsageError(
+            f"{options.folder} holds no results of `leconvert probe run`.",
+            path=str(options.folder),
+        )
+    write_table([line.as_record() for line in lines], options.folder / "summary.csv")
+    written = ["summary.csv"]
+    if not options.no_plots and importlib.util.find_spec("matplotlib") is not None:
+        written += [path.name for path in draw_plots(lines, options.folder, "summary")]
+    elif not options.no_plots:
+        print(f"No plots: run `{command_for_extra('plots')}` first.", file=sys.stderr)
+    if options.json:
+        print(json.dumps([line.as_record() for line in lines], indent=2))
+    else:
+        print(table([_HEAD, *map(_row, lines)]))
+    print(f"Written to {options.folder}: {', '.join(written)}.", file=sys.stderr)
+    return 0
+
+
+def _row(line: SummaryLine) -> list[object]:
+    return [
+        line.label,
+        line.host,
+        line.runs,
+        f"{line.samples_per_s:.1f}",
+        f"{line.frames_per_s_node:.0f}",
+        _shown(line.pct_of_limit, ".0f"),
+        _shown(line.first_batch_latency_s, ".2f"),
+        _shown(line.p99_batch_wait_ms, ".0f"),
+        _shown(line.peak_pss_gb, ".2f"),
+        _shown(line.shuffle_randomness_frac, ".2f"),
+        ", ".join(line.flags) or "-",
+    ]
+
+
+def _shown(value: float | None, pattern: str) -> str:
+    return "-" if value is None else format(value, pattern)

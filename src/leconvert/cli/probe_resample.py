@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from leconvert.cli.options import add_json, hide
 from leconvert.cli.output import table
-from leconvert.cli.probe_options import add_fields
+from leconvert.cli.parser import Parser, Settings
+from leconvert.cli.probe import add_fields
 from leconvert.cli.progress import progress_for
 from leconvert.support.extras import command_for_extra
 
@@ -34,8 +36,13 @@ _OF_THE_MEASUREMENT = (
 )  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = frozenset({
+        "--all", "--batch-sizes", "--columns", "--dataset", "--device", "--dtype", "--hdf5",
+        "--help", "--help-all", "--hz", "--json", "--loaders", "--method", "--mode", "--out-dir",
+        "--synthetic",
+    })  # fmt: skip
     from leconvert.bench import ResampleOptions
 
     group = parser.add_argument_group("trajectories (default: the synthetic set)")
@@ -49,11 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_fields(group, ResampleOptions, ("max_trajectories",))
     group = parser.add_argument_group("what is measured")
     add_fields(group, ResampleOptions, ("mode", "hz"))
-    for method in _METHODS:
+    methods = [
         group.add_argument(
             f"--{method}", action="append", default=[], metavar="COLUMN",
             help=f"resample FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP] by {method}",
-        )  # fmt: skip
+        )
+        for method in _METHODS
+    ]  # fmt: skip
+    group.add_argument(
+        "--method", action=Settings, actions=methods, metavar="METHOD=COLUMN",
+        help="resample FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP] by this method",
+    )  # fmt: skip
+    hide(*methods)
     group.add_argument("--dtype", nargs="+", help="fp32 (default), bf16")
     group.add_argument("--device", nargs="+", metavar="DEVICE", help="cpu (default), cuda, cuda:N")
     group.add_argument(
@@ -71,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"where results go (default: {DEFAULT_OUT_DIR})",
     )  # fmt: skip
     group.add_argument("--no-plots", action="store_true", help="draw nothing, write no report")
-    group.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    add_json(group)
 
 
 def resample_options(options: argparse.Namespace) -> ResampleOptions:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.options import add_slurm_options, given_resources, passed_on, site
 from leconvert.cli.output import table
-from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_options
+from leconvert.cli.parser import Parser
+from leconvert.cli.probe import (
+    DEFAULT_OUT_DIR,
+    USUAL_OPTIONS,
+    add_run_options,
+    run_options,
+)
 from leconvert.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +25,11 @@ _RUN = ("probe", "run")
 _OF_THE_MATRIX = {"source", "mode", "decode_device"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options: those of ``probe run``, which every job gets, and its own."""
+    parser.usual_options = USUAL_OPTIONS | {
+        "--devices", "--dry-run", "--modes", "--root-of", "--scenarios", "--slurm", "--sources",
+    }  # fmt: skip
     group = parser.add_argument_group("jobs")
     group.add_argument(
         "--scenarios", metavar="A,B,…", help="scenarios, sent in this order (default: all)"

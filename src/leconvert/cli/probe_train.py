@@ -1,9 +1,10 @@
-"""``leconvert probe train``."""
+"""``leconvert probe train`` and ``train-lerobot``."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ from leconvert.cli.options import (
     refuse_slurm_options,
     site,
 )
-from leconvert.cli.probe_options import (
+from leconvert.cli.parser import Parser
+from leconvert.cli.probe import (
     DEFAULT_TRAIN_DIR,
+    USUAL_OPTIONS,
     add_train_options,
     run_options,
     training_given,
@@ -32,14 +35,21 @@ if TYPE_CHECKING:
     from leconvert.bench import StepFacts, TrainReport
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+# ``leconvert probe train``.
+
+
+def add_train_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.usual_options = USUAL_OPTIONS | {
+        "--dry-run", "--dummy", "--gpus", "--resume-from", "--save-every", "--slurm", "--steps",
+        "--submit",
+    }  # fmt: skip
     add_train_options(parser)
     parser.add_argument("--submit", action="store_true", help="send this training to SLURM")
     add_slurm_options(parser, named=False)
 
 
-def run(options: argparse.Namespace) -> int:
+def run_train(options: argparse.Namespace) -> int:
     """Train here, or send a job that does."""
     if options.submit or options.dry_run:
         return _submit(options)
@@ -141,3 +151,46 @@ def _told(report: TrainReport) -> str:
     if report.checkpoint is not None:
         lines.append(f"checkpoint   {report.checkpoint}")
     return "\n".join(lines)
+
+
+# ``leconvert probe train-lerobot``.
+
+
+def add_train_lerobot_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="DATASET=SHARE",
+        help="mix another dataset in (a folder or URL), for a share of all samples such as 0.3; "
+        "give it before --, once for each dataset",
+    )
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="ARGUMENT",
+        help="arguments of lerobot-train, after --",
+    )
+
+
+def run_train_lerobot(options: argparse.Namespace) -> int:
+    """Train."""
+    from leconvert.bench import train_with_lerobot
+
+    train_with_lerobot(options.arguments, also=[_share(text) for text in options.also])
+    return 0
+
+
+def _share(text: str) -> tuple[str, float]:
+    dataset, _, share = text.rpartition("=")
+    try:
+        value = float(share)
+    except ValueError:
+        value = math.nan
+    if not dataset or not 0 < value < 1:
+        raise UsageError(
+            f"--also takes DATASET=SHARE with a share between 0 and 1, such as my_dataset=0.3, not "
+            f"{text!r}."
+        )
+    return dataset, value

@@ -1,4 +1,4 @@
-"""``leconvert push``."""
+"""``leconvert push``, and ``leconvert mirror``, which it includes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_json,
     add_push_options,
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from leconvert.cli.sources import Places
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
+    from leconvert.remote.stores import UploadReport
     from leconvert.run.conversion import Conversion
+
 
 # What is shown of a push; ``convert`` and ``push`` share it.
 
@@ -93,10 +96,8 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.remote.push import push
 
     if options.url is not None:
-        from leconvert.cli import mirror
-
         _refuse_options_of_the_hub(options)
-        return mirror.run(options)
+        return run_mirror(options)
     how = push_options(options, options.push_repo_id)
     report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
     if options.json:
@@ -286,3 +287,41 @@ def _other_options(conversion: Conversion, known: Provenance) -> list[str]:
         for name in sorted(now.keys() | known.options.keys())
         if now.get(name) != known.options.get(name)
     ]
+
+
+# A place in a store instead of the Hub; the older name is ``leconvert mirror``.
+
+
+def add_mirror_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("result", type=Path, metavar="RESULT", help="a v3.0 dataset")
+    parser.add_argument(
+        "url", metavar="URL", help="an empty place in a store, such as s3://BUCKET/NAME"
+    )
+    add_json(parser)
+
+
+def run_mirror(options: argparse.Namespace) -> int:
+    """Send a dataset to a store, and say what was sent."""
+    from leconvert.remote.stores import upload_tree
+
+    with stop_on_signals() as stop:
+        report = upload_tree(
+            options.result.resolve(),
+            options.url,
+            stop=stop,
+            progress=progress_for(quiet=options.json),
+        )
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+    else:
+        show_upload(report)
+    return 0
+
+
+def show_upload(report: UploadReport) -> None:
+    """Print what an upload did."""
+    print(
+        f"Sent {report.sent:,} of {report.files:,} files, {amount(report.sent_bytes)}, to "
+        f"{report.url}"
+    )

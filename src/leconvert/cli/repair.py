@@ -5,20 +5,30 @@ from __future__ import annotations
 import argparse
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
+    add_engine_options,
+    add_flags,
     add_json,
+    add_quiet,
     add_repair_options,
+    add_report_option,
+    add_work_dir,
     control_of,
+    conversion_options,
     local_path,
     repair_options,
+    report_place,
 )
 from leconvert.cli.output import print_findings, print_planned_repairs
+from leconvert.cli.parser import EDITING_OPTIONS, Parser
 from leconvert.cli.progress import progress_for
-from leconvert.support.errors import SourceError
+from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.flags import flags_of
 from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
@@ -26,8 +36,12 @@ if TYPE_CHECKING:
     from leconvert.run.repairing import RepairReport
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    from leconvert.model.repairs import RepairOptions
+    from leconvert.run.conversion import ProofOptions
+
+    parser.usual_options = EDITING_OPTIONS | {each.name for each in flags_of(RepairOptions)}
     parser.add_argument(
         "dataset", type=local_path, metavar="DATASET", help="the v3.0 dataset to repair"
     )
@@ -39,11 +53,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the repaired dataset goes; DATASET is then never touched. Default: its place, "
         "with DATASET kept as DATASET_old",
     )
+    add_work_dir(parser)
     add_repair_options(parser, of_v3=True)
+    add_engine_options(parser)
+    add_flags(
+        parser, ProofOptions, without=("force_conversion", "delete_source", "max_wait_seconds"),
+        verify="what is proven before the result takes its place (default: structure)",
+    )  # fmt: skip
+    add_report_option(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be changed, and write nothing"
     )
+    parser.set_defaults(verify=None)
+    add_quiet(parser)
     add_json(parser)
+
+
+# What a run has, and a repair that only mends single files has not.
+_OF_A_RUN = ("engine", "num_workers", "max_workers", "work_dir", "verify", "report")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,16 +83,26 @@ def run(options: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
         if not follows_from_files(asked):
             return _write_anew(dataset, output, asked, options, stop)
+        for name in _OF_A_RUN:
+            if getattr(options, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{flag} is for a repair that writes the dataset anew; this one mends the "
+                    "files that are wrong, and always compares its result.",
+                    next_step=f"Leave {flag} out.",
+                )
         report = repair_dataset(
             dataset,
             output=output,
             retime=asked.retime,
             dry_run=options.dry_run,
             stop=stop,
-            progress=progress_for(quiet=options.json),
+            progress=progress_for(quiet=options.json or options.quiet),
         )
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
+    elif options.quiet:
+        print_findings(report.plan.left)
     else:
         _show(report)
     return SourceError.exit_code if report.plan.errors_left else 0
@@ -80,31 +117,35 @@ def _write_anew(
 ) -> int:
     """Convert the dataset from v3.0 to v3.0, having said what it loses."""
     from leconvert.api import run_conversion
-    from leconvert.cli.flow import print_report
-    from leconvert.run.conversion import Conversion
+    from leconvert.cli.flow import show_outcome
     from leconvert.run.planner import check_asked, preview_plan
     from leconvert.run.repairing import plan_anew
     from leconvert.workdir.swap import work_dir_beside
 
-    progress = progress_for(quiet=options.json)
+    is_silent = options.json or options.quiet
+    progress = progress_for(quiet=is_silent)
     plan = plan_anew(dataset, asked, progress=progress)
-    conversion = Conversion(repairs=plan.options)
+    conversion = replace(conversion_options(options), repairs=plan.options)
+    target = dataset if output is None else output
     if options.dry_run:
-        target = dataset if output is None else output
+        work_dir = options.work_dir or work_dir_beside(target)
         check_asked([dataset], target, conversion)
         conversion.check_target(dataset, target)
-        preview_plan([dataset], target, work_dir_beside(target), conversion)
-        print_planned_repairs(plan, as_json=options.json)
+        preview_plan([dataset], target, work_dir.resolve(), conversion)
+        if options.json or not options.quiet:
+            print_planned_repairs(plan, as_json=options.json)
         return 0
-    if not options.json:
+    if not is_silent:
         print_planned_repairs(plan, with_findings=False)
-    control = control_of(options, stop, progress)
-    report = run_conversion([dataset], conversion, control, output=output)
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-    else:
-        print_report(report)
-    return 0
+    report = run_conversion(
+        [dataset],
+        conversion,
+        control_of(options, stop, progress),
+        output=output,
+        work_dir=options.work_dir,
+        report=report_place(options.report, target),
+    )
+    return show_outcome(report, None, as_json=options.json, quiet=options.quiet)
 
 
 def _show(report: RepairReport) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
-from leconvert.cli.options import add_json, path_or_url, source_at
+from leconvert.cli.options import add_json, hide, path_or_url, source_at
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
 from leconvert.support.flags import whole
@@ -127,20 +127,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where a source is fetched to (default: the system's folder for temporary files)",
     )  # fmt: skip
     depth = parser.add_mutually_exclusive_group()
+    hide(depth.add_argument("--structure", dest="depth", action="store_const", const="structure"))
     depth.add_argument(
-        "--structure",
-        dest="depth",
-        action="store_const",
-        const="structure",
-        help="compare headers, tables, times, sizes and totals (the default)",
-    )
-    depth.add_argument(
-        "--bytes",
-        dest="depth",
-        action="store_const",
-        const="bytes",
-        help="also compare every coded packet and every row",
-    )
+        "--bytes", dest="depth", action="store_const", const="bytes",
+        help="compare every coded packet and every row, too (default: headers, tables, times, "
+        "sizes and totals)",
+    )  # fmt: skip
     parser.set_defaults(depth="structure")
     parser.add_argument(
         "--sample", type=float, default=1.0, metavar="FRACTION",

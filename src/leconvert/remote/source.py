@@ -497,7 +497,7 @@ def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
         raise StorageError(
             f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
             path=str(place),
-            next_step="Free some space, choose another place with --root, or use --orchestrate, "
+            next_step="Free some space, choose another place with --root, or use --engine local, "
             "which holds no more than --scratch-limit of the source.",
         )
 

@@ -76,8 +76,7 @@ class WorkerOptions:
     )
     num_workers: int | Literal["auto"] | None = flag(
         None,
-        "work in N processes; auto, as with --engine local without it: as many as cores and free "
-        "memory feed",
+        "number of worker processes; auto, and --engine local: as many as cores and memory allow",
         "N|auto",
         worker_count,
         names=("-j", "--num-workers"),

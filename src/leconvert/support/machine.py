@@ -14,8 +14,8 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from leconvert.support.errors import InstallationError, UsageError
 
@@ -32,8 +32,7 @@ def check_linux() -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` does without
     """Reads what this process may use.
 
     Attributes:

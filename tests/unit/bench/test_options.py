@@ -19,7 +19,7 @@ from leconvert.bench.options import (
     read_deltas,
 )
 from leconvert.cli.main import with_hyphens
-from leconvert.cli.probe_options import add_run_options, run_options
+from leconvert.cli.probe import add_run_options, run_options
 from leconvert.support.errors import UsageError
 
 CAMERAS = ("observation.images.top", "observation.images.wrist")

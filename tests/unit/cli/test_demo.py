@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli import demonstration as demo
+from leconvert.cli import demo
 from leconvert.support.errors import StorageError, VerificationError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli import examination as doctor
-from leconvert.cli.examination import (
+from leconvert.cli import doctor
+from leconvert.cli.doctor import (
     NoAnswerError,
     ask,
     import_troubles,

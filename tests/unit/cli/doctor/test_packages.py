@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli import examination as doctor
-from leconvert.cli.examination import Package, packages_of
+from leconvert.cli import doctor
+from leconvert.cli.doctor import Package, packages_of
 from leconvert.support.extras import command_for_extra, install_command
 
 REQUIREMENTS = [

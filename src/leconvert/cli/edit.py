@@ -1,0 +1,223 @@
+"""``leconvert merge``, ``split`` and ``trim``: they say sources or episodes in their own way."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.cli.flow import make_dataset, print_report
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
+    add_conversion_options,
+    add_json,
+    add_push_options,
+    add_quiet,
+    add_report_option,
+    add_work_dir,
+    control_of,
+    conversion_options,
+    local_path,
+    named_push_target,
+)
+from leconvert.cli.output import print_findings
+from leconvert.cli.parser import EDITING_OPTIONS, Parser
+from leconvert.cli.plan import print_plan
+from leconvert.cli.progress import progress_for
+from leconvert.cli.push import ResultPush
+from leconvert.cli.sources import named_datasets
+from leconvert.support.flags import whole
+from leconvert.support.text import amount, count
+
+if TYPE_CHECKING:
+    from leconvert.api import SplitPart
+    from leconvert.run.planner import PlanSummary
+
+
+# ``leconvert merge``.
+
+
+def add_merge_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.usual_options = EDITING_OPTIONS | {"--drop-feature", "--push-repo-id"}
+    parser.add_argument(
+        "datasets",
+        nargs="+",
+        metavar="DATASET",
+        help="the datasets to merge, two or more, in the order of their episodes; each a folder, "
+        "or ORG/NAME or hf://datasets/ORG/NAME@REV on the Hub; they stay",
+    )
+    parser.add_argument(
+        "-o", "--output", type=local_path, required=True, metavar="DIR",
+        help="where the merged dataset goes",
+    )  # fmt: skip
+    add_work_dir(parser, "output")
+    add_conversion_options(parser)
+    parser.add_argument(
+        "--keep-work-dir", action="store_true", help="keep the run's records after success"
+    )
+    add_push_options(parser, of_several=True)
+    add_report_option(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    """Merge, and say what was done."""
+    from leconvert.api import check_several
+
+    check_several(options.datasets)
+    writes_nothing = "--dry-run writes nothing" if options.dry_run else None
+    datasets = named_datasets(options.datasets, unfetched=writes_nothing)
+    conversion = conversion_options(options)
+    push = ResultPush(options, options.output.resolve(), named_push_target(options))
+    return make_dataset(options, datasets, conversion, made="these datasets, merged so,", push=push)
+
+
+# ``leconvert split``.
+
+
+def add_split_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.usual_options = EDITING_OPTIONS | {"--into", "--output-dir", "--seed"}
+    parser.add_argument("dataset", metavar="DATASET", help="the dataset to split; it stays")
+    parser.add_argument(
+        "--output-dir",
+        type=local_path,
+        required=True,
+        metavar="DIR",
+        help="the folder in which each part gets a folder of its name",
+    )
+    parser.add_argument(
+        "--into",
+        action="append",
+        required=True,
+        metavar="PARTS",
+        help="names of parts, each with its share of the episodes, train=0.9,val=0.1, or with its "
+        "episodes, train=0-99,val=100-120; may be given again",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N",
+        help="decides which episodes a share takes (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--work-dir", type=Path, metavar="DIR",
+        help="folder for the state of each part's run, in a folder of the part's name; default: a "
+        "hidden sibling of each part",
+    )  # fmt: skip
+    add_conversion_options(parser)
+    parser.add_argument(
+        "--report", action="store_true",
+        help="write an HTML report of each part beside it, PART.report.html",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="show the plans and write nothing")
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run_split(options: argparse.Namespace) -> int:
+    """Split, and say what was done."""
+    from leconvert.api import split_dataset
+    from leconvert.model.selection import parse_parts
+
+    conversion = conversion_options(options)
+    [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
+    progress = progress_for(quiet=options.json or options.quiet)
+    with stop_on_signals() as stop:
+        parts = split_dataset(
+            dataset.bring(stop=stop, progress=progress),
+            conversion,
+            control_of(options, stop, progress),
+            output_dir=options.output_dir,
+            into=parse_parts(options.into),
+            seed=options.seed,
+            dry_run=options.dry_run,
+            work_dir=options.work_dir,
+            reports=options.report,
+        )
+    if options.json:
+        print(json.dumps({"parts": [part.as_record() for part in parts]}, indent=2))
+        return 0
+    for part in parts:
+        _show_part(part, quiet=options.quiet)
+    if options.dry_run and not options.quiet:
+        _show_sums([part.plan for part in parts if part.plan is not None])
+        print("Nothing was written.")
+    return 0
+
+
+def _show_sums(plans: Sequence[PlanSummary]) -> None:
+    """Say what all parts come to: each one's plan knows the room that it alone takes."""
+    needed: Counter[str] = Counter()
+    for plan in plans:
+        for room in plan.space.rooms:
+            needed[room.folder] += room.bytes_needed
+    rooms = ", ".join(f"{amount(size)} in {folder}" for folder, size in needed.items())
+    print(
+        f"Together {count(sum(plan.episodes for plan in plans), 'episode')}, "
+        f"{count(sum(plan.frames for plan in plans), 'frame')} in {count(len(plans), 'part')}; "
+        f"they need about {rooms or 'nothing'}."
+    )
+
+
+def _show_part(part: SplitPart, *, quiet: bool) -> None:
+    if quiet:
+        for done in (part.report, part.plan):
+            if done is not None:
+                print_findings(done.findings)
+        return
+    if part.report is not None:
+        print(f"{part.name}: episodes {part.episodes}")
+        print_report(part.report)
+    elif part.plan is not None:
+        print(f"{part.name}: episodes {part.episodes}, {part.output}")
+        print_plan(part.plan)
+    else:
+        print(
+            f"{part.name}: episodes {part.episodes}; {part.output} was finished before. Compared "
+            f"with the source now: {part.verified}."
+        )
+
+
+# ``leconvert trim``.
+
+
+def add_trim_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.usual_options = EDITING_OPTIONS | {"--episode", "--frames"}
+    parser.add_argument("dataset", metavar="DATASET", help="the dataset to trim")
+    parser.add_argument(
+        "--episode", type=whole(0), action="append", default=[], required=True, metavar="N",
+        help="trim this episode to the next --frames; both may be given again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--frames", action="append", default=[], required=True, metavar="FROM:TO",
+        help="the first frame that stays, counted from 0, and the one after the last; either may "
+        "be left out",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=local_path, metavar="DIR",
+        help="where the result goes; DATASET is then never touched. Default: its place, with "
+        "DATASET kept as DATASET_old",
+    )  # fmt: skip
+    add_work_dir(parser)
+    add_conversion_options(parser)
+    add_report_option(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    add_quiet(parser)
+    add_json(parser)
+    parser.set_defaults(keep_work_dir=False)
+
+
+def run_trim(options: argparse.Namespace) -> int:
+    """Trim, and say what was done."""
+    from leconvert.model.selection import EpisodeSelection, parse_frames
+
+    selection = EpisodeSelection(frames=parse_frames(options.episode, options.frames))
+    datasets = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
+    conversion = conversion_options(options, selection)
+    return make_dataset(options, datasets, conversion, made=f"{options.dataset}, trimmed so,")
