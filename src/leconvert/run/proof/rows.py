@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import tables
+from leconvert.dataset.fitness import changes_rows
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, IntArray
-from leconvert.run.layout import changes_rows
 from leconvert.run.proof.difference import (
     Difference,
     OpenFile,

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media
+from leconvert.dataset.fitness import MISFIT_SAID
 from leconvert.model.values import Misfit
-from leconvert.run.layout import MISFIT_SAID
 from leconvert.run.proof.difference import (
     Difference,
     OpenFile,
