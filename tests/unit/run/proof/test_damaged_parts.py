@@ -35,7 +35,7 @@ from leconvert.run.proof import (
 from leconvert.run.proof.rows import as_stored
 from leconvert.support.errors import StorageError, UnreadableSourceError
 from leconvert.support.parallel import Spread
-from leconvert.tables import footers
+from leconvert.tables import data_file
 from leconvert.testing import DatasetSpec, make_dataset
 
 CLIP = "videos/chunk-000/observation.images.top/episode_000001.mp4"
@@ -243,8 +243,8 @@ def test_rows_that_the_source_cannot_give_are_the_sources(
 def test_large_tables_are_compared_a_block_at_a_time(
     converted: Path, result: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(footers, "_WHOLE_FILE_BYTES", 1024)
-    monkeypatch.setattr(footers, "_TAIL_BYTES", 1024)
+    monkeypatch.setattr(data_file, "_WHOLE_FILE_BYTES", 1024)
+    monkeypatch.setattr(data_file, "_TAIL_BYTES", 1024)
     assert verify(converted, small_source, depth="bytes").ok
     rewrite(DATA, set_cells("timestamp", r14=0.05))(result)
     (found,) = verify(result, small_source, depth="bytes").differences
