@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from benches import kit
-from leconvert.bench.resampling.benchmark import open_source, run_resample
-from leconvert.bench.resampling.options import ResampleOptions
+from leconvert.bench.options import ResampleOptions
+from leconvert.bench.resampling import open_source, run_resample
 from leconvert.bench.results import result_tables
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for

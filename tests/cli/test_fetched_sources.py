@@ -203,12 +203,12 @@ def test_two_downloads_of_one_repo_at_once_do_not_mix(
 def test_two_fetches_from_one_url_at_once_do_not_mix(
     small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.transfer import download
+    from leconvert.transfer import store
     from leconvert.transfer.urls import UrlStore
 
     out = tmp_path / "out"
     second: list[subprocess.CompletedProcess[str]] = []
-    bring = UrlStore.download
+    bring = UrlStore.fetch
 
     def bring_while_another_starts(*arguments: object, **options: object) -> None:
         if not second:
@@ -216,8 +216,8 @@ def test_two_fetches_from_one_url_at_once_do_not_mix(
             second.append(run_leconvert(*command))
         bring(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(download, "_THREADS", 1)
-    monkeypatch.setattr(UrlStore, "download", bring_while_another_starts)
+    monkeypatch.setattr(store, "_THREADS", 1)
+    monkeypatch.setattr(UrlStore, "fetch", bring_while_another_starts)
     assert convert(small_source, out) == 0
     assert second[0].returncode == 12
     assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0

@@ -13,7 +13,7 @@ from tests.conformance.reference import convert_with_reference
 
 from leconvert.api import convert
 from leconvert.bench import compare_with_map
-from leconvert.bench.probe.compare import compare_samples
+from leconvert.bench.run import compare_samples
 from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.loading.batches import DepthScale
 from leconvert.model.values import LayoutOptions

@@ -18,9 +18,9 @@ import torch
 from tests.ranks import free_port, run_as_ranks
 
 from leconvert.api import convert
-from leconvert.bench.probe.measured import open_stream_loader
-from leconvert.bench.probe.options import RunOptions
-from leconvert.bench.probe.training import (
+from leconvert.bench.loaders import open_stream_loader
+from leconvert.bench.options import RunOptions
+from leconvert.bench.training import (
     StepFacts,
     TrainingLog,
     TrainOptions,

@@ -12,7 +12,7 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
 from leconvert.remote.options import PushOptions
 from leconvert.support.text import GET_AGAIN
-from leconvert.transfer.pace import read_pause
+from leconvert.transfer.client import read_pause
 from leconvert.workdir.records import WorkDir
 
 GOLDEN = Path(__file__).parent / "v1_fleet"

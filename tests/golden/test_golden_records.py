@@ -22,10 +22,9 @@ from leconvert.workdir.activity import (
     read_probe,
     read_workers,
 )
-from leconvert.workdir.exclusion import read_one_host
 from leconvert.workdir.identity import HostIdentity
-from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.records import RunPaths, WorkDir, read_record
+from leconvert.workdir.locks import read_one_host
+from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir, read_record
 from leconvert.workdir.run import MANIFEST_VERSION, BatchFile, ScanTable, read_manifest
 
 GOLDEN = Path(__file__).parent / "v1"

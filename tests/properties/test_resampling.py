@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation, Slerp
 from tests.unit.loading.trajectories import methods_of, padded
 
-from leconvert.bench.resampling.pipelines import resample_one
+from leconvert.bench.pipelines import resample_one
 from leconvert.loading import resample
 from leconvert.loading.trajectories import Trajectory
 

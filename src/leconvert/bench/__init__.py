@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from leconvert.support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from leconvert.bench.decoding import diagnose_decoding, run_limit
     from leconvert.bench.environment import (
         host_record,
         package_version,
@@ -16,18 +17,31 @@ if TYPE_CHECKING:
         start_again_with_ffmpeg,
         usable_gpus,
     )
-    from leconvert.bench.probe.child import probe_result
-    from leconvert.bench.probe.compare import Comparison, compare_with_map, failure_of
-    from leconvert.bench.probe.decoding import diagnose_decoding, run_limit
-    from leconvert.bench.probe.lerobot_training import train_with_lerobot
-    from leconvert.bench.probe.measured import open_stream_loader
-    from leconvert.bench.probe.options import (
+    from leconvert.bench.lerobot_training import train_with_lerobot
+    from leconvert.bench.loaders import open_stream_loader
+    from leconvert.bench.options import (
+        ResampleOptions,
         Resources,
         RunOptions,
         dataset_place,
     )
-    from leconvert.bench.probe.run import run_probe
-    from leconvert.bench.probe.submit import (
+    from leconvert.bench.resampling import everything, run_resample, stem_of
+    from leconvert.bench.results import (
+        SummaryLine,
+        csv_rows,
+        draw_plots,
+        draw_resampling,
+        probe_result,
+        require_matplotlib,
+        result_tables,
+        results_below,
+        run_name,
+        summarize,
+        write_document,
+        write_table,
+    )
+    from leconvert.bench.run import Comparison, compare_with_map, failure_of, run_probe
+    from leconvert.bench.submit import (
         Job,
         asked_resources,
         chain_script,
@@ -38,22 +52,7 @@ if TYPE_CHECKING:
         summary_job,
         training_job,
     )
-    from leconvert.bench.probe.training import StepFacts, TrainOptions, TrainReport, train
-    from leconvert.bench.resampling.benchmark import everything, run_resample, stem_of
-    from leconvert.bench.resampling.options import ResampleOptions
-    from leconvert.bench.results import (
-        SummaryLine,
-        csv_rows,
-        draw_plots,
-        draw_resampling,
-        require_matplotlib,
-        result_tables,
-        results_below,
-        run_name,
-        summarize,
-        write_document,
-        write_table,
-    )
+    from leconvert.bench.training import StepFacts, TrainOptions, TrainReport, train
 
 __all__ = [
     "Comparison",
@@ -104,6 +103,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "decoding": ("diagnose_decoding", "run_limit"),
     "environment": (
         "host_record",
         "package_version",
@@ -111,18 +111,26 @@ _NAMES = {
         "start_again_with_ffmpeg",
         "usable_gpus",
     ),
-    "probe.child": ("probe_result",),
-    "probe.compare": ("Comparison", "compare_with_map", "failure_of"),
-    "probe.decoding": ("diagnose_decoding", "run_limit"),
-    "probe.lerobot_training": ("train_with_lerobot",),
-    "probe.measured": ("open_stream_loader",),
-    "probe.options": (
-        "Resources",
-        "RunOptions",
-        "dataset_place",
+    "lerobot_training": ("train_with_lerobot",),
+    "loaders": ("open_stream_loader",),
+    "options": ("ResampleOptions", "Resources", "RunOptions", "dataset_place"),
+    "resampling": ("everything", "run_resample", "stem_of"),
+    "results": (
+        "SummaryLine",
+        "csv_rows",
+        "draw_plots",
+        "draw_resampling",
+        "probe_result",
+        "require_matplotlib",
+        "result_tables",
+        "results_below",
+        "run_name",
+        "summarize",
+        "write_document",
+        "write_table",
     ),
-    "probe.run": ("run_probe",),
-    "probe.submit": (
+    "run": ("Comparison", "compare_with_map", "failure_of", "run_probe"),
+    "submit": (
         "Job",
         "asked_resources",
         "chain_script",
@@ -133,27 +141,7 @@ _NAMES = {
         "summary_job",
         "training_job",
     ),
-    "probe.training": (
-        "StepFacts",
-        "TrainOptions",
-        "TrainReport",
-        "train",
-    ),
-    "resampling.benchmark": ("everything", "run_resample", "stem_of"),
-    "resampling.options": ("ResampleOptions",),
-    "results": (
-        "SummaryLine",
-        "csv_rows",
-        "draw_plots",
-        "draw_resampling",
-        "require_matplotlib",
-        "result_tables",
-        "results_below",
-        "run_name",
-        "summarize",
-        "write_document",
-        "write_table",
-    ),
+    "training": ("StepFacts", "TrainOptions", "TrainReport", "train"),
 }
 
 __getattr__ = lazy_names(__name__, _NAMES, title="The probe")

@@ -15,7 +15,7 @@ from leconvert.support.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.fleet import FoundDataset
-    from leconvert.remote.search import HubGroup
+    from leconvert.remote.source import HubGroup
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _group(url: str) -> HubGroup:
-    from leconvert.remote.search import parse_group
+    from leconvert.remote.source import parse_group
 
     group = parse_group(url)
     if group is None:

@@ -31,7 +31,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.forkserver import end_server, serve_forks
 from leconvert.support.storage_errors import storage_error
-from leconvert.workdir.secrets import without_credentials
+from leconvert.support.text import without_credentials
 
 # Every command of the program, and the parser that knows them.
 

@@ -15,9 +15,8 @@ from leconvert.cli.options import add_json, path_or_url, source_at
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
 from leconvert.support.flags import whole
-from leconvert.support.text import count
+from leconvert.support.text import count, without_credentials
 from leconvert.workdir.fs import is_folder
-from leconvert.workdir.secrets import without_credentials
 from leconvert.workdir.swap import (
     codebase_version,
     has_source_tables,

@@ -48,9 +48,9 @@ from leconvert.remote.source import (
 from leconvert.remote.sparse_snapshot import copies_bytes
 from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
+from leconvert.transfer.client import Pace, wait_for_hub
 from leconvert.transfer.hub import HubStore
 from leconvert.transfer.options import ScratchOptions
-from leconvert.transfer.pace import Pace, wait_for_hub
 from leconvert.transfer.scratch import folder_of, hold_folder, usual_limit
 from leconvert.transfer.store import RemoteFile, files_of, read_all
 from leconvert.workdir.fs import make_durably, write_durably

@@ -12,9 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leconvert.loading.frames import EpisodePool, FrameReader, FrameRequest, Trouble, Writer
+from leconvert.loading.episodes import (
+    EpisodePool,
+    EpisodeRows,
+    FrameReader,
+    FrameRequest,
+    Trouble,
+    Writer,
+)
 from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, Window
-from leconvert.loading.rows import EpisodeRows
 from leconvert.loading.tensors import Memory, TensorPlan, UnreadablePlace, WorkerCounters, allocate
 from leconvert.media import decode_image
 from leconvert.model.values import IntArray

@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from leconvert.loading.batches import BatchMaker, SampleFormat
 from leconvert.loading.decoders import choose_backend
-from leconvert.loading.frames import EpisodePool, FrameReader
+from leconvert.loading.episodes import EpisodePool, FrameReader, RowReader
 from leconvert.loading.metadata import DatasetMeta, FeatureMeta, load_meta, make_windows
 from leconvert.loading.order import (
     EpisodeOrder,
@@ -32,7 +32,6 @@ from leconvert.loading.order import (
     is_shared_out_by_accelerate,
     order_batches,
 )
-from leconvert.loading.rows import RowReader
 from leconvert.loading.tensors import Counters, Memory, PassLog, StreamFacts, private_memory
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError

@@ -29,8 +29,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from leconvert.loading.episodes import RowReader
 from leconvert.loading.metadata import DatasetMeta, load_meta
-from leconvert.loading.rows import RowReader
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
 from leconvert.transfer.files import files_at

@@ -39,30 +39,33 @@ from leconvert.dataset.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
 from leconvert.dataset.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.dataset.scan.changes import FileFacts
 from leconvert.model.versions import SOURCE_VERSIONS
-from leconvert.remote.card import render_card
 from leconvert.remote.options import MAIN, PushOptions
-from leconvert.remote.preflight import (
+from leconvert.remote.provenance import (
+    Provenance,
+    noted_origin,
+    read_provenance,
+    render_card,
+    write_provenance,
+)
+from leconvert.remote.push_plan import (
+    CARD_PATH,
     KIND,
     NOTHING,
     TAGS,
+    CommitShare,
+    Owned,
+    PushPlan,
     Replacement,
     RepoState,
     altered_files,
     check_complete,
     files_at,
     find_tag,
+    fingerprint,
     is_private,
     not_as_proven,
-    read_repo_state,
-)
-from leconvert.remote.provenance import Provenance, noted_origin, read_provenance, write_provenance
-from leconvert.remote.push_plan import (
-    CARD_PATH,
-    CommitShare,
-    Owned,
-    PushPlan,
-    fingerprint,
     plan_push,
+    read_repo_state,
     same_as_remote,
     version_of,
 )

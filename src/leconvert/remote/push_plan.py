@@ -1,17 +1,22 @@
-"""What a push has to do, decided from two listings. Nothing here asks the Hub or a disk."""
+"""What a push has to do, decided from two listings; what is looked at before and after it."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import shlex
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from leconvert.dataset.files import kept_dataset
 from leconvert.dataset.formats.v2 import LEGACY_META_FILES
 from leconvert.dataset.formats.v3 import (
     DATA_PATH_TEMPLATE,
@@ -23,9 +28,23 @@ from leconvert.dataset.formats.v3 import (
     VIDEO_PATH_TEMPLATE,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
+from leconvert.model.versions import V3_VERSION, unreadable
+from leconvert.remote.provenance import Provenance, facts_of
+from leconvert.support.errors import (
+    HubConflictError,
+    HubError,
+    HubUnavailableError,
+    VerificationError,
+)
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
+from leconvert.support.text import count
+from leconvert.transfer.client import hub_errors
+from leconvert.transfer.hub import HubRepo, list_files
 from leconvert.transfer.store import RemoteFile
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 # Which files of a repo belong to the LeRobot dataset in it, and which are somebody's own.
 
@@ -310,3 +329,355 @@ def same_as_remote(
         for path, there in alike.items()
         if (digests[path] == there.digest if path in large else there.is_content_of(root / path))
     }
+
+
+# Checks around a push: is there a dataset, may it replace what is there, did it arrive?
+
+
+# What a repo holds, as a push needs to know it before and after it acts.
+
+
+KIND = "dataset"
+TAGS = ("v3.0", "v2.1")
+"""The versions that are pushed: LeRobot finds a dataset by a tag with the name of its version."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepoState:
+    """One look at a repo."""
+
+    head: str  # the commit that a push would add to; of ``main`` where the branch does not exist
+    has_branch: bool  # whether the branch exists
+    tag: str | None  # the commit that the tag of the result's version names; None without it.
+    tags: Mapping[str, str]  # the commit of every tag by its name
+    pulls: Mapping[int, str]  # the head of every pull request by its number
+    files: Mapping[str, RemoteFile]  # every file at ``head``
+    # The dataset's info.json at ``head``; None where there is no dataset.
+    info: Mapping[str, Any] | None
+    card: bytes | None  # the card at ``head`` as it is stored; None without one.
+
+
+NOTHING = RepoState("", False, None, {}, {}, {}, None, None)  # a repo that does not exist yet
+
+
+def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoState | None:
+    """Return what a repo holds; None where there is no such repo, as far as the token can see."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    with hub_errors(repo_id):
+        try:
+            refs = api.list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True)
+        except GatedRepoError:
+            raise
+        except RepositoryNotFoundError:
+            return None
+    heads = {ref.name: ref.target_commit for ref in refs.branches}
+    tags = {ref.name: ref.target_commit for ref in refs.tags}
+    pulls = {
+        int(ref.ref.rsplit("/", 1)[1]): ref.target_commit
+        for ref in refs.pull_requests or []
+        if ref.ref.rsplit("/", 1)[1].isdigit()
+    }
+    head = heads.get(branch, heads.get("main"))
+    if head is None:
+        return NOTHING
+    files = files_at(api, repo_id, head)
+    info = _json(_content(api, repo_id, head, INFO_PATH)) if INFO_PATH in files else None
+    card = _content(api, repo_id, head, CARD_PATH) if CARD_PATH in files else None
+    return RepoState(
+        head=head,
+        has_branch=branch in heads,
+        tag=tags.get(tag),
+        tags=tags,
+        pulls=pulls,
+        files=files,
+        info=info,
+        card=card,
+    )
+
+
+def find_tag(api: HfApi, repo_id: str, tag: str) -> str | None:
+    """Return the commit that a tag names now; None without it."""
+    with hub_errors(repo_id):
+        refs = api.list_repo_refs(repo_id, repo_type=KIND)
+    return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
+
+
+def is_private(api: HfApi, repo_id: str) -> bool | None:
+    """Tell whether a repo is private; None where there is none that this token can see."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    with hub_errors(repo_id):
+        try:
+            return bool(api.repo_info(repo_id, repo_type=KIND).private)
+        except GatedRepoError:
+            raise
+        except RepositoryNotFoundError:
+            return None
+
+
+def list_commits(api: HfApi, repo_id: str, head: str, since: str = "") -> list[str]:
+    """Return the commits up to a head, newest first, each as a line for people."""
+    with hub_errors(repo_id, head):
+        commits = api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
+    newer = takewhile(lambda commit: commit.commit_id != since, commits)
+    return [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
+
+
+def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
+    """Return every file of a repo at a revision, by its path."""
+    return {file.path: file for file in list_files(api, HubRepo(repo_id, revision))}
+
+
+def _content(api: HfApi, repo_id: str, revision: str, path: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="leconvert-") as folder, hub_errors(repo_id, revision):
+        found = api.hf_hub_download(
+            repo_id, path, revision=revision, repo_type=KIND, local_dir=folder
+        )
+        return Path(found).read_bytes()
+
+
+def _json(content: bytes) -> dict[str, Any]:
+    """Return an object; an empty one for anything else, which describes no dataset."""
+    try:
+        parsed = json.loads(content)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+# Checks around a push: is there a dataset, may it replace what is there, did it arrive?
+
+
+_FORCE = "If it shall be replaced all the same, push with --force-push."
+_SHOWN = 20
+_COMMITS_SHOWN = 5
+
+
+def altered_files(
+    result: Path,
+    info: Mapping[str, Any],
+    known: Provenance,
+    sizes: Mapping[str, int],
+    digests: dict[str, str],
+    progress: Progress,
+) -> list[str]:
+    """Return the files of a result that are not what was proven; all of it is read."""
+    alike = {path: size for path, (size, _) in known.files.items() if sizes.get(path) == size}
+    hash_files(result, alike, digests, progress)
+    return known.altered(info, sizes, digests)
+
+
+def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> VerificationError:
+    """Return the error that refuses to push a result that is not what was proven."""
+    changed = f"{count(len(altered), 'file')} changed since"
+    said = changed if known.files else "it was made by a version that did not keep its hashes"
+    there = known.repo_id or (known.source and Path(known.source).is_dir())
+    source = known.place if there else "SOURCE"
+    return VerificationError(
+        f"{result} is not known to be what was converted and proven: {said}.",
+        path=str(result),
+        next_step=f"`leconvert verify {shlex.quote(str(result))} "
+        f"--source {shlex.quote(source)} --bytes` "
+        "compares it anew; where nothing differs, the same push goes on. If it was changed on "
+        "purpose, --force-push pushes it as a dataset of its own.",
+        details=altered[:_SHOWN] if known.files else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A push that changes what a repo holds, before anything is written."""
+
+    api: HfApi
+    repo_id: str
+    state: RepoState
+    plan: PushPlan
+    result: Path
+    info: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    known: Provenance | None
+    progress: Progress
+
+    def check(self) -> None:
+        """Refuse to replace what the result was not made of."""
+        repo_id, state = self.repo_id, self.state
+        if not state.files:
+            return
+        if state.info is None:
+            taken = sorted(self.sizes.keys() & state.files.keys() - {CARD_PATH})
+            if taken:
+                raise HubConflictError(
+                    f"{repo_id} is no LeRobot dataset, and has a {taken[0]} of its own.",
+                    next_step="Check the name. " + _FORCE,
+                )
+            return
+        version = version_of(state.info)
+        if wrong := unreadable(state.info, repo_id):
+            raise HubConflictError(
+                f"{wrong.message} Which of its files a push may replace is not known.",
+                next_step="Push to a repo of another name with --push-repo-id.",
+            )
+        if version == V3_VERSION:
+            if version_of(self.info) == version:
+                if self._appends(state.info):
+                    return
+                raise self._refusal(f"already holds a {version} dataset, and another one")
+            raise self._refusal(
+                f"holds a {version} dataset, which {version_of(self.info)} would replace",
+                "Push to a repo of its own with --push-repo-id. " + _FORCE,
+            )
+        why = differs(state.info, self.info)
+        if why is not None:
+            raise self._refusal(f"holds another dataset: {why}")
+        self._check_origin(self.known or Provenance(), Owned(state.info))
+
+    def _appends(self, there: Mapping[str, Any]) -> bool:
+        """Tell whether the push adds episodes to the dataset there, as `convert --append` does.
+
+        All its files of episodes stay, by content; what is replaced is tables, which say of more
+        episodes what they said of fewer.
+        """
+        kept = [path for path in self.plan.unchanged if not path.startswith("meta/")]
+        replaced = [path for path in self.plan.add if path in self.state.files]
+        named = ("fps", "robot_type", "features", "data_path", "video_path", "chunks_size")
+        before, now = (info.get("total_episodes") for info in (there, self.info))
+        return (
+            bool(kept)
+            and not self.plan.delete
+            and all(path.startswith("meta/") for path in replaced)
+            and all(there.get(name) == self.info.get(name) for name in named)
+            and isinstance(before, int)
+            and isinstance(now, int)
+            and before < now
+        )
+
+    def _check_origin(self, known: Provenance, owned: Owned) -> None:
+        """Refuse if the dataset there is not the one that was converted, file by file."""
+        there = {path: file for path, file in self.state.files.items() if path in owned}
+        if known.repo_id:
+            if (known.repo_id, known.commit) == (self.repo_id, self.state.head):
+                return
+            changed = self._changed_since(known, there, owned)
+            origin, from_here = known.commit[:12], known.repo_id == self.repo_id
+            said = f"changed after {origin}, which was converted: "
+            if not from_here:
+                said = (
+                    f"holds another dataset than {known.repo_id} at {origin}, which was converted: "
+                )
+            next_step = (
+                f"`leconvert convert --repo-id {shlex.quote(self.repo_id)} "
+                f"--revision {shlex.quote(self.state.head)} "
+                "--root FOLDER --push-to-hub`, with a new FOLDER, converts what is there now. "
+                + _FORCE
+            )
+            if changed:
+                said += (
+                    f"{count(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
+                )
+                since = known.commit if from_here else ""
+                raise self._refusal(said, next_step, changed, since=since)
+            return
+        if known.source_facts and Path(known.source).is_dir():
+            with kept_dataset(Path(known.source)) as source:
+                local = {p: (source / p).stat().st_size for p in there if (source / p).is_file()}
+                same = same_as_remote(source, local, there, {}, self.progress)
+            if same >= there.keys() and facts_of(Path(known.source)) == known.source_facts:
+                return
+        url = f"hf://datasets/{self.repo_id}@{self.state.head}"
+        raise self._refusal(
+            f"holds a dataset, and nothing says that {self.result} was made of it",
+            f"`leconvert verify {shlex.quote(str(self.result))} "
+            f"--source {shlex.quote(url)} --bytes` compares "
+            f"them; where nothing differs, the same push goes on. {_FORCE}",
+        )
+
+    def _changed_since(
+        self, known: Provenance, there: Mapping[str, RemoteFile], owned: Owned
+    ) -> list[str]:
+        try:
+            before = files_at(self.api, known.repo_id, known.commit)
+        except HubUnavailableError:
+            raise
+        except HubError as error:
+            # Nobody can tell what changed: a history that was squashed, or a repo that was made
+            # anew.
+            raise self._refusal(
+                f"holds a dataset, and {known.repo_id} no longer has the commit "
+                f"{known.commit[:12]}, which was converted"
+            ) from error
+        converted = {path: file for path, file in before.items() if path in owned}
+        return sorted(
+            path
+            for path in converted.keys() | there.keys()
+            if converted.get(path) != there.get(path)
+        )
+
+    def _refusal(
+        self,
+        said: str,
+        next_step: str = "Check the name. " + _FORCE,
+        changed: Sequence[str] = (),
+        *,
+        since: str = "",
+    ) -> HubConflictError:
+        """Return the error that says what would go."""
+        held, brought = self.state.info or {}, self.info
+        replaced = sum(path in self.state.files for path in self.plan.add)
+        commits = list_commits(self.api, self.repo_id, self.state.head, since)
+        return HubConflictError(
+            f"{self.repo_id} {said}.",
+            next_step=next_step,
+            details=[
+                f"there: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
+                f"{count(self.plan.deleted_files, 'file')} would be deleted, {replaced:,} "
+                "replaced; they would stay in the history alone",
+                *(f"differs: {path}" for path in changed[:_SHOWN]),
+                f"{count(len(commits), 'commit')} since it was converted"
+                if since
+                else f"{count(len(commits), 'commit')} in all",
+                *commits[:_COMMITS_SHOWN],
+            ],
+        )
+
+
+def _extent(info: Mapping[str, Any]) -> str:
+    """Say how much a dataset holds, as far as its info.json says so."""
+    totals = [(info.get(f"total_{noun}s"), noun) for noun in ("episode", "frame")]
+    told = [count(number, noun) for number, noun in totals if isinstance(number, int)]
+    return " and ".join(told) or "a dataset of unknown size"
+
+
+def check_complete(
+    repo_id: str,
+    revision: str,
+    files: Mapping[str, RemoteFile],
+    sizes: Mapping[str, int],
+    digests: Mapping[str, str],
+    root: Path,
+    tag: str,
+) -> None:
+    """Compare a listing with the result."""
+    wrong = []
+    for path, size in sizes.items():
+        there = files.get(path)
+        if path == CARD_PATH or (
+            there is not None
+            and there.size_bytes == size
+            and _is_same(there, digests.get(path), root / path)
+        ):
+            continue
+        wrong.append(path)
+    if wrong:
+        raise HubConflictError(
+            f"{revision} of {repo_id} is not the result: {len(wrong)} files differ.",
+            next_step=f"The tag {tag} was not set. Run the same command again.",
+            details=wrong[:_SHOWN],
+        )
+
+
+def _is_same(there: RemoteFile, digest: str | None, path: Path) -> bool:
+    """Tell whether a file has the content of one of its size, as far as its hash is known."""
+    if there.is_large:
+        return digest is None or digest == there.digest
+    return there.is_content_of(path)

@@ -24,8 +24,7 @@ from leconvert.support.errors import (
 from leconvert.support.parallel import Spread, parallel_map
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.text import count
-from leconvert.transfer.download import download_all
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import RemoteFile, download_all
 from leconvert.transfer.urls import UrlStore, changed_meanwhile, open_store, store_errors
 from leconvert.workdir.fs import is_there, write_durably
 from leconvert.workdir.incoming import incoming, not_fetched_from

@@ -37,11 +37,10 @@ from leconvert.report.values import (
 )
 from leconvert.support.errors import LeconvertError, StorageError, UsageError
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
-from leconvert.support.text import amount, count, duration, shorten
+from leconvert.support.text import amount, count, duration, shorten, without_secrets
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.run import OpenedRun
-from leconvert.workdir.secrets import without_secrets
 
 if TYPE_CHECKING:
     from jinja2 import Environment

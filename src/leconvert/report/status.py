@@ -22,9 +22,8 @@ from leconvert.workdir.activity import JobRecord, WorkerRecord, read_jobs, read_
 from leconvert.workdir.former import count_former
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
-from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import read_packer
-from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import is_converted
 

@@ -36,6 +36,7 @@ from leconvert.run.leasing.leases import DONE_VERSION, LeaseLogFiles
 from leconvert.run.leasing.state import Generation, LeaseLog, Outcome
 from leconvert.support.errors import LeconvertError, UnreadableSourceError, UsageError
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
+from leconvert.support.text import without_secrets_in
 from leconvert.workdir.activity import (
     Invocation,
     WorkerRecord,
@@ -43,10 +44,15 @@ from leconvert.workdir.activity import (
     read_probe,
     read_workers,
 )
-from leconvert.workdir.journal import Journal, JournalState, PackStep
-from leconvert.workdir.records import WorkDir, decode_record, read_record
+from leconvert.workdir.records import (
+    Journal,
+    JournalState,
+    PackStep,
+    WorkDir,
+    decode_record,
+    read_record,
+)
 from leconvert.workdir.run import OpenedRun, find_work_dir, open_run, work_dirs_of
-from leconvert.workdir.secrets import without_secrets_in
 from leconvert.workdir.swap import codebase_version, is_converted
 
 

@@ -61,7 +61,7 @@ Files = Callable[[int], str]
 
 
 class Inputs(Protocol):
-    """Provides source files that are not on this machine; see `leconvert.remote.inputs`."""
+    """Provides source files that are not here; see `leconvert.remote.sparse_snapshot`."""
 
     def files(
         self, sources: Sequence[str], should_stop: Callable[[], bool]

@@ -30,7 +30,7 @@ from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import Manifest, OpenedRun
 
 if TYPE_CHECKING:
-    from leconvert.remote.inputs import HubInputs
+    from leconvert.remote.sparse_snapshot import HubInputs
 
 # How often the parent of worker processes looks at the work dir. It watches files that other
 # processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
@@ -113,7 +113,7 @@ class WorkerPool:
         if manifest.outline is None:
             yield None
             return
-        from leconvert.remote.inputs import HubInputs
+        from leconvert.remote.sparse_snapshot import HubInputs
 
         with hold_slot(self._scratch, manifest.run_id) as slot:
             yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)

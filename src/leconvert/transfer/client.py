@@ -1,4 +1,4 @@
-"""The client of the Hub: made in one place, and its errors as errors of leconvert.
+"""The client of the Hub: made in one place, its errors as errors of leconvert, and its pace.
 
 Where it would ask, and with which token, is told without asking anything.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert._version import __version__
@@ -20,10 +23,12 @@ from leconvert.support.errors import (
     HubConflictError,
     HubError,
     HubUnavailableError,
+    InterruptedRunError,
     LeconvertError,
 )
-from leconvert.support.text import duration
-from leconvert.workdir.secrets import without_secrets_in
+from leconvert.support.text import duration, without_secrets_in
+from leconvert.workdir.fs import replace_record
+from leconvert.workdir.records import encode_record, find_record
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -323,3 +328,122 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
             f"The Hub failed over {repo_id}: {said}.", next_step=again, wait_seconds=asked
         )
     return HubError(f"The Hub refused {repo_id}: {said}.", next_step="Report it: " + _REPORT)
+
+
+# How fast the Hub may be asked: one record that all workers of a fleet read before each request.
+#
+# Where the Hub answers that there were too many requests (429), or fails (5xx), nobody who shares
+# the record asks again before the time in it. So one refused request slows down all hosts, and the
+# others do not run into the same limit one after another.
+#
+# Guaranteed: a request that begins after the record was written waits. Not guaranteed: that the Hub
+# is satisfied by it; whoever is refused again writes the record again. Requests under way are not
+# held. Uploads and downloads through Xet are made by a library of the client that asks for its own
+# pauses; what is asked before and after them waits.
+#
+# Times are those of the hosts' clocks. A clock that is wrong makes a pause shorter, or as long as
+# `LONGEST_PAUSE_SECONDS`, never longer.
+
+
+LONGEST_PAUSE_SECONDS = 900.0
+_UNTOLD_LIMIT_SECONDS = 60.0  # 429 without a time; the Hub's own windows are of 5 minutes
+_FIRST_FAILURE_SECONDS = 2.0
+_LONGEST_FAILURE_SECONDS = 30.0
+_OF_THE_MOMENT = frozenset({500, 502, 503, 504})
+_KIND = "hub-pause"
+_VERSION = 1
+
+
+def read_pause(path: Path, now: float) -> float:
+    """Return for how many seconds more the Hub is not to be asked; 0 where it may be."""
+    try:
+        record = find_record(path, _KIND, version=_VERSION)
+    except (LeconvertError, OSError):
+        return 0.0  # a pause is a courtesy: without its record the Hub says itself what it wants
+    left = float(record["until"]) - now if record else 0.0
+    return min(max(left, 0.0), LONGEST_PAUSE_SECONDS)
+
+
+def wait_for_hub(
+    stop: threading.Event,
+    seconds: float,
+    wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+) -> None:
+    """Wait so many seconds.
+
+    Raises:
+        InterruptedRunError: It was stopped meanwhile.
+    """
+    if wait(stop, seconds):
+        raise InterruptedRunError(
+            "Stopped while the Hub asked to wait.",
+            next_step="Run the same command again to go on.",
+        )
+
+
+class Pace:
+    """The record of a fleet, as one process reads and writes it. Threads may share it.
+
+    Args:
+        path: The record.
+        stop: Ends a pause, with an error.
+        clock: Seconds since the epoch.
+        wait: Waits for the event or so many seconds.
+
+    Attributes:
+        answers: Answers of this process that were no refusal for the moment.
+        limited: Answers of this process that said that there were too many requests.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        stop: threading.Event,
+        *,
+        clock: Callable[[], float] = time.time,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        self._path = path
+        self._stop = stop
+        self._clock = clock
+        self._wait = wait
+        self._failures = 0
+        self.answers = 0
+        self.limited = 0
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Let every request of this process follow the record within the block."""
+        with follow_pace(self):
+            attach_hooks()
+            yield
+
+    def before(self) -> None:
+        """Wait until the Hub may be asked."""
+        while left := read_pause(self._path, self._clock()):
+            wait_for_hub(self._stop, left, self._wait)
+
+    def after(self, status: int, headers: Any) -> None:
+        """Take note of an answer."""
+        if status == 429:
+            self.limited += 1
+            self._pause(asked_to_wait(status, headers) or _UNTOLD_LIMIT_SECONDS)
+        elif status in _OF_THE_MOMENT:
+            self.failed(asked_to_wait(status, headers))
+        else:
+            self.answers += 1
+            self._failures = 0
+
+    def failed(self, asked_seconds: float = 0.0) -> None:
+        """Take note that the Hub failed, or did not answer: pauses grow until it answers."""
+        seconds = min(_FIRST_FAILURE_SECONDS * 2**self._failures, _LONGEST_FAILURE_SECONDS)
+        self._failures = min(self._failures + 1, 10)
+        self._pause(asked_seconds or seconds)
+
+    def _pause(self, seconds: float) -> None:
+        now = self._clock()
+        if seconds <= read_pause(self._path, now):
+            return
+        fields = {"until": round(now + min(seconds, LONGEST_PAUSE_SECONDS), 3)}
+        with suppress(LeconvertError, OSError):
+            replace_record(self._path, encode_record(_KIND, _VERSION, "-", fields))

@@ -278,21 +278,23 @@ class Files:
             raise _unreachable(name, error) from error
 
     def copy_folder(self, relative: str, target: Path) -> None:
-        """Copy a remote folder to a local one."""
+        """Copy a remote folder of small files to a local one."""
 
-        def bring(file: RemoteFile) -> None:
-            place = target / file.path.removeprefix(self._folder)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(self._connect().read(file, 0, file.size_bytes))
+        def read(file: RemoteFile) -> bytes:
+            return self._connect().read(file, 0, file.size_bytes)
 
         try:
             found = list(self._connect().list_files(f"{self._folder}{relative}"))
             if not found:
                 raise FileNotFoundError(errno.ENOENT, "no such folder")
-            for _ in parallel_map(
-                bring, [(file,) for file in found], Spread(threads=THREADS_THAT_WAIT)
-            ):
-                pass
+            pieces = [(file,) for file in found]
+            contents = parallel_map(read, pieces, Spread(threads=THREADS_THAT_WAIT))
+            # Threads only read. One that an interrupt leaves behind writes to no folder that the
+            # caller has removed.
+            for file, content in zip(found, contents, strict=True):
+                path = target / file.path.removeprefix(self._folder)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
         except Exception as error:
             raise _unreachable(self.name(relative), error) from error
 

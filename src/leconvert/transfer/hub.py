@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from leconvert._version import __version__
 from leconvert.support.errors import (
     HubError,
     InterruptedRunError,
     SourceError,
-    UnreadableSourceError,
 )
 from leconvert.support.storage_errors import storage_errors
 from leconvert.transfer.client import asked_to_wait, hub_errors, make_api
@@ -181,8 +180,7 @@ _TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _LONGEST_ASKED_SECONDS = 600.0
-_WRONG_CONTENTS = 2
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LOOKS = 0.5  # who asks it to stop sets a flag of any kind, and wakes nobody
 _NEVER = threading.Event()
 
 
@@ -212,6 +210,11 @@ class HubStore:
         self._should_stop = should_stop
         self._pause = pause
         self._tries = tries
+
+    @property
+    def name(self) -> str:
+        """How the repo is called in messages."""
+        return self._repo.name
 
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
         """Yield the files below a folder; none where there is no such folder."""
@@ -256,42 +259,32 @@ class HubStore:
             raise
         return bytes(found)
 
-    def download(
-        self,
-        file: RemoteFile,
-        target: Path,
-        part: Path,
-        *,
-        on_bytes: Callable[[int], None] = lambda _: None,
+    def fetch(
+        self, file: RemoteFile, out: BinaryIO, *, on_bytes: Callable[[int], None], anew: bool
     ) -> None:
-        """Bring a whole file to a path that does not exist; its folder does.
-
-        A file that the client's cache has is copied.
-
-        Args:
-            on_bytes: Called with the number of bytes as they arrive, those found there included.
-        """
-        cached = self._cached(file)
+        """Write what is missing of a file behind what is there; the client's cache may have it."""
+        cached = None if anew else self._cached(file)
         if cached is not None:
-            with storage_errors(part):
-                shutil.copyfile(cached, part)
-            if file.is_content_of(part):
-                part.replace(target)
-                on_bytes(file.size_bytes)
-                return
-            part.unlink()
-        for _ in range(_WRONG_CONTENTS):
-            self._complete(file, part, on_bytes)
-            if file.is_content_of(part):
-                part.replace(target)
-                return
-            on_bytes(-part.stat().st_size)
-            part.unlink()
-        raise UnreadableSourceError(
-            f"{file.path} of {self._repo.name} arrives with other content than the listing says.",
-            path=file.path,
-            next_step="Try again later; if it stays so, the stored file is damaged.",
-        )
+            out.truncate(0)
+            with cached.open("rb") as copy:
+                shutil.copyfileobj(copy, out, _CHUNK_BYTES)
+            on_bytes(out.tell())
+            return
+        if out.tell():
+            on_bytes(out.tell())
+
+        def take(chunks: Iterator[bytes]) -> None:
+            for chunk in chunks:
+                with storage_errors(out.name):  # or a disk's time-out were taken for the Hub's
+                    out.write(chunk)
+                on_bytes(len(chunk))
+                if out.tell() > file.size_bytes:
+                    return  # it is not the file; the hash will say so
+            if out.tell() < file.size_bytes:
+                raise _BrokenOffError
+
+        if out.tell() < file.size_bytes:
+            self._try(file, lambda: (out.tell(), None), take)
 
     def _cached(self, file: RemoteFile) -> Path | None:
         from huggingface_hub import constants, try_to_load_from_cache
@@ -304,24 +297,6 @@ class HubStore:
             repo_type=self._repo.kind,
         )
         return Path(found) if isinstance(found, str) else None
-
-    def _complete(self, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
-        with storage_errors(part), part.open("ab") as out:
-            if out.tell():
-                on_bytes(out.tell())
-
-            def take(chunks: Iterator[bytes]) -> None:
-                for chunk in chunks:
-                    with storage_errors(part):  # or a disk's time-out were taken for the Hub's
-                        out.write(chunk)
-                    on_bytes(len(chunk))
-                    if out.tell() > file.size_bytes:
-                        return  # it is not the file; the hash will say so
-                if out.tell() < file.size_bytes:
-                    raise _BrokenOffError
-
-            if out.tell() < file.size_bytes:
-                self._try(file, lambda: (out.tell(), None), take)
 
     def _try(
         self,

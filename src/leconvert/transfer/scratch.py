@@ -40,7 +40,7 @@ from leconvert.workdir.incoming import part_in
 if TYPE_CHECKING:
     from leconvert.transfer.store import RemoteFile
 
-_SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_BETWEEN_LOOKS = 0.1  # room is given back by other processes, which notify nobody
 _BLOCK_BYTES = 512
 
 
@@ -375,7 +375,7 @@ def _bytes_in(folder: Path) -> int:
 
 
 _THREADS = 8
-_SECONDS_BETWEEN_LISTINGS = 0.2
+_SECONDS_BETWEEN_STOPS = 0.2  # who asks the reader to stop sets a flag, and wakes nobody
 
 
 class Window:
@@ -447,7 +447,7 @@ class Window:
                         path=self._files[place].path,
                         next_step="Run the same command again to go on.",
                     )
-                self._changed.wait(_SECONDS_BETWEEN_LISTINGS)
+                self._changed.wait(_SECONDS_BETWEEN_STOPS)
         return str(self._path(place))
 
     def _path(self, place: int) -> Path:

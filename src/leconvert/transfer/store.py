@@ -1,25 +1,33 @@
 """A store: files elsewhere that are listed, read in ranges and fetched whole.
 
 `leconvert.transfer.hub.HubStore` is a repo of the Hub at one commit, and
-`leconvert.transfer.urls.UrlStore` a folder behind any URL that `fsspec` knows.
+`leconvert.transfer.urls.UrlStore` a folder behind any URL that `fsspec` knows. Either writes a file
+into one that is open already. Names on this machine are given here, by `fetch_file` and
+`download_all`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import batched
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from leconvert.support.errors import InterruptedRunError, UnreadableSourceError
+from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
+from leconvert.workdir.incoming import Incoming
 
 _SHA256_DIGITS = 64
 _BLOCK_BYTES = 4096
@@ -69,6 +77,10 @@ class RemoteFile:
 class Store(Protocol):
     """Files elsewhere. Threads may share it."""
 
+    @property
+    def name(self) -> str:
+        """How it is called in messages."""
+
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
         """Yield the files below a folder; none where there is no such folder."""
 
@@ -78,19 +90,170 @@ class Store(Protocol):
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         """Return a range of a file's bytes, cut at its end."""
 
-    def download(
-        self,
-        file: RemoteFile,
-        target: Path,
-        part: Path,
-        *,
-        on_bytes: Callable[[int], None] = lambda _: None,
+    def fetch(
+        self, file: RemoteFile, out: BinaryIO, *, on_bytes: Callable[[int], None], anew: bool
     ) -> None:
-        """Bring a whole file to a path that does not exist, by way of a part beside it.
+        """Write what is missing of a whole file behind what is there of it.
 
         Args:
+            out: Open for appending.
             on_bytes: Called with the number of bytes as they arrive, those found there included.
+            anew: Whether a copy was fetched before that has other content than was listed.
         """
+
+
+class NameGate:
+    """Lets threads make, rename and remove files, until whoever is to remove them closes it.
+
+    Guaranteed: once `close` has returned, no thread does any of it. Not guaranteed: that the
+    threads have ended. One may wait for a server for minutes, and then write to a file that it
+    opened before: that file has no name any more, or whoever goes on with it checks its content.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self.is_closed = False
+
+    @contextmanager
+    def passed(self, path: Path) -> Iterator[None]:
+        """Hold the gate open for the block, which only works on the disk.
+
+        Raises:
+            InterruptedRunError: It is closed.
+        """
+        with self._changed:
+            if self.is_closed:
+                raise _stopped(path)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close it, and wait for the threads that are in it."""
+        with self._changed:
+            self.is_closed = True
+            self._changed.wait_for(lambda: not self._inside)
+
+
+# What was fetched first may be a copy of the client's cache; of the store's own two are enough.
+_TRIES = (False, True, True)
+
+
+def fetch_file(
+    store: Store,
+    file: RemoteFile,
+    target: Path,
+    part: Path,
+    *,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    gate: NameGate | None = None,
+) -> None:
+    """Bring a whole file to a path that does not exist; the folders of it and of its part do.
+
+    It has its name only when what lies on the disk is what the listing says. Before, it is the
+    part, and whoever fetches it next goes on behind what is there.
+
+    Raises:
+        UnreadableSourceError: It arrives with other content.
+        InterruptedRunError: The store was told to stop, or the gate is closed.
+    """
+    gate = gate or NameGate()
+    for anew in _TRIES:
+        with storage_errors(part):
+            with gate.passed(part):
+                out = part.open("ab")
+            with out:
+                store.fetch(file, out, on_bytes=on_bytes, anew=anew)
+        is_right = file.is_content_of(part)
+        with gate.passed(part):
+            if is_right:
+                part.replace(target)
+                return
+            on_bytes(-part.stat().st_size)
+            part.unlink()
+    raise UnreadableSourceError(
+        f"{file.path} of {store.name} arrives with other content than the listing says.",
+        path=file.path,
+        next_step="Try again later; if it stays so, the stored file is damaged.",
+    )
+
+
+_THREADS = 8
+_FILES_AT_A_TIME = 4096
+
+
+def download_all(
+    open_store: Callable[[Callable[[], bool]], Store],
+    files: Iterable[RemoteFile],
+    arriving: Incoming,
+    *,
+    is_here: Callable[[RemoteFile], bool],
+    size_bytes: int,
+    stop: threading.Event,
+    progress: Progress,
+) -> None:
+    """Bring files into the tree that arrives, side by side; the first error ends it.
+
+    A thread that waits for an answer, which may take minutes, is not waited for. Nothing in the
+    folder changes any more once this has ended, so that it can be removed.
+
+    Args:
+        open_store: Makes the store from what tells it to stop.
+        files: The files.
+        arriving: Where they go. Parts of them stay there for the next call.
+        is_here: Tells whether the tree has a file already.
+        size_bytes: Bytes of all files.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Raises:
+        InterruptedRunError: ``stop`` was set.
+    """
+    gate = NameGate()
+
+    def should_stop() -> bool:
+        return stop.is_set() or gate.is_closed
+
+    store = open_store(should_stop)
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+    with progress.stage("fetch", size_bytes, "B") as stage:
+
+        def bring(file: RemoteFile) -> None:
+            if should_stop():
+                return
+            if is_here(file):
+                stage.advance(file.size_bytes)
+                return
+            target, part = arriving.tree / file.path, arriving.part(file.path)
+            with gate.passed(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.unlink(missing_ok=True)
+            fetch_file(store, file, target, part, on_bytes=stage.advance, gate=gate)
+
+        try:
+            for block in batched(files, _FILES_AT_A_TIME):
+                for each in [pool.submit(bring, file) for file in block]:
+                    each.result()
+        except BaseException:
+            gate.close()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
+    if stop.is_set():
+        raise _stopped(arriving.folder, arriving.target)
+
+
+def _stopped(path: Path, unfinished: Path | None = None) -> InterruptedRunError:
+    return InterruptedRunError(
+        f"{unfinished or path} is not complete yet.",
+        path=str(path),
+        next_step="Run the same command again to go on.",
+    )
 
 
 # A listing as a table: written once by the planner, looked up by workers. It is sorted by path, in

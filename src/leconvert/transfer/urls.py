@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
 
 from leconvert.support.errors import (
     InstallationError,
@@ -18,10 +19,8 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.extras import command_for_extra
-from leconvert.support.text import count, first_few
+from leconvert.support.text import count, first_few, without_credentials
 from leconvert.transfer.store import RemoteFile
-from leconvert.workdir.fs import sync_file
-from leconvert.workdir.secrets import without_credentials
 
 _CHANGES_SHOWN = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
@@ -39,6 +38,11 @@ class UrlStore:
     url: str  # as the user wrote it, without a slash at the end and without credentials
     fs: Any  # the file system
     root: str  # the folder in it
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages."""
+        return self.url
 
     def path(self, relative: str) -> str:
         """Return the store's path of a file."""
@@ -86,26 +90,24 @@ class UrlStore:
             )
         return data
 
-    def download(
-        self,
-        file: RemoteFile,
-        target: Path,
-        part: Path,
-        *,
-        on_bytes: Callable[[int], None] = lambda _: None,
+    def fetch(
+        self, file: RemoteFile, out: BinaryIO, *, on_bytes: Callable[[int], None], anew: bool
     ) -> None:
-        """Bring a whole file to a path that does not exist; its folder does.
+        """Write a whole file; what is there of it is fetched again, the listing has no hashes.
 
         Raises:
             SourceChangedError: It is gone.
             UnreadableSourceError: It arrives with another size.
         """
+        del anew
         with store_errors(self.url):
             try:
-                self.fs.get_file(self.path(file.path), str(part))
+                # The library opens a file by name. This name makes none: the file may have lost its
+                # own meanwhile, see `NameGate`.
+                self.fs.get_file(self.path(file.path), f"/proc/self/fd/{out.fileno()}")
             except FileNotFoundError as error:
                 raise changed_meanwhile(self.url, [f"{file.path}: it is gone"]) from error
-        size_bytes = part.stat().st_size
+        size_bytes = os.fstat(out.fileno()).st_size
         if size_bytes != file.size_bytes:
             raise UnreadableSourceError(
                 f"{file.path} of {self.url} arrives with {size_bytes:,} bytes, "
@@ -113,8 +115,7 @@ class UrlStore:
                 path=self.path(file.path),
                 next_step="Run the same command again.",
             )
-        sync_file(part)  # the next call believes a file that has its name and its size
-        part.replace(target)
+        os.fsync(out.fileno())  # the next call believes a file that has its name and its size
         on_bytes(size_bytes)
 
 

@@ -33,11 +33,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.support.machine import Machine
 from leconvert.support.storage_errors import storage_errors
+from leconvert.support.text import without_secrets, without_secrets_in
 from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.records import RunPaths, encode_record, read_record
 from leconvert.workdir.run import tool_versions
-from leconvert.workdir.secrets import without_secrets, without_secrets_in
 
 _VERSION = 1
 _HERE = Machine()

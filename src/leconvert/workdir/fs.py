@@ -336,7 +336,7 @@ def publish_exclusively(
     """Give ``source`` the name ``target`` if nobody has it; exactly one caller succeeds.
 
     That is what ``fs.give_name`` promises: among all hosts by a hard link, among the processes of
-    one host where the run has no hard links (`leconvert.workdir.exclusion`).
+    one host where the run has no hard links (`leconvert.workdir.locks`).
 
     ``source`` must be complete, closed, synced where ``sync`` matters, and contain a random token.
     It keeps its own name too.

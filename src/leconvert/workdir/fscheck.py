@@ -116,7 +116,7 @@ class Promise(Enum):
         self.otherwise = otherwise
 
 
-# Of these one is enough for one host: see `leconvert.workdir.exclusion`.
+# Of these one is enough for one host: see `leconvert.workdir.locks`.
 _EXCLUSIVE = frozenset({Promise.LINK, Promise.LOCK})
 
 
@@ -362,6 +362,7 @@ _PROBES: dict[Promise, Callable[[Path, FileSystem], None]] = {
 }
 
 
+# The folder is all that two hosts share, and no host is told of what another one does there.
 _POLL_SECONDS = 0.002
 _SESSION = ".leconvert-check-peer-"
 
@@ -433,7 +434,7 @@ def _checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 LATE_SECONDS = 45.0
 """Longer than any cache of NFS at its default options (30 s) keeps an old answer."""
 
-_TASK_POLL_SECONDS = 0.001
+_TASK_POLL_SECONDS = 0.001  # what is measured is how late a look sees it
 
 
 def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The work dir: how every small file of it begins and is read back, and where it lies.
+"""The work dir: how every small file of it begins and is read back, where it lies, and the journal.
 
 Every path of the work dir comes from `WorkDir` or `RunPaths`; no other module puts one together. A
 record is one line of JSON. Its first keys are ``format`` (``leconvert/<kind>``), ``version`` and
@@ -12,13 +12,22 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from leconvert.support.errors import UsageError, WorkDirError
+from leconvert.support.errors import BusyError, LeconvertError, UsageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
-from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, write_durably
+from leconvert.workdir.fs import (
+    LOCAL,
+    AlreadyPublishedError,
+    FileSystem,
+    publish_exclusively,
+    sync_dir,
+    write_durably,
+)
 
 _HEADER = ("format", "version", "run_id")
 _RESTART = "Start a new run with --restart; nothing of the dataset is lost by that."
@@ -149,6 +158,16 @@ def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:
     return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{randomness(3).hex()}"
 
 
+class _Below:
+    """The path of a fixed name below the root of a work dir, or of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: WorkDir | RunPaths, _: type) -> Path:
+        return owner.root / self._name
+
+
 class WorkDir:
     """The folder that all hosts of a run share.
 
@@ -157,33 +176,20 @@ class WorkDir:
 
     __slots__ = ("root",)
 
+    current = _Below("current")  # the record that names the current run
+    runs_dir = _Below("runs")  # the folder of all runs
+    outlines_dir = _Below("outlines")  # outlines of sources on the Hub, one folder a commit
+    planner_lock = _Below("planner.lock")  # the planner's lock: one host plans in a work dir
+    fleet_result = _Below("result.json")  # what a fleet made of the dataset whose work dir this is
+    hub_pause = _Below("hub-pause.json")  # until when no worker of a fleet asks the Hub
+
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-
-    @property
-    def current(self) -> Path:
-        """The record that names the current run."""
-        return self.root / "current"
-
-    @property
-    def runs_dir(self) -> Path:
-        """The folder of all runs."""
-        return self.root / "runs"
-
-    @property
-    def outlines_dir(self) -> Path:
-        """Outlines of sources on the Hub, one folder a commit."""
-        return self.root / "outlines"
 
     @staticmethod
     def migrated(tree: Path) -> Path:
         """Return where the result of a migration stands, given the tree of the outline."""
         return tree.with_name("result")
-
-    @property
-    def planner_lock(self) -> Path:
-        """The planner's lock: one host plans in a work dir."""
-        return self.root / "planner.lock"
 
     def is_fleet(self) -> bool:
         """Tell whether the current run is that of a fleet, which has datasets and no plan."""
@@ -193,16 +199,6 @@ class WorkDir:
     def dataset(self, name: str) -> WorkDir:
         """Return the work dir of one dataset of a fleet."""
         return WorkDir(self.root / "datasets" / name)
-
-    @property
-    def fleet_result(self) -> Path:
-        """What a fleet made of the dataset whose work dir this is."""
-        return self.root / "result.json"
-
-    @property
-    def hub_pause(self) -> Path:
-        """Until when no worker of a fleet asks the Hub."""
-        return self.root / "hub-pause.json"
 
     def run(self, run_id: str) -> RunPaths:
         """Return the paths of a run."""
@@ -264,103 +260,33 @@ class RunPaths:
 
     __slots__ = ("root",)
 
+    manifest = _Below("manifest.json")  # the plan's head: source, options, versions
+    batches = _Below("batches.jsonl")  # the plan's batches, one line each
+    batches_offsets = _Below("batches.offsets")  # where each line of ``batches`` begins
+    scan_table = _Below("scan.parquet")  # what the scan learned about each episode
+    fleet = _Below("fleet.json")  # the head of a fleet, in place of a manifest
+    fleet_datasets = _Below("datasets.jsonl")  # the datasets of a fleet, one line each
+    done_dir = _Below("done")  # one record a finished batch
+    failed_dir = _Below("failed")  # one record a batch that was set aside
+    leases_dir = _Below("leases")  # one folder a batch that was ever claimed
+    attempts_dir = _Below("attempts")  # what workers wrote, one folder an attempt
+    workers_dir = _Below("workers")  # one record a worker, for people to look at
+    # One record a process that worked on the run, for people to look at.
+    invocations_dir = _Below("invocations")
+    # How fast the result loads, where it was measured; for people to look at.
+    probe_result = _Below("probe.json")
+    # Who alone may work on the run; only where there are no hard links.
+    one_host = _Below("one_host.json")
+    # Held while a record is given its name, where neither links nor renames are exclusive.
+    naming_lock = _Below("naming.lock")
+    # How far packing, swap and push have come: a folder with one record a packer.
+    journal = _Below("journal")
+    packer_lock = _Below("packer.lock")  # the lock of the one packer
+    logs_dir = _Below("logs")  # output of workers that an engine started
+    jobs_dir = _Below("jobs")  # one record a submission to a scheduler, for people to look at
+
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    @property
-    def manifest(self) -> Path:
-        """The plan's head: source, options, versions."""
-        return self.root / "manifest.json"
-
-    @property
-    def batches(self) -> Path:
-        """The plan's batches, one line each."""
-        return self.root / "batches.jsonl"
-
-    @property
-    def batches_offsets(self) -> Path:
-        """Where each line of ``batches`` begins."""
-        return self.root / "batches.offsets"
-
-    @property
-    def scan_table(self) -> Path:
-        """What the scan learned about each episode."""
-        return self.root / "scan.parquet"
-
-    @property
-    def fleet(self) -> Path:
-        """The head of a fleet, in place of a manifest."""
-        return self.root / "fleet.json"
-
-    @property
-    def fleet_datasets(self) -> Path:
-        """The datasets of a fleet, one line each."""
-        return self.root / "datasets.jsonl"
-
-    @property
-    def done_dir(self) -> Path:
-        """One record a finished batch."""
-        return self.root / "done"
-
-    @property
-    def failed_dir(self) -> Path:
-        """One record a batch that was set aside."""
-        return self.root / "failed"
-
-    @property
-    def leases_dir(self) -> Path:
-        """One folder a batch that was ever claimed."""
-        return self.root / "leases"
-
-    @property
-    def attempts_dir(self) -> Path:
-        """What workers wrote, one folder an attempt."""
-        return self.root / "attempts"
-
-    @property
-    def workers_dir(self) -> Path:
-        """One record a worker, for people to look at."""
-        return self.root / "workers"
-
-    @property
-    def invocations_dir(self) -> Path:
-        """One record a process that worked on the run, for people to look at."""
-        return self.root / "invocations"
-
-    @property
-    def probe_result(self) -> Path:
-        """How fast the result loads, where it was measured; for people to look at."""
-        return self.root / "probe.json"
-
-    @property
-    def one_host(self) -> Path:
-        """Who alone may work on the run; only where there are no hard links."""
-        return self.root / "one_host.json"
-
-    @property
-    def naming_lock(self) -> Path:
-        """Held while a record is given its name, where neither links nor renames are exclusive."""
-        return self.root / "naming.lock"
-
-    @property
-    def journal(self) -> Path:
-        """How far packing, swap and push have come: a folder with one record a packer."""
-        return self.root / "journal"
-
-    @property
-    def packer_lock(self) -> Path:
-        """The lock of the one packer."""
-        return self.root / "packer.lock"
-
-    @property
-    def logs_dir(self) -> Path:
-        """Output of workers that an engine started."""
-        return self.root / "logs"
-
-    @property
-    def jobs_dir(self) -> Path:
-        """One record a submission to a scheduler, for people to look at."""
-        return self.root / "jobs"
 
     def job(self, token: str) -> Path:
         """What one submission asked a scheduler for."""
@@ -451,3 +377,206 @@ class RunPaths:
         # A record that is on the disk in a folder that is not would be lost all the same.
         for folder in (self.root, self.root.parent, self.root.parent.parent):
             sync_dir(folder)
+
+
+# How far a run's packer has come: one record a packer, the highest number counts.
+#
+#     journal/0001.json    written and replaced by the first packer only
+#     journal/0002.json    comes into being by an exclusive link when another packer takes over
+#
+# A packer that was frozen and comes back can rewrite its own record, which nobody reads any more;
+# so it can never undo what its successor noted.
+
+
+JOURNAL_VERSION = 1
+_RECORD = re.compile(r"([0-9]{4,})\.json\Z")
+
+
+class PackStep(StrEnum):
+    """How far packing has come."""
+
+    PACKING = "packing"
+    SWAPPING = "swapping"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """What the newest packer noted.
+
+    Attributes:
+        generation: The packer's number, from 1; 0 if there was none.
+        step: How far it came.
+        swap: Target and old folder of a swap that was begun, absolute paths, or None.
+        notes: What else the packer wants its successor to know, JSON-serialisable.
+        host: Where it ran; ``?`` where its record does not say.
+        pid: Its process there, or 0.
+        times: When it came to each step, by its host's wall clock, ISO 8601 in UTC.
+    """
+
+    generation: int = 0
+    step: PackStep = PackStep.PACKING
+    swap: Mapping[str, Any] | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "?"
+    pid: int = 0
+    times: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Journal:
+    """The journal of one run.
+
+    Guaranteed: each generation has one packer, and what ``write`` wrote is on the disk. Not
+    guaranteed: that the packer of an older generation knows that it was superseded; ``write`` says
+    so when it sees it.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        run_id: str,
+        *,
+        fs: FileSystem = LOCAL,
+        randomness: Callable[[int], bytes] = os.urandom,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.run = run
+        self.run_id = run_id
+        self.fs = fs
+        self.generation = 0
+        self._randomness = randomness
+        self._nonce = randomness(8).hex()
+        self._now = now
+        self._times: dict[str, str] = {}
+
+    def read(self) -> JournalState:
+        """Return what the newest packer noted."""
+        generations = self.generations()
+        return self._read(generations[-1]) if generations else JournalState()
+
+    def last_swap(self) -> Mapping[str, Any] | None:
+        """Return the swap that a packer noted last; None where none ever began one.
+
+        A packer that was superseded in the moment in which it wrote noted it in a record that is no
+        longer the newest.
+        """
+        swaps = (self._read(generation).swap for generation in reversed(self.generations()))
+        return next((swap for swap in swaps if swap is not None), None)
+
+    def history(self) -> list[JournalState]:
+        """Return what every packer noted, the oldest first; what cannot be read is left out."""
+        states = []
+        for generation in self.generations():
+            with suppress(OSError, LeconvertError):  # an older packer's, which nobody goes by
+                states.append(self._read(generation))
+        return states
+
+    def _read(self, generation: int) -> JournalState:
+        path = self.run.journal_record(generation)
+        record = read_record(
+            path, "journal", version=JOURNAL_VERSION, run_id=self.run_id, fs=self.fs
+        )
+        try:
+            step = PackStep(record.get("step", ""))
+        except ValueError as error:
+            raise WorkDirError(
+                f"{path} names a step that this program does not know.",
+                path=str(path),
+                next_step="Use the leconvert version that wrote it.",
+            ) from error
+        pid, times = record.get("pid"), record.get("times")
+        return JournalState(
+            generation,
+            step,
+            record.get("swap"),
+            record.get("notes") or {},
+            host=str(record.get("host") or "?"),
+            pid=pid if isinstance(pid, int) else 0,
+            times=times if isinstance(times, Mapping) else {},
+        )
+
+    def begin(self) -> JournalState:
+        """Become the newest packer, with what the last one noted.
+
+        Call it under the packer's lock, once.
+        """
+        state = self.read()
+        generation = state.generation + 1
+        path = self.run.journal_record(generation)
+        source = path.with_name(f".{path.name}.{self._nonce}")
+        self._times = {"began": self._wall_clock()}
+        raw = self._encode(state.step, state.swap, state.notes, generation)
+        write_durably(source, raw, fs=self.fs, randomness=self._randomness)
+        try:
+            publish_exclusively(source, path, fs=self.fs)
+        except AlreadyPublishedError:
+            raise self._superseded(generation) from None
+        finally:
+            with suppress(OSError):
+                self.fs.remove_file(source)
+        self.generation = generation
+        return JournalState(generation, state.step, state.swap, state.notes)
+
+    def write(
+        self,
+        step: PackStep,
+        *,
+        swap: Mapping[str, Any] | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Note how far this packer came; what is not given stays as it was."""
+        if self.generation == 0:
+            raise RuntimeError("only a packer that began may write the journal")
+        before = self.read()
+        if before.generation != self.generation:
+            raise self._superseded(before.generation)
+        self._times.setdefault(step.value, self._wall_clock())
+        raw = self._encode(
+            step,
+            before.swap if swap is None else swap,
+            before.notes if notes is None else notes,
+            self.generation,
+        )
+        write_durably(
+            self.run.journal_record(self.generation), raw, fs=self.fs, randomness=self._randomness
+        )
+
+    def _encode(
+        self,
+        step: PackStep,
+        swap: Mapping[str, Any] | None,
+        notes: Mapping[str, Any],
+        generation: int,
+    ) -> bytes:
+        fields = {
+            "generation": generation,
+            "nonce": self._nonce,
+            "step": step.value,
+            "swap": swap,
+            "notes": notes,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "times": self._times,
+        }
+        return encode_record("journal", JOURNAL_VERSION, self.run_id, fields)
+
+    def generations(self) -> list[int]:
+        """Return the numbers of all packers that ever began, ascending."""
+        try:
+            with storage_errors(self.run.journal):
+                names = self.fs.list_names(self.run.journal)
+        except FileNotFoundError:
+            return []
+        return sorted(int(found[1]) for name in names if (found := _RECORD.match(name)))
+
+    def _wall_clock(self) -> str:
+        return self._now().astimezone(UTC).isoformat(timespec="milliseconds")
+
+    def _superseded(self, generation: int) -> BusyError:
+        path: Path = self.run.journal_record(generation)
+        return BusyError(
+            f"Another packer (number {generation}) took over this run: see {path}.",
+            path=str(path),
+            next_step="Let it finish; `leconvert status` shows how far it is.",
+        )

@@ -26,9 +26,8 @@ from pathlib import Path
 from leconvert.support.errors import BusyError, LeconvertError, StorageError, TargetError
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import remove_tree, sync_dir
-from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import planner_lock
-from leconvert.workdir.records import WorkDir, removed_folder
+from leconvert.workdir.records import Journal, WorkDir, removed_folder
 from leconvert.workdir.swap import TREE_RECORD, is_new_tree, trees_of_run
 
 

@@ -43,14 +43,14 @@ from leconvert.model.values import (
 from leconvert.support.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables.arrow import int64_array, int64_values
-from leconvert.workdir.exclusion import (
+from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, sync_file, write_durably
+from leconvert.workdir.locks import (
     OneHost,
     admit_host,
     check_still_alone,
     plan_one_host,
     read_one_host,
 )
-from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, sync_file, write_durably
 from leconvert.workdir.records import (
     RunPaths,
     WorkDir,
@@ -208,7 +208,7 @@ def write_plan(
     """Write a plan durably: scan table and batches first, the manifest that names them last.
 
     Where the work dir has no hard links, or with ``one_host``, the run is this host's alone from
-    the start; see `leconvert.workdir.exclusion`.
+    the start; see `leconvert.workdir.locks`.
     """
     run.ensure()
     plan_one_host(run, manifest.run_id, asked_for=one_host)

@@ -67,8 +67,9 @@ from leconvert.workdir.fs import (
     sync_dir,
     sync_tree,
 )
-from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import (
+    Journal,
+    PackStep,
     WorkDir,
     default_work_dir,
     encode_record,

@@ -19,8 +19,8 @@ from leconvert.remote.options import PushOptions
 from leconvert.run.conversion import Conversion, WorkerOptions
 from leconvert.support.errors import HubAccessError, HubError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
+from leconvert.transfer.client import Pace, read_pause
 from leconvert.transfer.options import ScratchOptions
-from leconvert.transfer.pace import Pace, read_pause
 
 SPEC = DatasetSpec(episodes=2, frames=8, cameras=(CameraSpec(width=32, height=32),))
 
@@ -262,8 +262,8 @@ def test_too_many_requests_slow_a_fleet_down_and_fail_nobody(
 def test_a_failing_hub_fails_nobody_and_a_failing_repo_is_set_aside(
     repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.transfer.pace._FIRST_FAILURE_SECONDS", 0.01)
-    monkeypatch.setattr("leconvert.transfer.pace._LONGEST_FAILURE_SECONDS", 0.05)
+    monkeypatch.setattr("leconvert.transfer.client._FIRST_FAILURE_SECONDS", 0.01)
+    monkeypatch.setattr("leconvert.transfer.client._LONGEST_FAILURE_SECONDS", 0.05)
     alone = WorkerOptions(max_workers=1)
     monkeypatch.setattr("leconvert.transfer.hub._FIRST_PAUSE_SECONDS", 0.001)
     repos.break_requests(Fault("status", path="", status=503, times=40))

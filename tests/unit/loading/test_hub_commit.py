@@ -13,7 +13,7 @@ from tests.hub import StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.bench.probe.lerobot_training import _Run
+from leconvert.bench.lerobot_training import _Run
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
 from leconvert.support.errors import PlanMismatchError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label

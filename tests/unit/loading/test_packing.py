@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leconvert.bench.resampling.benchmark import SyntheticSet
+from leconvert.bench.resampling import SyntheticSet
 from leconvert.loading.resampling import Packed, PackMemory, pack
 from leconvert.loading.trajectories import Trajectory
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from leconvert.loading.episodes import RowReader
 from leconvert.loading.metadata import load_meta
-from leconvert.loading.rows import RowReader
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.transfer.files import OpenFile, SparseFile, files_at
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from tests.unit.bench.probe.schema_checker import violations
+from tests.unit.bench.schema_checker import violations
 
 from leconvert.api import convert
-from leconvert.bench.resampling.benchmark import SyntheticSet, set_record
-from leconvert.bench.resampling.options import ResampleOptions
+from leconvert.bench.options import ResampleOptions
+from leconvert.bench.resampling import SyntheticSet, set_record
 from leconvert.cli.main import main
 from leconvert.loading.resampling import pack
 from leconvert.loading.trajectories import (

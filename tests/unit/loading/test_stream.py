@@ -23,11 +23,9 @@ import torch
 from tests.unit.loading.conftest import CAMERAS, LENGTHS, Topology, global_batches, uploaded
 
 from leconvert.api import convert
-from leconvert.loading import EpisodeStream, StreamLoader, decoders, frames
-from leconvert.loading import decoders as clips
-from leconvert.loading import decoders as pyav_decoder
+from leconvert.loading import EpisodeStream, StreamLoader, decoders, episodes
 from leconvert.loading.decoders import open_clip
-from leconvert.loading.frames import FrameReader
+from leconvert.loading.episodes import FrameReader
 from leconvert.loading.stream import default_pool_size
 from leconvert.media import UnsupportedClipError, read_clip_index
 from leconvert.support.errors import (
@@ -53,6 +51,13 @@ def label_of(picture: torch.Tensor) -> tuple[int, int]:
     return label.episode, label.frame
 
 
+def assert_shown(sample: dict[str, Any], *pictures: torch.Tensor) -> tuple[int, int]:
+    """Assert that pictures are of the sample's own episode and frame, which are returned."""
+    place = int(sample["episode_index"]), int(sample["frame_index"])
+    assert [label_of(picture) for picture in pictures] == [place] * len(pictures)
+    return place
+
+
 def flat(lists: Iterable[list[Any]]) -> list[Any]:
     return [value for values in lists for value in values]
 
@@ -74,11 +79,7 @@ def damage(path: Path, start: float, stop: float) -> None:
 
 
 def test_every_picture_shows_its_own_episode_and_frame(v30: Path) -> None:
-    seen = set()
-    for sample in EpisodeStream(v30):
-        place = int(sample["episode_index"]), int(sample["frame_index"])
-        assert label_of(sample[TOP]) == label_of(sample[WRIST]) == place
-        seen.add(place)
+    seen = {assert_shown(sample, sample[TOP], sample[WRIST]) for sample in EpisodeStream(v30)}
     assert len(seen) == FRAMES
 
 
@@ -117,7 +118,7 @@ def test_the_files_of_a_batch_are_opened_side_by_side(
         together.wait(30)  # for a thread that opens each of the others
 
     monkeypatch.setattr(remote_files.SparseFile, "__init__", open_with_all)
-    monkeypatch.setattr(frames, "_URGENT_THREADS", count)
+    monkeypatch.setattr(episodes, "_URGENT_THREADS", count)
     (batch,) = stream.batches(FRAMES)
     assert len(batch["index"]) == FRAMES
 
@@ -198,9 +199,7 @@ def test_uneven_times_give_the_right_frames_all_the_same(v30_copy: Path, backend
         v30_copy, delta_timestamps={WRIST: [-1 / 30, 0.0, 2 / 30]}, video_backend=backend
     )
     for sample in stream:
-        place = int(sample["episode_index"]), int(sample["frame_index"])
-        assert label_of(sample[TOP]) == place
-        assert label_of(sample[WRIST][1]) == place
+        assert_shown(sample, sample[TOP], sample[WRIST][1])
 
 
 def test_a_batch_is_one_piece_of_memory(v30: Path) -> None:
@@ -821,17 +820,16 @@ def test_on_the_cpu_pyav_decodes_and_torchcodec_need_not_load(
 def test_equally_coded_files_share_a_decoder_in_each_thread_that_decodes(
     v30: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    class Counted(pyav_decoder.Codec):
-        def __init__(self, clip: clips.Clip) -> None:
+    class Counted(decoders.Codec):
+        def __init__(self, clip: decoders.Clip) -> None:
             super().__init__(clip)
             opened.append(clip.source.name)
 
     opened: list[str] = []
-    monkeypatch.setattr(pyav_decoder, "Codec", Counted)
+    monkeypatch.setattr(decoders, "Codec", Counted)
     # The files of a camera in turn, so that one context sees packets of all of them, mixed.
     for sample in EpisodeStream(v30, video_fetch_workers=threads):
-        place = int(sample["episode_index"]), int(sample["frame_index"])
-        assert label_of(sample[TOP]) == label_of(sample[WRIST]) == place
+        assert_shown(sample, sample[TOP], sample[WRIST])
     files = list((v30 / "videos").rglob("*.mp4"))
     assert len(files) > 2
     assert 1 <= len(opened) <= max(1, threads)
@@ -854,10 +852,9 @@ def test_a_file_whose_index_is_not_read_is_left_to_torchcodec(
     def unsupported(path: str, **options: Any) -> None:
         raise UnsupportedClipError("fragmented MP4", path=path)
 
-    monkeypatch.setattr(clips, "read_clip_index", unsupported)
+    monkeypatch.setattr(decoders, "read_clip_index", unsupported)
     for sample in EpisodeStream(v30):
-        place = int(sample["episode_index"]), int(sample["frame_index"])
-        assert label_of(sample[TOP]) == place
+        assert_shown(sample, sample[TOP])
     monkeypatch.setattr(decoders, "torchcodec_trouble", lambda: "no FFmpeg here")
     with pytest.raises(UnreadableSourceError, match="install torchcodec to do without"):
         list(EpisodeStream(v30))

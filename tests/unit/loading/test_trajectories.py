@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.unit.loading.trajectories import methods_of, trajectory
 
-from leconvert.bench.resampling.pipelines import collate, resample_one
+from leconvert.bench.pipelines import collate, resample_one
 from leconvert.loading.resampling import PackMemory, even_targets, pack, resample_packed
 from leconvert.loading.trajectories import check_alike, choose_methods
 from leconvert.support.errors import SourceError, UsageError

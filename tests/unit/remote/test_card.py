@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from leconvert.remote.card import render_card
-from leconvert.remote.provenance import Provenance
+from leconvert.remote.provenance import Provenance, render_card
 from leconvert.support.errors import HubConflictError
 
 INFO = {

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi, snapshot_download
 from tests.hub import OTHER_TOKEN, READ_TOKEN, Fault, StandIn
+from tests.hub.store import Repo
 from tests.trees import digest_of
 from tests.unit.remote.conftest import REPO
 
@@ -20,8 +21,8 @@ from leconvert import LayoutOptions, convert
 from leconvert.dataset.formats.v3 import write_repairs
 from leconvert.model.repairs import DroppedEpisode, Repairs
 from leconvert.remote.options import PushOptions
-from leconvert.remote.preflight import NOTHING, check_complete, read_repo_state
 from leconvert.remote.push import PushReport, push
+from leconvert.remote.push_plan import NOTHING, check_complete, read_repo_state
 from leconvert.support.errors import (
     HubAccessError,
     HubConflictError,
@@ -51,6 +52,12 @@ class Said(SilentProgress):
         self.lines.append(line)
 
 
+@pytest.fixture
+def repo(hub: StandIn, small_source: Path) -> Repo:
+    """The repo with the small dataset, as it was before it was converted."""
+    return hub.add_repo(REPO, small_source)
+
+
 def _files(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
@@ -75,9 +82,11 @@ def test_one_commit_replaces_the_old_dataset_and_keeps_what_is_not_its_own(
 ) -> None:
     repo = hub.add_repo(REPO, small_source, tags=("v2.1",))
     own = {"notes/plan.md": b"mine", "data/readme.txt": b"mine", "videos/overview.mp4": b"mine"}
-    before = hub.add_commit(REPO, own)
+    own[".gitignore"] = b"*.mp4\n"  # which leaves nothing out
+    before, digest = hub.add_commit(REPO, own), digest_of(result)
 
     report = pushed(result)
+    assert digest_of(result) == digest, "it is only read"
 
     assert _at(hub) == _files(result) | set(own) | {".gitattributes", "README.md"}
     assert repo.branches["main"] == report.commit == repo.tags["v3.0"]
@@ -99,9 +108,8 @@ def test_one_commit_replaces_the_old_dataset_and_keeps_what_is_not_its_own(
 
 
 def test_a_second_push_finds_everything_there_and_writes_nothing(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    hub.add_repo(REPO, small_source)
     first = pushed(result)
     hub.log.clear()
     second = pushed(result)
@@ -145,9 +153,8 @@ def test_after_an_appending_one_commit_sends_what_is_new_alone(
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    hub.add_repo(REPO, small_source)
     told = pushed(result, token=False, dry_run=True)
     assert _writes(hub) == []
     done = pushed(result)
@@ -165,10 +172,7 @@ def test_a_missing_repo_is_made_private_if_asked(hub: StandIn, pushed: Push, res
     assert not hub.repo("tester/open").private
 
 
-def test_a_branch_is_made_and_main_stays(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
-) -> None:
-    repo = hub.add_repo(REPO, small_source)
+def test_a_branch_is_made_and_main_stays(repo: Repo, pushed: Push, result: Path) -> None:
     main = repo.branches["main"]
     assert pushed(result, branch="v3", dry_run=True).tag == "none"
     report = pushed(result, branch="v3")
@@ -180,9 +184,8 @@ def test_a_branch_is_made_and_main_stays(
 
 
 def test_a_pull_request_is_left_to_others_and_found_again(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     main = repo.branches["main"]
     report = pushed(result, token=OTHER_TOKEN, create_pr=True)
     assert (report.pull_request, report.merged, report.tag) == (1, False, "none")
@@ -195,9 +198,8 @@ def test_a_pull_request_is_left_to_others_and_found_again(
 
 
 def test_more_operations_than_a_commit_takes_go_through_a_pull_request(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     hub.limits.commit_operations = 4
     with pytest.raises(HubConflictError, match="only main takes several"):
         pushed(result, branch="v3", commit_operations=4)
@@ -229,9 +231,8 @@ def test_a_tag_elsewhere_moves_and_one_on_the_same_files_stays(
 
 
 def test_a_change_between_look_and_commit_is_a_conflict(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, small_source: Path, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     first = repo.branches["main"]
     rule = Fault("none", path="/commit/", interfere=lambda: hub.add_commit(REPO, {"a.md": b"x"}))
     hub.break_requests(rule)
@@ -246,9 +247,8 @@ def test_a_change_between_look_and_commit_is_a_conflict(
 
 
 def test_the_old_dataset_has_its_tag_before_it_is_replaced(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     first = repo.branches["main"]
     lost = Fault("drop_after", method="POST", path=f"/tag/{first}")
     hub.break_requests(lost)
@@ -260,18 +260,9 @@ def test_the_old_dataset_has_its_tag_before_it_is_replaced(
     assert not [line for line in _writes(hub)[-1:] if first in line]
 
 
-def test_a_trial_branch_sets_no_tag(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
-) -> None:
-    repo = hub.add_repo(REPO, small_source)
-    pushed(result, branch="trial")
-    assert repo.tags == {}
-
-
 def test_of_two_pushes_at_once_the_slower_finds_the_others_and_says_so(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     slow = Fault("hold", path="/commit/")
     hub.break_requests(slow)
     with ThreadPoolExecutor(1) as pool:
@@ -286,9 +277,8 @@ def test_of_two_pushes_at_once_the_slower_finds_the_others_and_says_so(
 
 
 def test_a_commit_whose_answer_got_lost_is_found_and_counted(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     told = pushed(result, dry_run=True)
     hub.break_requests(Fault("drop_after", path="/commit/"))
     done = pushed(result)
@@ -298,9 +288,8 @@ def test_a_commit_whose_answer_got_lost_is_found_and_counted(
 
 
 def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
-    hub: StandIn, pushed: Push, small_source: Path, noted: Callable[..., Path]
+    hub: StandIn, repo: Repo, pushed: Push, small_source: Path, noted: Callable[..., Path]
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     commit = repo.branches["main"]
     result = noted(repo_id=REPO, revision="main", commit=commit)
     head = hub.add_commit(REPO, {"meta/tasks.jsonl": b"{}\n"})
@@ -334,10 +323,14 @@ def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
     ],
 )
 def test_another_dataset_is_not_replaced(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path, change: dict[str, object],
+    hub: StandIn,
+    repo: Repo,
+    pushed: Push,
+    small_source: Path,
+    result: Path,
+    change: dict[str, object],
     said: str,
-) -> None:  # fmt: skip
-    hub.add_repo(REPO, small_source)
+) -> None:
     info = json.loads((small_source / "meta/info.json").read_bytes()) | change
     hub.add_commit(REPO, {"meta/info.json": json.dumps(info).encode()})
     hub.log.clear()
@@ -402,9 +395,8 @@ def test_a_repo_that_is_there_but_not_seen_is_not_made_anew(
 
 
 def test_what_the_hub_does_not_take_is_told(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    hub.add_repo(REPO, small_source)
     hub.add_commit(REPO, {"README.md": b"---\nlicense: {a: 1}\n---\n# Mine\n"})
     with pytest.raises(HubConflictError, match=r'head of README.md in tester/arm: "license" must'):
         pushed(result)
@@ -483,9 +475,8 @@ def test_only_a_complete_dataset_is_pushed(
 
 
 def test_without_a_card_readme_stays_and_a_missing_one_comes_as_it_is(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     before = repo.tree(repo.branches["main"])["README.md"]
     assert pushed(result, card=False).card == "kept"
     assert repo.tree(repo.branches["main"])["README.md"] == before
@@ -529,21 +520,6 @@ def test_a_link_that_leads_back_is_not_followed(
     assert not [path for path in files if path.startswith(("back/", ".cache/"))]
 
 
-def test_a_gitignore_in_the_repo_leaves_nothing_out(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
-) -> None:
-    hub.add_repo(REPO, small_source)
-    hub.add_commit(REPO, {".gitignore": b"*.mp4\n"})
-    pushed(result)
-    assert _files(result) <= _at(hub)
-
-
-def test_the_result_is_only_read(hub: StandIn, pushed: Push, result: Path) -> None:
-    before = digest_of(result)
-    pushed(result, "tester/new")
-    assert digest_of(result) == before
-
-
 def test_what_was_repaired_stands_in_the_card_without_any_record_beside_the_result(
     hub: StandIn, pushed: Push, result_copy: Path
 ) -> None:
@@ -557,9 +533,8 @@ def test_what_was_repaired_stands_in_the_card_without_any_record_beside_the_resu
 
 
 def test_a_card_is_brought_up_to_date_in_a_commit_of_its_own_and_the_tag_stays(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     first = pushed(result, card=False)
     second = pushed(result)
     assert (second.added, second.card, second.tag, second.commits) == (0, "written", "kept", 1)
@@ -571,9 +546,8 @@ def test_a_card_is_brought_up_to_date_in_a_commit_of_its_own_and_the_tag_stays(
 
 
 def test_a_main_that_changed_while_a_pull_request_was_filled_is_not_merged_into(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, small_source: Path, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     hub.limits.commit_operations = 4
     note = Fault("none", path="/commit/refs%2Fpr%2F1", interfere=lambda: _note(hub))
     hub.break_requests(note)
@@ -589,9 +563,8 @@ def _note(hub: StandIn) -> None:
 
 
 def test_a_pull_request_that_somebody_else_opened_under_the_same_title_is_never_merged(
-    hub: StandIn, pushed: Push, api_of: Client, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, api_of: Client, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     hub.limits.commit_operations = 40
     theirs = pushed(result, token=OTHER_TOKEN, create_pr=True)
     api_of(OTHER_TOKEN).upload_file(
@@ -610,9 +583,8 @@ def test_a_pull_request_that_somebody_else_opened_under_the_same_title_is_never_
 
 
 def test_a_tag_that_somebody_else_makes_in_between_is_a_conflict(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source)
     old = repo.branches["main"]
     theirs = Fault(
         "none", method="POST", path="/tag/", interfere=lambda: repo.tags.update({"v3.0": old})
@@ -730,10 +702,14 @@ def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
     ],
 )
 def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_not(
-    hub: StandIn, pushed: Push, small_source: Path, noted: Callable[..., Path],
-    status: int | None, error: type[LeconvertError], said: str,
-) -> None:  # fmt: skip
-    hub.add_repo(REPO, small_source)
+    hub: StandIn,
+    repo: Repo,
+    pushed: Push,
+    noted: Callable[..., Path],
+    status: int | None,
+    error: type[LeconvertError],
+    said: str,
+) -> None:
     gone = "d" * 40  # the history was squashed since
     result = noted(repo_id=REPO, revision="main", commit=gone)
     if status is not None:
@@ -807,9 +783,8 @@ def test_what_arrived_is_compared_by_hash_small_files_too(
 
 
 def test_files_of_one_size_are_told_apart_and_hidden_ones_left_out(
-    hub: StandIn, pushed: Push, small_source: Path, result_copy: Path
+    hub: StandIn, repo: Repo, pushed: Push, result_copy: Path
 ) -> None:
-    hub.add_repo(REPO, small_source)
     (result_copy / ".DS_Store").write_bytes(b"a file manager's")
     as_it_is = pushed(result_copy, dry_run=True, force=True)
     (result_copy / "meta/modality.json").write_bytes(b"[]\n")

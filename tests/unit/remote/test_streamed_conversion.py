@@ -13,9 +13,8 @@ from tests.trees import digest_of
 from leconvert import convert
 from leconvert.api import ConversionReport, run_worker
 from leconvert.model.values import LayoutOptions
-from leconvert.remote import inputs
 from leconvert.remote import source as hub_source
-from leconvert.remote.sparse_snapshot import open_sparse_snapshot
+from leconvert.remote.sparse_snapshot import HubInputs, open_sparse_snapshot
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.run.packer import pack_run
 from leconvert.run.planner import open_or_plan
@@ -95,7 +94,7 @@ def test_a_file_of_several_slices_is_fetched_once(
     slices = [first, second, second, first]
     with (
         window.hold_slot(ScratchOptions(tmp_path / "scratch"), "run") as slot,
-        inputs.HubInputs(tree, slot, None).files(slices, lambda: False) as files,
+        HubInputs(tree, slot, None).files(slices, lambda: False) as files,
     ):
         contents = [Path(files(place)).read_bytes() for place in range(len(slices))]
     assert sorted(fetched) == [path.removeprefix(f"{tree}/") for path in (first, second)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from huggingface_hub.utils import httpx
@@ -23,8 +25,10 @@ from leconvert.support.errors import (
     StorageError,
     UnreadableSourceError,
 )
+from leconvert.support.progress import NO_PROGRESS
 from leconvert.transfer.hub import Body, HubRepo, HubStore, list_files
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import NameGate, RemoteFile, download_all, fetch_file
+from leconvert.workdir.incoming import incoming
 
 REPO = "tester/arm"
 CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks
@@ -74,8 +78,12 @@ def test_a_file_arrives_whole(
     repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path, name: str
 ) -> None:
     arrived: list[int] = []
-    HubStore(repo).download(
-        files[name], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
+    fetch_file(
+        HubStore(repo),
+        files[name],
+        tmp_path / "it",
+        part_of(tmp_path / "it"),
+        on_bytes=arrived.append,
     )
     assert (tmp_path / "it").read_bytes() == {"a.mp4": CLIP, "README.md": NOTE}[name]
     assert sum(arrived) == files[name].size_bytes
@@ -87,8 +95,8 @@ def test_a_body_that_breaks_off_goes_on_where_it_stopped(
 ) -> None:
     first = 1 << 20
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=first + 5))
-    HubStore(repo, pause=Paused()).download(
-        files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+    fetch_file(
+        HubStore(repo, pause=Paused()), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
     )
     assert (tmp_path / "it").read_bytes() == CLIP
     (_, whole), (status, rest) = ranges(hub)
@@ -102,13 +110,17 @@ def test_an_interrupted_download_is_finished_by_the_next(
     target = tmp_path / "it"
     arrived: list[int] = []
     with pytest.raises(InterruptedRunError):
-        HubStore(repo, should_stop=lambda: bool(arrived)).download(
-            files["a.mp4"], target, part_of(target), on_bytes=arrived.append
+        fetch_file(
+            HubStore(repo, should_stop=lambda: bool(arrived)),
+            files["a.mp4"],
+            target,
+            part_of(target),
+            on_bytes=arrived.append,
         )
     assert not target.exists()
     left = part_of(target).stat().st_size
     assert left == arrived[0] > 0
-    HubStore(repo).download(files["a.mp4"], target, part_of(target))
+    fetch_file(HubStore(repo), files["a.mp4"], target, part_of(target))
     assert target.read_bytes() == CLIP
     assert ranges(hub)[-1] == (206, len(CLIP) - left)
 
@@ -122,8 +134,12 @@ def test_wrong_bytes_are_thrown_away_and_fetched_again(
     mend = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP))
     hub.break_requests(Fault("none", path="/resolve/"), mend)
     arrived: list[int] = []
-    HubStore(repo).download(
-        files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
+    fetch_file(
+        HubStore(repo),
+        files["a.mp4"],
+        tmp_path / "it",
+        part_of(tmp_path / "it"),
+        on_bytes=arrived.append,
     )
     assert (tmp_path / "it").read_bytes() == CLIP
     assert ranges(hub) == [(200, len(CLIP))] * 2
@@ -143,7 +159,7 @@ def test_bytes_that_stay_wrong_are_an_error(
     if len(wrong) > len(CLIP):  # the stand-in sends no more than it lists, so less is expected
         file = RemoteFile(file.path, file.size_bytes - 4, file.digest)
     with pytest.raises(UnreadableSourceError, match="arrives with other content"):
-        HubStore(repo).download(file, tmp_path / "it", part_of(tmp_path / "it"))
+        fetch_file(HubStore(repo), file, tmp_path / "it", part_of(tmp_path / "it"))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 
 
@@ -152,7 +168,7 @@ def test_a_part_that_is_no_part_of_the_file_is_thrown_away(
 ) -> None:
     target = tmp_path / "it"
     part_of(target).write_bytes(b"of another commit")
-    HubStore(repo).download(files["a.mp4"], target, part_of(target))
+    fetch_file(HubStore(repo), files["a.mp4"], target, part_of(target))
     assert target.read_bytes() == CLIP
 
 
@@ -168,7 +184,7 @@ def test_what_counts_is_what_lies_on_the_disk(
             with part_of(it).open("r+b") as part:
                 part.write(b"damage")
 
-    HubStore(repo).download(files["a.mp4"], it, part_of(it), on_bytes=damage)
+    fetch_file(HubStore(repo), files["a.mp4"], it, part_of(it), on_bytes=damage)
     assert it.read_bytes() == CLIP
     assert ranges(hub) == [(200, len(CLIP))] * 2
     assert sum(arrived) == len(CLIP)
@@ -180,7 +196,9 @@ def test_a_hub_that_asks_to_wait_is_given_the_time(
     paused = Paused()
     busy = Fault("status", path="/resolve/", status=429, headers={"Retry-After": "7"})
     hub.break_requests(busy, Fault("status", path="/resolve/", status=503))
-    HubStore(repo, pause=paused).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
+    fetch_file(
+        HubStore(repo, pause=paused), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+    )
     assert [status for status, _ in ranges(hub)] == [429, 503, 200]
     assert 7 + 1 <= sum(paused.seconds) <= 7 + 2, "as asked, then half to all of two seconds"
 
@@ -191,8 +209,11 @@ def test_a_hub_that_stays_silent_is_given_up(
     hub.break_requests(Fault("drop_before", path="/resolve/", times=None))
     paused = Paused()
     with pytest.raises(HubError, match=f"The Hub did not answer about {REPO}"):
-        HubStore(repo, pause=paused, tries=4).download(
-            files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+        fetch_file(
+            HubStore(repo, pause=paused, tries=4),
+            files["a.mp4"],
+            tmp_path / "it",
+            part_of(tmp_path / "it"),
         )
     assert len(ranges(hub)) == 4
     assert len(paused.seconds) >= 3
@@ -278,7 +299,7 @@ def test_a_whole_file_that_comes_again_from_its_beginning_is_not_appended_twice(
     text = bytes(range(100))
     file = RemoteFile("a", 100, hashlib.sha256(text).hexdigest())
     answers = Answers(repo, (0, text[:50]), (0, text))
-    fetcher_of(answers).download(file, tmp_path / "it", part_of(tmp_path / "it"))
+    fetch_file(fetcher_of(answers), file, tmp_path / "it", part_of(tmp_path / "it"))
     assert (tmp_path / "it").read_bytes() == text
     assert answers.asked == [(0, None), (50, None)]
 
@@ -294,8 +315,11 @@ def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
 ) -> None:
     answers = Answers(repo, (0, b""), (0, b""), (0, b""))
     with pytest.raises(HubError) as caught:
-        fetcher_of(answers, tries=3).download(
-            RemoteFile("a.mp4", 100), tmp_path / "it", part_of(tmp_path / "it")
+        fetch_file(
+            fetcher_of(answers, tries=3),
+            RemoteFile("a.mp4", 100),
+            tmp_path / "it",
+            part_of(tmp_path / "it"),
         )
     assert caught.value.message == f"a.mp4 of {repo.name} breaks off again and again."
     assert caught.value.path == "a.mp4"
@@ -317,6 +341,8 @@ def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
     opened = Path.open
 
     class Disk(BytesIO):
+        name = str(part_of(tmp_path / "it"))
+
         def write(self, _data: object) -> int:
             raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
 
@@ -325,7 +351,7 @@ def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
 
     monkeypatch.setattr(Path, "open", on_the_disk)
     with pytest.raises(StorageError, match="the server does not answer") as caught:
-        HubStore(repo).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
+        fetch_file(HubStore(repo), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
     assert caught.value.path == str(part_of(tmp_path / "it"))
 
 
@@ -364,3 +390,88 @@ def test_a_file_that_a_commit_does_not_have_is_not_found(repo: HubRepo) -> None:
     found = repo.find_file("README.md")
     assert found is not None
     assert found.size_bytes == len(NOTE)
+
+
+# What is fetched for a command alone lies in a folder that the command removes, also while a thread
+# still waits for a server, for as long as it takes.
+
+
+class Late:
+    """A store of two files: the first fails; the second thread is held where a test wants it."""
+
+    name = "late"
+
+    def __init__(self, held_at: str) -> None:
+        self.reached, self.release = threading.Event(), threading.Event()
+        self.held_at = held_at
+
+    def hold(self) -> None:
+        self.reached.set()
+        assert self.release.wait(60)
+
+    def fetch(self, file: RemoteFile, out: BinaryIO, **_: object) -> None:
+        if file.path == "fails":
+            assert self.reached.wait(60)
+            raise HubError("no such file")
+        if self.held_at == "fetch":
+            self.hold()
+        out.write(b"late")
+
+
+@pytest.mark.parametrize("held_at", ["look", "folder", "open", "fetch", "name"])
+def test_no_thread_makes_a_file_in_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_at: str
+) -> None:
+    late = Late(held_at)
+    folder = tmp_path / "source"
+    with incoming(folder / "arm") as arriving:
+        target, part = arriving.tree / "data/late", arriving.part("data/late")
+        part.parent.mkdir()
+
+        def is_here(file: RemoteFile) -> bool:
+            if held_at == "look" and file.path != "fails":
+                late.hold()
+            return False
+
+        def held_before(method: str, path: Path) -> None:
+            """Hold the thread that works on the disk until its folder is about to be left."""
+            plain = getattr(Path, method)
+
+            def call(self: Path, *args: Any, **options: Any) -> Any:
+                if self == path and threading.current_thread().name.startswith("fetch"):
+                    late.hold()
+                return plain(self, *args, **options)
+
+            monkeypatch.setattr(Path, method, call)
+
+        if (step := {"folder": ("mkdir", target.parent), "open": ("open", part),
+                     "name": ("replace", part)}.get(held_at)) is not None:  # fmt: skip
+            held_before(*step)
+            # Whoever closes the gate waits for a thread that is in it.
+            closed = NameGate.close
+
+            def close(gate: NameGate) -> None:
+                late.release.set()
+                closed(gate)
+
+            monkeypatch.setattr(NameGate, "close", close)
+        with pytest.raises(HubError):
+            download_all(
+                lambda _: late,
+                [RemoteFile("fails", 1), RemoteFile("data/late", 4)],
+                arriving,
+                is_here=is_here,
+                size_bytes=5,
+                stop=threading.Event(),
+                progress=NO_PROGRESS,
+            )
+        before = {path for path in folder.rglob("*") if path.is_file()}
+        waits = [each for each in threading.enumerate() if each.name.startswith("fetch")]
+        if step is None:
+            shutil.rmtree(folder)
+            before = set()
+        late.release.set()
+        for each in waits:
+            each.join()
+        assert {path for path in folder.rglob("*") if path.is_file()} == before
+        assert folder.exists() == (step is not None)

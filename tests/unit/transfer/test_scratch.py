@@ -7,8 +7,8 @@ import fcntl
 import getpass
 import os
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,132 +37,112 @@ def interrupted(slot: ScratchSlot, blocks: int) -> None:
     raise InterruptedRunError("stopped")
 
 
-def never() -> bool:
-    return False
-
-
-def no_pause(seconds: float) -> None:
+def no_pause(_: float) -> None:
     pytest.fail("nobody should have to wait")
 
 
+Take = Callable[[int | None], ScratchSlot]
+
+
 @pytest.fixture
-def slot(tmp_path: Path) -> Callable[[int | None, ExitStack], ScratchSlot]:
-    def take(blocks: int | None, cleanup: ExitStack) -> ScratchSlot:
-        limit = None if blocks is None else blocks * BLOCK
-        return cleanup.enter_context(hold_slot(ScratchOptions(tmp_path, limit), "run"))
+def slot(tmp_path: Path) -> Iterator[Take]:
+    with ExitStack() as held:
 
-    return take
+        def take(blocks: int | None) -> ScratchSlot:
+            limit = None if blocks is None else blocks * BLOCK
+            return held.enter_context(hold_slot(ScratchOptions(tmp_path, limit), "run"))
+
+        yield take
 
 
-Take = Callable[[int | None, ExitStack], ScratchSlot]
+def reserve(
+    slot: ScratchSlot,
+    *blocks: int,
+    should_stop: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], object] = no_pause,
+) -> AbstractContextManager[int]:
+    return slot.reserved(of(*blocks), should_stop=should_stop, pause=pause)
 
 
 def test_without_a_limit_all_is_granted(slot: Take) -> None:
-    with ExitStack() as cleanup:
-        mine = slot(None, cleanup)
-        with mine.reserved(of(5, 9), should_stop=never, pause=no_pause) as granted:
-            assert granted == 14 * BLOCK
+    with reserve(slot(None), 5, 9) as granted:
+        assert granted == 14 * BLOCK
 
 
 def test_each_of_several_gets_a_share(slot: Take) -> None:
-    with ExitStack() as cleanup:
-        first, second, third = (slot(12, cleanup) for _ in range(3))
-        assert len({one.files_dir for one in (first, second, third)}) == 3
+    slots = [slot(12) for _ in range(3)]
+    assert len({one.files_dir for one in slots}) == 3
+    with ExitStack() as held:
+        wanted = ((1,) * 20, (6, 6), (1, 1))
         shares = [
-            cleanup.enter_context(one.reserved(of(*sizes), should_stop=never, pause=no_pause))
-            for one, sizes in ((first, (1,) * 20), (second, (6, 6)), (third, (1, 1)))
+            held.enter_context(reserve(one, *blocks))
+            for one, blocks in zip(slots, wanted, strict=True)
         ]
         assert shares == [4 * BLOCK, 6 * BLOCK, 2 * BLOCK]
 
 
 def test_who_finds_no_room_waits_until_there_is(slot: Take) -> None:
-    with ExitStack() as cleanup:
-        first, second = slot(3, cleanup), slot(3, cleanup)
-        held = ExitStack()
-        held.enter_context(first.reserved(of(2), should_stop=never, pause=no_pause))
-        pauses: list[float] = []
+    first, second = slot(3), slot(3)
+    held = ExitStack()
+    held.enter_context(reserve(first, 2))
+    pauses: list[float] = []
 
-        def other_ends(seconds: float) -> None:
-            pauses.append(seconds)
-            if len(pauses) == 3:
-                held.close()
+    def other_ends(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            held.close()
 
-        with second.reserved(of(2), should_stop=never, pause=other_ends) as granted:
-            assert granted == 2 * BLOCK
-        assert len(pauses) == 3
+    with reserve(second, 2, pause=other_ends) as granted:
+        assert granted == 2 * BLOCK
+    assert len(pauses) == 3
 
 
 def test_a_request_to_stop_ends_the_waiting(slot: Take) -> None:
-    with ExitStack() as cleanup:
-        first, second = slot(3, cleanup), slot(3, cleanup)
-        cleanup.enter_context(first.reserved(of(2), should_stop=never, pause=no_pause))
-        with (
-            pytest.raises(InterruptedRunError),
-            second.reserved(of(2), should_stop=lambda: True, pause=no_pause),
-        ):
-            pytest.fail("there was no room")
+    first, second = slot(3), slot(3)
+    stopped = reserve(second, 2, should_stop=lambda: True)
+    with reserve(first, 2), pytest.raises(InterruptedRunError), stopped:
+        pytest.fail("there was no room")
 
 
 def test_a_limit_below_the_largest_file_names_the_smallest_that_does(slot: Take) -> None:
-    with ExitStack() as cleanup:
-        mine = slot(3, cleanup)
-        with (
-            pytest.raises(UsageError) as caught,
-            mine.reserved(of(1, 4), should_stop=never, pause=no_pause),
-        ):
-            pytest.fail("there can be no room")
-    assert caught.value.next_step is not None
-    assert f"--scratch-limit {4 * BLOCK}" in caught.value.next_step
+    with pytest.raises(UsageError) as caught, reserve(slot(3), 1, 4):
+        pytest.fail("there can be no room")
+    assert f"--scratch-limit {4 * BLOCK}" in str(caught.value.next_step)
 
 
-def test_parts_of_a_killed_worker_are_used_and_all_else_removed(slot: Take, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "kept"), [(None, 2), (3, 1)], ids=["all", "what has room"])
+def test_parts_of_a_killed_worker_are_used_as_far_as_there_is_room_and_all_else_removed(
+    slot: Take, tmp_path: Path, limit: int | None, kept: int
+) -> None:
     left = tmp_path / "run/slot-0/files"
     parts = [part_in(left, name) for name in ("0.mp4", "1.mp4")]
     for path in (*parts, part_in(left, "other.mp4"), left / "whole/1.mp4"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x" * BLOCK)
-    with ExitStack() as cleanup:
-        mine = slot(None, cleanup)
-        assert mine.files_dir == left
-        with mine.reserved(of(2, 2), should_stop=never, pause=no_pause):
-            assert set(names_in(left)) == {path.name for path in parts}
-
-
-def test_parts_that_the_room_does_not_hold_are_removed(slot: Take, tmp_path: Path) -> None:
-    left = tmp_path / "run/slot-0/files"
-    first, second = part_in(left, "0.mp4"), part_in(left, "1.mp4")
-    first.parent.mkdir(parents=True)
-    for path in (first, second):
-        path.write_bytes(b"x" * BLOCK)
-    with ExitStack() as cleanup:
-        mine = slot(3, cleanup)
-        with mine.reserved(of(2, 2), should_stop=never, pause=no_pause) as granted:
-            assert granted == 3 * BLOCK
-            assert names_in(left) == [first.name]
+    mine = slot(limit)
+    assert mine.files_dir == left
+    with reserve(mine, 2, 2) as granted:
+        assert granted == (limit or 4) * BLOCK
+        assert set(names_in(left)) == {path.name for path in parts[:kept]}
 
 
 def test_what_dead_workers_left_goes_when_its_room_is_needed(slot: Take, tmp_path: Path) -> None:
-    with ExitStack() as cleanup:
-        mine = slot(3, cleanup)
-        left = tmp_path / "run/slot-1/files/0.mp4.part"
-        left.parent.mkdir(parents=True)
-        left.write_bytes(b"x" * 2 * BLOCK)
-        with mine.reserved(of(1), should_stop=never, pause=no_pause):
-            assert left.exists()
-        with mine.reserved(of(2), should_stop=never, pause=no_pause):
-            assert not left.exists()
+    mine = slot(3)
+    left = tmp_path / "run/slot-1/files/0.mp4.part"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x" * 2 * BLOCK)
+    with reserve(mine, 1):
+        assert left.exists()
+    with reserve(mine, 2):
+        assert not left.exists()
 
 
-def test_after_an_error_parts_stay_and_count(slot: Take, tmp_path: Path) -> None:
-    with ExitStack() as cleanup:
-        first, second = slot(4, cleanup), slot(4, cleanup)
-        with (
-            pytest.raises(InterruptedRunError),
-            first.reserved(of(2), should_stop=never, pause=no_pause),
-        ):
-            interrupted(first, 2)
-        with second.reserved(of(1, 1, 1), should_stop=never, pause=no_pause) as granted:
-            assert granted == 2 * BLOCK
+def test_after_an_error_parts_stay_and_count(slot: Take) -> None:
+    first, second = slot(4), slot(4)
+    with pytest.raises(InterruptedRunError), reserve(first, 2):
+        interrupted(first, 2)
+    with reserve(second, 1, 1, 1) as granted:
+        assert granted == 2 * BLOCK
 
 
 def test_the_last_to_leave_removes_the_folder(tmp_path: Path) -> None:
@@ -260,14 +240,13 @@ def test_a_lock_file_that_went_while_it_was_waited_for_is_made_again(
 
 
 def test_a_slot_whose_lock_file_is_gone_is_held_by_nobody(slot: Take, tmp_path: Path) -> None:
-    with ExitStack() as cleanup:
-        first = slot(4, cleanup)
-        half_removed = tmp_path / "run/slot-1/files/0.mp4.part"
-        half_removed.parent.mkdir(parents=True)
-        half_removed.write_bytes(b"x" * 4 * BLOCK)
-        with first.reserved(of(4), should_stop=never, pause=no_pause) as granted:
-            assert granted == 4 * BLOCK
-            assert not half_removed.exists()
+    first = slot(4)
+    half_removed = tmp_path / "run/slot-1/files/0.mp4.part"
+    half_removed.parent.mkdir(parents=True)
+    half_removed.write_bytes(b"x" * 4 * BLOCK)
+    with reserve(first, 4) as granted:
+        assert granted == 4 * BLOCK
+        assert not half_removed.exists()
 
 
 def test_a_reservation_is_only_noted_under_the_lock_that_others_read_it_under(
@@ -284,17 +263,13 @@ def test_a_reservation_is_only_noted_under_the_lock_that_others_read_it_under(
         note(one, size_bytes)
 
     monkeypatch.setattr(ScratchSlot, "_note", watched)
-    with ExitStack() as cleanup:
-        mine = slot(4, cleanup)
-        with mine.reserved(of(2), should_stop=never, pause=no_pause):
-            pass
+    with reserve(slot(4), 2):
+        pass
     assert locked == [2 * BLOCK, 0]
 
 
 def test_a_note_that_a_full_disk_left_empty_reserves_nothing(slot: Take, tmp_path: Path) -> None:
-    with ExitStack() as cleanup:
-        slot(4, cleanup)
-        (tmp_path / "run/slot-0/reserved").write_text("")
-        second = slot(4, cleanup)
-        with second.reserved(of(4), should_stop=never, pause=no_pause) as granted:
-            assert granted == 4 * BLOCK
+    slot(4)
+    (tmp_path / "run/slot-0/reserved").write_text("")
+    with reserve(slot(4), 4) as granted:
+        assert granted == 4 * BLOCK

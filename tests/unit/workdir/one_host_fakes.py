@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.faults.faulty_files import FaultyFileSystem
 
-from leconvert.workdir.exclusion import OneHostFileSystem
 from leconvert.workdir.identity import HostIdentity
+from leconvert.workdir.locks import OneHostFileSystem
 
 HERE = HostIdentity("here", "a" * 32, "boot-1")
 ELSEWHERE = HostIdentity("elsewhere", "b" * 32, "boot-2")

@@ -18,8 +18,8 @@ from one_host_fakes import FaultyOneHost, without_links
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.support.errors import StorageError
-from leconvert.workdir.exclusion import OneHostFileSystem, why_no_links
 from leconvert.workdir.fs import AlreadyPublishedError, FileSystem, publish_exclusively
+from leconvert.workdir.locks import OneHostFileSystem, why_no_links
 
 MakeFileSystem = Callable[..., FaultyOneHost]
 Probe = Callable[[FileSystem], str]
@@ -179,7 +179,7 @@ def test_a_death_at_any_operation_leaves_a_whole_record_or_none_and_blocks_nobod
 HOLDER = """
 import os, sys
 from pathlib import Path
-from leconvert.workdir.exclusion import OneHostFileSystem
+from leconvert.workdir.locks import OneHostFileSystem
 
 class Stopping(OneHostFileSystem):
     def replace(self, source, target):
@@ -216,7 +216,7 @@ RACER = """
 import sys
 from pathlib import Path
 from leconvert.workdir.fs import AlreadyPublishedError, publish_exclusively
-from leconvert.workdir.exclusion import OneHostFileSystem
+from leconvert.workdir.locks import OneHostFileSystem
 
 folder, name, names = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 fs = OneHostFileSystem(folder / "naming.lock")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.faults.faulty_files import FaultyFileSystem
 
+from leconvert.support.text import without_secrets, without_secrets_in
 from leconvert.workdir.activity import read_invocations, read_probe, record_invocation, record_probe
 from leconvert.workdir.records import RunPaths
-from leconvert.workdir.secrets import without_secrets, without_secrets_in
 
 RUN_ID = "20260102T030405-abcdef"
 TOKEN = "hf_" + "abcDEF123456789"

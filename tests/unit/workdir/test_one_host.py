@@ -13,9 +13,11 @@ from tests.faults.watched_disk import WatchedDisk
 from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.planner import open_or_plan
 from leconvert.support.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
-from leconvert.workdir import exclusion as one_host_module
 from leconvert.workdir import identity as host_module
-from leconvert.workdir.exclusion import (
+from leconvert.workdir import locks as one_host_module
+from leconvert.workdir.fs import LOCAL
+from leconvert.workdir.identity import HostIdentity
+from leconvert.workdir.locks import (
     OneHost,
     OneHostFileSystem,
     admit_host,
@@ -23,8 +25,6 @@ from leconvert.workdir.exclusion import (
     plan_one_host,
     read_one_host,
 )
-from leconvert.workdir.fs import LOCAL
-from leconvert.workdir.identity import HostIdentity
 from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import OpenedRun, check_current, open_run
 

@@ -14,9 +14,14 @@ from leconvert.support.errors import StorageError, TargetError, WorkDirError
 from leconvert.support.storage_errors import any_storage_errors
 from leconvert.workdir import removal
 from leconvert.workdir.fs import remove_tree, sync_tree
-from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import packer_lock, planner_lock
-from leconvert.workdir.records import WorkDir, default_work_dir, encode_record, removed_folder
+from leconvert.workdir.records import (
+    Journal,
+    WorkDir,
+    default_work_dir,
+    encode_record,
+    removed_folder,
+)
 from leconvert.workdir.removal import (
     remove_left_trees,
     remove_leftovers,

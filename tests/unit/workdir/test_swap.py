@@ -17,8 +17,7 @@ from tests.faults.faulty_files import CrashError, FaultyFileSystem
 from leconvert.support.errors import BusyError, StorageError, TargetError, WorkDirError
 from leconvert.workdir.former import former_dir
 from leconvert.workdir.fs import LOCAL, FileSystem
-from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir
 from leconvert.workdir.swap import (
     TREE_RECORD,
     Action,

@@ -17,9 +17,9 @@ from leconvert.workdir.identity import (
     process_is_gone,
     process_is_running,
 )
-from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.records import (
+    Journal,
     WorkDir,
     decode_record,
     default_work_dir,

@@ -12,7 +12,7 @@ from tests.faults.faulty_files import FaultyFileSystem
 from leconvert.run.leasing import Board, LeaseStore, read_done
 from leconvert.run.leasing.leases import Lease
 from leconvert.support.errors import StorageError
-from leconvert.workdir.exclusion import OneHostFileSystem
+from leconvert.workdir.locks import OneHostFileSystem
 from leconvert.workdir.records import RunPaths
 
 

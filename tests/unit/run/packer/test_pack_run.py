@@ -27,8 +27,8 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.journal import Journal
 from leconvert.workdir.locks import LockWait
+from leconvert.workdir.records import Journal
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.swap import staging_trees
 

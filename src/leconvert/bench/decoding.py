@@ -1,0 +1,571 @@
+"""What decoding alone does: how fast it can be, and whether this machine can do it at all.
+
+The videos are decoded on one core and on all of them, a process a core with one thread each, in two
+ways: frames one after the other, and single frames at random places, which is what training asks
+for. Files are opened, and read into the page cache as far as they are touched, before the clock
+starts. Rows, windows, shuffling and collation cost nothing here.
+
+The limit that loaders are held against is random access with all processes. A loader can pass it
+only where it decodes something cheaper than single random frames, such as the repeated frames of a
+window at an episode's end.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from threading import BrokenBarrierError
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from leconvert import loading  # its names import torch, which a diagnosis may miss
+from leconvert.bench.environment import (
+    PACKETS_LOOKED_AT,
+    FoundFfmpeg,
+    cores,
+    find_ffmpeg,
+    host_record,
+    versions_for_torchcodec,
+    versions_record,
+    video_facts,
+)
+from leconvert.bench.options import RunOptions
+from leconvert.bench.results import begin_document, read_results
+from leconvert.support.errors import LeconvertError, ProbeError, UsageError
+from leconvert.support.extras import command_for_extra
+
+if TYPE_CHECKING:
+    from leconvert.loading import Backend, DatasetMeta, Files, OpenFile
+
+Access = Literal["sequential", "random"]
+
+ACCESSES: tuple[Access, ...] = ("sequential", "random")
+"""Runs of neighbouring frames, as a player reads them; or one frame anywhere, then another."""
+
+# How long a process waits for the others, importing torch included.
+_PATIENCE_SECONDS = 300.0
+_RUN_FRAMES = 32
+# Each open decoder costs memory in each process.
+_MOST_FILES = 48
+
+Stretch = tuple[int, float]
+"""What one process did in one stretch: frames decoded, and the seconds that they took."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPlan:
+    """How the limit is measured."""
+
+    processes: int  # how many decode at once; one process is measured too
+    seconds: float  # length of each of the stretches
+    backend: Backend
+    device: str = "cpu"  # what decodes: ``cpu``, ``cuda`` or ``cuda:N``
+    seed: int = 0  # of random access
+
+    def stretches(self) -> list[tuple[Access, int]]:
+        """Return access and number of processes of each stretch."""
+        numbers = sorted({1, self.processes})
+        return [(access, number) for number in numbers for access in ACCESSES]
+
+
+def run_limit(
+    root: str,
+    *,
+    data_files_root: str | None = None,
+    revision: str | None = None,
+    processes: int | None = None,
+    duration_s: float = 10.0,
+    decode_device: str = "cpu",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure how fast the videos of a dataset decode.
+
+    Returns:
+        The result, as ``docs/formats/probe-result.schema.json`` describes it.
+    """
+    document = begin_document("limit")
+    backend = loading.choose_backend("auto", decode_device)
+    meta, files = opened_dataset(root, data_files_root, revision)
+    paths = videos_to_decode(meta)
+    plan = LimitPlan(processes or cores(), duration_s, backend, decode_device, seed)
+    rates = measure_limit(files, paths, plan)
+    return document | {
+        "limit_frames_per_s": limit_of(rates),
+        "rates": rates,
+        "files_decoded": len(paths),
+        "decoder": {"backend": backend},
+        "dataset": dataset_record(meta, files),
+        "options": {
+            "root": root,
+            "data_files_root": data_files_root,
+            "revision": revision,
+            "processes": plan.processes,
+            "duration_s": duration_s,
+            "decode_device": decode_device,
+            "seed": seed,
+        },
+        "host": host_record(),
+        "versions": versions_record(),
+    }
+
+
+def opened_dataset(
+    root: str, data_files_root: str | None, revision: str | None
+) -> tuple[DatasetMeta, Files]:
+    """Return a dataset's metadata, and the files of ``data/`` and ``videos/``."""
+    files = loading.files_at(root, revision=revision)
+    meta = loading.load_meta(files)
+    return meta, files if data_files_root is None else loading.files_at(data_files_root)
+
+
+def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
+    """Return relative paths of video files: of every camera in turn, spread over its files."""
+    cameras = [files.paths for files in meta.episodes.cameras.values() if files.paths]
+    if not cameras:
+        raise ProbeError(
+            f"{meta.root} has no videos, so nothing limits it that could be measured.",
+            path=meta.root,
+            next_step="Measure a loader instead: leconvert probe run.",
+        )
+    each = max(1, most // len(cameras))
+    return [path for paths in cameras for path in paths[:: -(-len(paths) // each)]]
+
+
+def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[dict[str, Any]]:
+    """Measure every stretch of a plan and return its rates.
+
+    Of remote datasets the files are fetched whole first.
+    """
+    context = get_context("forkserver")
+    # One process imports torch, and the others are forked from it: many would wait for the disk.
+    preload = [decode_stretches.__module__, loading.open_decoder.__module__]
+    context.set_forkserver_preload(preload)
+    barrier = context.Barrier(plan.processes)
+    with ExitStack() as at_the_end:
+        local = []
+        for path in paths:
+            opened = files.open(path)
+            at_the_end.callback(opened.close)
+            opened.need([(0, opened.size_bytes)])
+            local.append(opened.path)
+        answers: list[Connection] = []
+        for number in range(plan.processes):
+            answer, sender = context.Pipe(duplex=False)
+            work = (plan, number, local, barrier, sender)
+            process = context.Process(target=decode_stretches, args=work, daemon=True)
+            process.start()
+            sender.close()
+            at_the_end.callback(process.join)
+            # Only where something went wrong here is a process left that has not ended by itself.
+            at_the_end.callback(barrier.abort)
+            answers.append(answer)
+        done = _answers(answers)
+    return [
+        _rate(access, [stretches[place] for stretches in done])
+        for place, (access, _) in enumerate(plan.stretches())
+    ]
+
+
+def _answers(answers: Sequence[Connection]) -> list[list[Stretch | None]]:
+    """Return what each process says; the first that fails ends it, whoever it is."""
+    waiting = dict.fromkeys(answers)
+    done = []
+    while waiting:
+        for answer in wait(waiting):
+            assert isinstance(answer, Connection)
+            done.append(_answer(answer))
+            del waiting[answer]
+    return done
+
+
+def _answer(answer: Connection) -> list[Stretch | None]:
+    try:
+        said: list[Stretch | None] | str | UsageError = answer.recv()
+    except EOFError:
+        said = "it ended without a word, perhaps for lack of memory"
+    if isinstance(said, UsageError):
+        raise said
+    if isinstance(said, str):
+        raise ProbeError(
+            f"A decoding process failed: {said}.", next_step="Try: leconvert probe diagnose."
+        )
+    return said
+
+
+def _rate(access: Access, stretches: Sequence[Stretch | None]) -> dict[str, Any]:
+    took_part = [stretch for stretch in stretches if stretch is not None]
+    return {
+        "access": access,
+        "processes": len(took_part),
+        "frames": sum(frames for frames, _ in took_part),
+        "seconds": max(seconds for _, seconds in took_part),
+        "frames_per_s": sum(frames / seconds for frames, seconds in took_part),
+    }
+
+
+def limit_of(rates: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the limit in frames a second: random access with the most processes."""
+    random = [rate for rate in rates if rate["access"] == "random"]
+    best = max(random, key=lambda rate: rate["processes"], default=None)
+    return None if best is None else float(best["frames_per_s"])
+
+
+def known_limit(
+    options: RunOptions,
+    meta: DatasetMeta,
+    files: Files,
+    results_dir: Path | None,
+    *,
+    backend: Backend,
+) -> dict[str, Any] | None:
+    """Return the limit of a run: measured now if asked for, else from a result at hand."""
+    if not meta.video_keys:
+        return None
+    if not options.with_limit:
+        return find_limit(results_dir, meta, options.decode_device) if results_dir else None
+    plan = LimitPlan(
+        cores(), options.limit_duration_s, backend, options.decode_device, options.seed
+    )
+    return _limit_record("measured", measure_limit(files, videos_to_decode(meta), plan))
+
+
+def find_limit(folder: Path, meta: DatasetMeta, device: str) -> dict[str, Any] | None:
+    """Return the newest limit in a folder that was measured on this host, data set and device.
+
+    Fewer processes than cores decode less than the host could: they are no limit.
+    """
+    fitting = [
+        (document["started"], path.name, document["rates"])
+        for path, document in read_results(folder.glob("*.json"))
+        if document["kind"] == "limit"
+        and document["host"]["name"] == platform.node()
+        and document["dataset"]["fingerprint"] == meta.fingerprint()
+        and document["options"]["decode_device"] == device
+        and document["options"]["processes"] >= cores()
+    ]
+    return _limit_record(*max(fitting, key=lambda found: found[:2])[1:]) if fitting else None
+
+
+def _limit_record(origin: str, rates: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the limit and where it is from: ``measured`` for now, or a result's file."""
+    frames_per_s = limit_of(rates)
+    if frames_per_s is None:
+        return None
+    return {"frames_per_s": frames_per_s, "origin": origin, "rates": list(rates)}
+
+
+def decode_stretches(
+    plan: LimitPlan, number: int, paths: Sequence[str], barrier: Barrier, answer: Connection
+) -> None:
+    """Run a process of a plan: open the files, then decode in step with the others.
+
+    Sends a list of `Stretch` (None where it only waited), or a sentence that says what failed.
+    """
+    try:
+        opened = [_Clip(path, plan.backend, plan.device) for path in paths]
+        clips = [clip for clip in opened if clip.num_frames]
+        if not clips:
+            raise ValueError("no video file holds a frame")
+        done: list[Stretch | None] = []
+        for access, processes in plan.stretches():
+            calls = _calls(clips, access, plan.seed + number)
+            frames, warm = next(calls)
+            warm()  # the first frame of a decoder costs more than any other
+            del frames
+            barrier.wait(_PATIENCE_SECONDS)
+            done.append(timed_decoding(calls, plan.seconds) if number < processes else None)
+            barrier.wait(_PATIENCE_SECONDS + plan.seconds)
+        answer.send(done)
+    except BrokenBarrierError:
+        answer.send("another process gave up")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for ever
+        barrier.abort()
+        is_ours = isinstance(error, UsageError)  # a device that cannot decode has a remedy
+        answer.send(error if is_ours else str(error).partition("\n")[0] or repr(error))
+
+
+class _Clip:
+    """A file, and what `EpisodeStream` decodes it with."""
+
+    def __init__(self, path: str, backend: Backend, device: str) -> None:
+        opened = loading.files_at(Path(path).parent).open(Path(path).name)
+        clip = loading.open_clip(opened, keep_index=backend == "pyav")
+        self._decoder = loading.open_decoder(clip, backend, device=device)
+        self.num_frames = clip.num_frames or 0
+
+    def run(self, first: int, stop: int) -> list[object]:
+        return [frames for _, frames in self._decoder.decode(np.arange(first, stop))]
+
+
+def _calls(
+    clips: Sequence[_Clip], access: Access, seed: int
+) -> Iterator[tuple[int, Callable[[], object]]]:
+    if access == "random":
+        generator = np.random.default_rng(seed)
+        ends = np.cumsum([clip.num_frames for clip in clips])
+        while True:
+            for place in generator.integers(0, ends[-1], 1024).tolist():
+                number = int(np.searchsorted(ends, place, side="right"))
+                clip = clips[number]
+                frame = place - (int(ends[number]) - clip.num_frames)
+                yield 1, partial(clip.run, frame, frame + 1)
+    # Processes begin with different files, as workers would.
+    for clip in cycle([*clips[seed % len(clips) :], *clips[: seed % len(clips)]]):
+        for first in range(0, clip.num_frames, _RUN_FRAMES):
+            stop = min(first + _RUN_FRAMES, clip.num_frames)
+            yield stop - first, partial(clip.run, first, stop)
+
+
+def timed_decoding(
+    calls: Iterator[tuple[int, Callable[[], object]]],
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Stretch:
+    """Make calls until the time is over; whole calls count."""
+    began = now = clock()
+    frames = 0
+    for count, call in calls:
+        call()
+        frames += count
+        now = clock()
+        if now - began >= seconds:
+            break
+    return frames, now - began
+
+
+def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
+    """Return what is known about a dataset, with how each camera's first video is coded."""
+    table = meta.episodes
+    videos: dict[str, Any] = {}
+    for key, camera in table.cameras.items():
+        # All files of a camera are coded alike: players could not follow otherwise.
+        videos[key] = _facts_of(files, camera.paths[0]) if camera.paths else None
+    first: Mapping[str, Any] = next((facts for facts in videos.values() if facts), {})
+    return {
+        "root": meta.root,
+        "fingerprint": meta.fingerprint(),
+        "codebase_version": str(meta.info["codebase_version"]),
+        "episodes": len(table),
+        "frames": int(table.length.sum()),
+        "fps": meta.fps,
+        "cameras": list(meta.camera_keys),
+        "data_files": len(table.data_paths),
+        "video_files": sum(len(camera.paths) for camera in table.cameras.values()),
+        "codec": first.get("codec"),
+        "gop": first.get("gop"),
+        "videos": videos,
+    }
+
+
+def _facts_of(files: Files, path: str) -> dict[str, Any] | None:
+    """Return how a video is coded; None where it is no video."""
+    try:
+        opened = files.open(path)
+    except LeconvertError:
+        return None
+    try:
+        if not files.is_local:
+            _fetch_beginning(opened)
+        return _coded(opened)
+    except LeconvertError:
+        return None
+    finally:
+        opened.close()
+
+
+def _coded(opened: OpenFile) -> dict[str, Any] | None:
+    import av
+
+    with (
+        suppress(av.error.FFmpegError, OSError, IndexError),
+        Path(opened.path).open("rb") as file,
+    ):
+        return video_facts(file)
+    return None
+
+
+def _fetch_beginning(opened: OpenFile) -> None:
+    """Fetch what tells how a video is coded; a whole one may have hundreds of megabytes."""
+    index = loading.open_clip(opened, keep_index=True).index
+    if index is not None:
+        runs = index.byte_runs(0, min(PACKETS_LOOKED_AT, index.num_samples))
+        opened.need([(start, start + length) for start, length in runs])
+
+
+def diagnose_decoding(
+    root: str | None,
+    *,
+    data_files_root: str | None = None,
+    revision: str | None = None,
+    decode_device: str = "cpu",
+) -> dict[str, Any]:
+    """Look at what is installed and, of a dataset, decode the first frame of its first video.
+
+    Returns:
+        The result, as ``docs/formats/probe-result.schema.json`` describes it. ``ok`` is false if
+        the frame could not be decoded as asked; ``missing`` says what to install.
+    """
+    document = begin_document("diagnose")
+    versions = versions_record()
+    trouble, gpus = None, []
+    if versions["torch"] is not None:
+        import torch
+
+        # What the modules say names the build too, such as +cpu.
+        versions["torch"] = torch.__version__
+        if torch.cuda.is_available():
+            gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+        if versions["torchcodec"] is not None:
+            trouble = loading.torchcodec_trouble()
+            if trouble is None:
+                import torchcodec
+
+                versions["torchcodec"] = torchcodec.__version__
+    ffmpeg = find_ffmpeg()
+    document |= {
+        "ok": True,
+        "missing": missing_pieces(
+            torch=versions["torch"],
+            torchcodec=versions["torchcodec"],
+            torchcodec_trouble=trouble,
+            ffmpeg=ffmpeg,
+            built_for=versions_for_torchcodec(),
+            cuda=bool(gpus),
+            wants_cuda=decode_device != "cpu",
+        ),
+        "options": {
+            "root": root,
+            "data_files_root": data_files_root,
+            "revision": revision,
+            "decode_device": decode_device,
+        },
+        "decoder": {
+            "torchcodec_loads": versions["torchcodec"] is not None and not trouble,
+            "trouble": trouble,
+            "ffmpeg": None if ffmpeg is None else asdict(ffmpeg),
+        },
+        "gpus": gpus,
+        "video": None,
+        "host": host_record(),
+        "versions": versions,
+    }
+    if versions["torch"] is None:
+        return document | {"ok": False}
+    try:
+        if root is not None:
+            meta, files = opened_dataset(root, data_files_root, revision)
+            document["video"] = _first_frame(meta, files, decode_device)
+        else:
+            loading.choose_backend("auto", decode_device)
+    except LeconvertError as error:
+        document |= {"ok": False, "error": error.as_record()}
+    else:
+        video = document["video"]
+        document["ok"] = video is None or video["error"] is None
+    return document
+
+
+def missing_pieces(
+    *,
+    torch: str | None,
+    torchcodec: str | None,
+    torchcodec_trouble: str | None,
+    ffmpeg: FoundFfmpeg | None,
+    built_for: Sequence[int],
+    cuda: bool,
+    wants_cuda: bool,
+) -> list[str]:
+    """Return what to install or mend, a sentence each, the most important first.
+
+    Args:
+        torch: Its version; None if it is missing.
+        torchcodec: Likewise.
+        torchcodec_trouble: Why it does not load; None if it does, or is missing.
+        ffmpeg: The FFmpeg that torchcodec finds.
+        built_for: The FFmpeg versions that torchcodec is built for, ascending.
+        cuda: Whether torch can use a GPU.
+        wants_cuda: Whether the GPU is to decode.
+    """
+    missing = []
+    if torch is None:
+        missing.append(f"torch is not installed: run `{command_for_extra('probe')}`.")
+    if torchcodec is None:
+        missing.append(
+            "torchcodec is not installed; decoding on a GPU and LeRobot's loaders need it: run "
+            f"`{command_for_extra('probe')}`."
+        )
+    elif ffmpeg is None:
+        first, last = built_for[0], built_for[-1]
+        missing.append(
+            f"torchcodec {torchcodec} finds no FFmpeg that it is built for; decoding on a "
+            f"GPU and LeRobot's loaders need it, PyAV decodes all the same: install FFmpeg {first} "
+            f"to {last} with its shared libraries (apt install ffmpeg), or a PyAV whose wheel "
+            "carries one of these (av 15 carries FFmpeg 7, av 16 to 18 carry 8, av 19 carries 9)."
+        )
+    elif torchcodec_trouble is not None:
+        missing.append(
+            f"torchcodec does not load ({torchcodec_trouble}): install the version that "
+            f"belongs to torch {torch}."
+        )
+    if wants_cuda and not cuda:
+        missing.append("torch sees no GPU: check nvidia-smi, and install a torch build for CUDA.")
+    if wants_cuda and (torchcodec or "").endswith("+cpu"):
+        missing.append(
+            f"torchcodec {torchcodec} decodes on the CPU only: install its build for CUDA."
+        )
+    return missing
+
+
+def _first_frame(meta: DatasetMeta, files: Files, decode_device: str) -> dict[str, Any] | None:
+    """Decode the first frame of the first video; a file that cannot be decoded is described."""
+    camera = next((key for key in meta.video_keys if meta.episodes.cameras[key].paths), None)
+    if camera is None:
+        return None
+    opened = files.open(meta.episodes.cameras[camera].paths[0])
+    try:
+        opened.need([(0, opened.size_bytes)])
+        return {
+            "camera": camera,
+            "file": opened.name,
+            "size_bytes": opened.size_bytes,
+            "first_bytes": _first_bytes(opened),
+            "coded": _coded(opened),
+            **_decoded(opened, decode_device, is_depth=meta.is_depth(camera)),
+        }
+    finally:
+        opened.close()
+
+
+def _first_bytes(opened: OpenFile) -> str:
+    with Path(opened.path).open("rb") as file:
+        return file.read(32).hex(" ", 4)
+
+
+def _decoded(opened: OpenFile, decode_device: str, *, is_depth: bool) -> dict[str, Any]:
+    backend = loading.choose_backend("auto", decode_device)
+    began = time.perf_counter()
+    try:
+        clip = loading.open_clip(opened, keep_index=backend == "pyav" or is_depth)
+        decoder = loading.open_decoder(clip, backend, device=decode_device, is_depth=is_depth)
+        ((_, frames),) = decoder.decode(np.zeros(1, np.int64))
+        frame = frames[0]
+    except LeconvertError as error:
+        return {"backend": backend, "shape": None, "seconds": None, "error": error.message}
+    return {
+        "backend": backend,
+        "shape": list(frame.shape),
+        "device": str(frame.device),
+        "seconds": time.perf_counter() - began,
+        "error": None,
+    }

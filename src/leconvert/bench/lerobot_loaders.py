@@ -1,0 +1,273 @@
+"""LeRobot's own loaders under test: the map-style dataset, and the released streaming one.
+
+They are measured as a user would use them, but for two things: their decoder caches are replaced by
+ones that count, and each batch says which worker made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, override
+
+import torch
+from lerobot.datasets import video_utils
+from lerobot.datasets.dataset_reader import DatasetReader
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
+from lerobot.datasets.video_utils import VideoDecoderCache
+from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
+
+from leconvert.bench.loaders import (
+    WORKER_KEY,
+    LoaderUnderTest,
+    Sample,
+    SampleToCheck,
+    Subject,
+    loader_settings,
+    timed_calls,
+)
+from leconvert.loading import StreamFacts
+from leconvert.support.errors import UsageError
+
+_COUNTED = ("cache_hits", "cache_misses", "cache_evictions", "cache_size")
+_HITS, _MISSES, _EVICTIONS, _SIZE = range(len(_COUNTED))
+_DECODING = "_query_videos"
+# What the released streaming dataset takes where nothing is said.
+_FRAMES_BUFFERED = 1000
+_MOST_SHARDS = 16
+_LOCAL_NAME = "local/dataset"
+# Begins a sample's key that says why a camera's picture is black.
+_FAILED = "_failed."
+
+
+class _CountingCache(VideoDecoderCache):  # type: ignore[misc]
+    """LeRobot's decoder cache, with counters in memory that all workers share."""
+
+    def __init__(self, counts: torch.Tensor, max_size: int | None) -> None:
+        super().__init__(*([] if max_size is None else [max_size]))
+        self._counts = counts
+
+    def get_decoder(self, video_path: str) -> Any:
+        info = get_worker_info()
+        row = self._counts[0 if info is None else info.id]
+        was_open, size = video_path in self, self.size()
+        decoder = super().get_decoder(video_path)
+        row[_HITS if was_open else _MISSES] += 1
+        # Threads of one sample open decoders side by side: a difference may show another's too.
+        row[_EVICTIONS] += 0 if was_open else max(0, size + 1 - self.size())
+        row[_SIZE] = self.size()
+        return decoder
+
+
+class _TaggedCollate:
+    """torch's collate function; the batch then says which worker made it."""
+
+    def __init__(self, unreadable: torch.Tensor) -> None:
+        self._unreadable = unreadable
+
+    def __call__(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        for sample in samples:
+            self._unreadable[worker] += len(_taken_out(sample))
+        batch: dict[str, Any] = default_collate(samples)
+        batch[WORKER_KEY] = worker
+        return batch
+
+
+def _shared(*shape: int) -> torch.Tensor:
+    """Return zeros that workers write and this process reads."""
+    zeros = torch.zeros(shape, dtype=torch.int64)
+    zeros.share_memory_()  # type: ignore[no-untyped-call]
+    return zeros
+
+
+def _taken_out(sample: dict[str, Any]) -> list[tuple[str, str]]:
+    """Remove from a sample what it says about cameras that failed: camera and reason."""
+    marks = [key for key in sample if key.startswith(_FAILED)]
+    return [(key.removeprefix(_FAILED), sample.pop(key)) for key in marks]
+
+
+class _ShuffledShare(Sampler[int]):
+    """A new permutation of all frames each epoch, of which a rank takes its share."""
+
+    def __init__(self, length: int, seed: int, rank: int, world_size: int) -> None:
+        self._length = length
+        self._seed = seed
+        self._rank = rank
+        self._world_size = world_size
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed + self.epoch)
+        order = torch.randperm(self._length, generator=generator)
+        yield from order[self._rank :: self._world_size].tolist()
+
+    def __len__(self) -> int:
+        return len(range(self._rank, self._length, self._world_size))
+
+
+class _LeRobotUnderTest(LoaderUnderTest):
+    """What both have in common."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        workers = subject.options.num_workers or 0
+        self._counts = _shared(max(1, workers), 4)
+        self._unreadable = _shared(max(1, workers))
+        self._loader: DataLoader[Any] | None = None
+
+    @property
+    @override
+    def unreadable_frames(self) -> int:
+        return int(self._unreadable.sum())
+
+    @override
+    def cache_counts(self) -> dict[str, float | int | None] | None:
+        if not self.subject.meta.video_keys:
+            return None
+        return StreamFacts(
+            **dict(zip(_COUNTED, self._counts.sum(0).tolist(), strict=True))
+        ).video_decoder_cache
+
+    @override
+    def close_workers(self) -> None:
+        # The iterator owns the workers; it goes with the loader.
+        self._loader = None
+
+    def _cache(self) -> _CountingCache:
+        return _CountingCache(self._counts, self.subject.options.video_decoder_cache_size)
+
+    def _place(self) -> dict[str, Any]:
+        """Return the arguments that say where the dataset is."""
+        options = self.subject.options
+        if options.data_files_root is not None:
+            raise UsageError(
+                f"The loader {options.loader} knows no --data-files-root.",
+                next_step="Choose --loader stream, or leave the option out.",
+            )
+        root = str(options.root)
+        if "://" not in root:
+            return {"repo_id": options.repo_id or _LOCAL_NAME, "root": root}
+        name = root.removeprefix("hf://datasets/").strip("/")
+        if "://" in name:
+            raise UsageError(
+                f"The loader {options.loader} does not read {root}.",
+                next_step="Choose --loader stream, or give a local folder or hf://datasets/….",
+            )
+        revision = {} if options.revision is None else {"revision": options.revision}
+        return {"repo_id": name, **revision}
+
+
+class MapUnderTest(_LeRobotUnderTest):
+    """``LeRobotDataset`` with a global shuffle, a share a rank."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        options = subject.options
+        self.dataset = LeRobotDataset(
+            **self._place(),
+            episodes=None if subject.episodes is None else list(subject.episodes),
+            delta_timestamps=subject.windows(),
+            tolerance_s=options.tolerance_s,
+            return_uint8=True,
+        )
+        # Workers inherit it, each with decoders of its own.
+        video_utils._default_decoder_cache = self._cache()  # noqa: SLF001
+        self._sampler = _ShuffledShare(
+            len(self.dataset), options.seed, options.rank or 0, options.world_size or 1
+        )
+        self.num_shards = len(subject.meta.episodes.data_paths)
+        self.loaded_episodes = self.dataset.num_episodes
+
+    @override
+    def open_epoch(self, epoch: int) -> Iterable[Sample]:
+        self._sampler.epoch = epoch
+        if self._loader is None:
+            self._loader = DataLoader(
+                self.dataset,
+                sampler=self._sampler,
+                collate_fn=_TaggedCollate(self._unreadable),
+                **loader_settings(self.subject.options),
+            )
+        return self._loader
+
+    @override
+    @contextmanager
+    def single(self) -> Iterator[tuple[Iterator[Sample], Callable[[], float]]]:
+        with timed_calls(DatasetReader, _DECODING) as decoding_s:
+            yield (self.dataset[place] for place in self._sampler), decoding_s
+
+    @override
+    def to_check(self) -> None:
+        return None
+
+
+class StreamingUnderTest(_LeRobotUnderTest):
+    """``StreamingLeRobotDataset`` as released; it knows neither ranks nor chosen episodes."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        options = subject.options
+        if subject.episodes is not None:
+            raise UsageError(
+                "The loader stream-lerobot reads all episodes, whatever is asked of it.",
+                next_step="Leave out --max-episodes and --num-partitions.",
+            )
+        if (options.world_size or 1) > 1:
+            self.notes += ("stream-lerobot ignores ranks: every process loads everything",)
+        self.dataset = StreamingLeRobotDataset(
+            **self._place(),
+            delta_timestamps=subject.windows(),
+            tolerance_s=options.tolerance_s,
+            buffer_size=options.episode_pool_size or _FRAMES_BUFFERED,
+            max_num_shards=options.max_buffer_input_shards or _MOST_SHARDS,
+            seed=options.seed,
+            return_uint8=True,
+        )
+        self.dataset.video_decoder_cache = self._cache()
+        if options.check:
+            # As released, the first frame that does not decode ends the stream.
+            self._query = self.dataset._query_videos  # noqa: SLF001 - the one place that decodes
+            self.dataset._query_videos = self._query_each  # noqa: SLF001
+            self.notes += ("frames that stream-lerobot fails to decode are black and counted",)
+        self.num_shards = int(self.dataset.num_shards)
+        self.loaded_episodes = int(self.dataset.num_episodes)
+
+    @override
+    def open_epoch(self, epoch: int) -> Iterable[Sample]:
+        del epoch  # it goes on drawing from its own generator
+        if self._loader is None:
+            self._loader = DataLoader(
+                self.dataset,
+                collate_fn=_TaggedCollate(self._unreadable),
+                **loader_settings(self.subject.options),
+            )
+        return self._loader
+
+    @override
+    @contextmanager
+    def single(self) -> Iterator[tuple[Iterator[Sample], Callable[[], float]]]:
+        with timed_calls(self.dataset, _DECODING) as decoding_s:
+            yield iter(self.dataset), decoding_s
+
+    @override
+    def to_check(self) -> Iterator[SampleToCheck]:
+        for sample in self.dataset:
+            unreadable = dict(_taken_out(sample))
+            yield sample, unreadable
+
+    def _query_each(self, times: Mapping[str, Sequence[float]], episode: int) -> dict[str, Any]:
+        """Decode each camera by itself; one that fails gives black pictures, and says why."""
+        frames: dict[str, Any] = {}
+        for camera, seconds in times.items():
+            try:
+                frames |= self._query({camera: seconds}, episode)
+            except Exception as error:  # noqa: BLE001 - LeRobot's errors are of many kinds
+                first_line = str(error).strip().partition("\n")[0]
+                frames[_FAILED + camera] = f"{camera} of episode {int(episode)}: {first_line}"
+                height, width, channels = self.subject.meta.features[camera]["shape"]
+                black = torch.zeros((len(seconds), channels, height, width), dtype=torch.uint8)
+                frames[camera] = black[0] if len(seconds) == 1 else black
+        return frames

@@ -1,0 +1,515 @@
+"""The loaders that a run can measure, behind one face, and how they are timed.
+
+Timing begins with the latency of the first batch. The time that counts begins when the last
+warm-up batch has arrived, and ends with the first batch that arrives when ``duration_s`` have
+passed, so it holds whole batches and nothing else. A loader that comes to its end within it starts
+its next epoch; this counts, since training pays for it too.
+
+Two latencies are told apart. A *batch wait* is how long the consumer stood still for a batch; with
+workers ahead of it most waits are short and some are long. A *sample latency* is the wait of its
+batch divided by the samples in it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, override
+
+import numpy as np
+
+from leconvert.bench.environment import cores, require_packages
+from leconvert.bench.options import Deltas, RunOptions, mode_deltas, read_deltas
+from leconvert.loading import (
+    DatasetMeta,
+    EpisodeStream,
+    StreamLoader,
+    files_at,
+    find_rank,
+    load_meta,
+    local_rank,
+    make_windows,
+)
+from leconvert.model.values import IntArray
+from leconvert.support.errors import UsageError
+
+_PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What is kept of a batch."""
+
+    samples: int  # its samples
+    episodes: int  # distinct episodes among them
+    worker: int  # the worker that made it; 0 without workers
+    frames: int = 0  # camera frames that were decoded for it
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One timed pass."""
+
+    first_batch_latency_s: float  # from before the iterator was asked for to the first batch
+    wallclock_s: float  # from there to the last batch, warm-up included
+    steady_window_s: float  # the stretch that counts
+    epochs: int  # passes over the data that were begun
+    facts: tuple[BatchFacts, ...]  # of every batch that counts, in order of arrival
+    waits_s: tuple[float, ...]  # the wait for each of them, in seconds
+
+    @property
+    def samples(self) -> int:
+        """Samples that count."""
+        return sum(fact.samples for fact in self.facts)
+
+    @property
+    def frames(self) -> int:
+        """Decoded camera frames that count."""
+        return sum(fact.frames for fact in self.facts)
+
+    @property
+    def frames_per_s(self) -> float:
+        """Decoded camera frames a second over the stretch that counts; 0 if it is empty."""
+        return self.frames / self.steady_window_s if self.steady_window_s > 0 else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second over the stretch that counts; 0 if it is empty."""
+        return self.samples / self.steady_window_s if self.steady_window_s > 0 else 0.0
+
+    @property
+    def shuffle_randomness(self) -> float:
+        """Distinct episodes in a batch over its size, as the mean over all batches."""
+        shares = [fact.episodes / fact.samples for fact in self.facts if fact.samples]
+        return sum(shares) / len(shares) if shares else 0.0
+
+    def of_workers(self, num_workers: int) -> tuple[list[int], list[int]]:
+        """Return samples and frames that each worker made; one entry where there are none."""
+        samples: Counter[int] = Counter()
+        frames: Counter[int] = Counter()
+        for fact in self.facts:
+            samples[fact.worker] += fact.samples
+            frames[fact.worker] += fact.frames
+        workers = range(max(1, num_workers))
+        return [samples[worker] for worker in workers], [frames[worker] for worker in workers]
+
+    def sample_latencies_s(self) -> list[float]:
+        """Return each sample's share of the wait for its batch."""
+        return [
+            wait / fact.samples
+            for fact, wait in zip(self.facts, self.waits_s, strict=True)
+            for _ in range(fact.samples)
+        ]
+
+
+def measure[Batch](
+    open_epoch: Callable[[int], Iterable[Batch]],
+    facts_of: Callable[[Batch], BatchFacts],
+    *,
+    warmup_batches: int,
+    duration_s: float,
+    num_batches: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    on_batch: Callable[[float], None] | None = None,
+) -> Measured:
+    """Draw batches and time them.
+
+    Args:
+        open_epoch: Returns the batches of an epoch.
+        facts_of: Returns what is kept of a batch.
+        warmup_batches: Batches that do not count.
+        duration_s: Seconds that count, at least.
+        num_batches: Batches that count, at most; None for no limit.
+        clock: Tells the time in seconds.
+        on_batch: Hears of every batch that counts, with the seconds since the stretch began.
+
+    Returns:
+        What was measured; with no facts at all if the loader gave fewer batches than the warm-up
+        took, which only happens when an epoch is empty.
+    """
+    started = clock()
+    batches = iter(open_epoch(0))
+    epochs = 1
+    drawn_in_epoch = drawn = 0
+    facts: list[BatchFacts] = []
+    waits: list[float] = []
+    first_latency = 0.0
+    window_began = arrived = asked = started
+    while True:
+        batch = next(batches, None)
+        if batch is None:
+            if not drawn_in_epoch:
+                break
+            batches = iter(open_epoch(epochs))
+            epochs += 1
+            drawn_in_epoch = 0
+            continue
+        arrived = clock()
+        fact = facts_of(batch)
+        del batch
+        drawn += 1
+        drawn_in_epoch += 1
+        if drawn == 1:
+            first_latency = arrived - started
+        if drawn <= warmup_batches:
+            window_began = arrived
+        else:
+            facts.append(fact)
+            waits.append(arrived - asked)
+            if on_batch is not None:
+                on_batch(arrived - window_began)
+            if arrived - window_began >= duration_s:
+                break
+        if num_batches is not None and len(facts) >= num_batches:
+            break
+        asked = clock()
+    return Measured(
+        first_batch_latency_s=first_latency,
+        wallclock_s=arrived - started,
+        steady_window_s=arrived - window_began if facts else 0.0,
+        epochs=epochs,
+        facts=tuple(facts),
+        waits_s=tuple(waits),
+    )
+
+
+def percentiles_ms(seconds: Iterable[float]) -> dict[str, float | None]:
+    """Return p50, p95 and p99 in milliseconds; None each where there is nothing to rank."""
+    values = np.fromiter(seconds, np.float64)
+    if not len(values):
+        return {f"p{rank}": None for rank in _PERCENTILES}
+    found = np.percentile(values, _PERCENTILES) * 1000
+    return {f"p{rank}": float(value) for rank, value in zip(_PERCENTILES, found, strict=True)}
+
+
+NO_SINGLE_PASS: dict[str, float | None] = dict.fromkeys(
+    ("single_proc_samples_per_s", "fetch_pct", "decode_pct")
+)
+
+
+@contextmanager
+def timed_calls(
+    owner: Any, method: str, *, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Callable[[], float]]:
+    """Time every call of a method while the block runs, and put it back.
+
+    Yields:
+        What returns the seconds of all calls so far.
+    """
+    spent = 0.0
+    original = getattr(owner, method)
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        nonlocal spent
+        began = clock()
+        try:
+            return original(*arguments, **options)
+        finally:
+            spent += clock() - began
+
+    was_its_own = method in vars(owner)
+    setattr(owner, method, timed)
+    try:
+        yield lambda: spent
+    finally:
+        if was_its_own:
+            setattr(owner, method, original)
+        else:
+            delattr(owner, method)
+
+
+def time_single_pass(
+    samples: Iterable[Mapping[str, Any]],
+    decoding_s: Callable[[], float] | None,
+    *,
+    num_warmup: int,
+    num_samples: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float | None]:
+    """Draw samples one by one, in one process and without batches, and return rate and shares.
+
+    ``decode_pct`` is the share of time inside the frame decoder, opening it included; ``fetch_pct``
+    is the rest: reading rows and bytes, windows, putting the sample together.
+
+    Args:
+        samples: The samples.
+        decoding_s: Returns the seconds spent on decoding so far; None where nothing decodes.
+        num_warmup: How many are not timed.
+        num_samples: How many are timed after these.
+        clock: Tells the time in seconds.
+    """
+    drawn = iter(samples)
+    for _ in islice(drawn, num_warmup):
+        pass
+    before = decoding_s() if decoding_s else 0.0
+    began = clock()
+    count = sum(1 for _ in islice(drawn, num_samples))
+    seconds = clock() - began
+    if not count or seconds <= 0:
+        return NO_SINGLE_PASS
+    decoding = 100 * (decoding_s() - before) / seconds if decoding_s else 0.0
+    return {
+        "single_proc_samples_per_s": count / seconds,
+        "fetch_pct": 100 - decoding,
+        "decode_pct": decoding,
+    }
+
+
+# The loaders. Each gives batches for the timing, samples in this process for the pass that tells
+# reading from decoding, and the counters of its decoder caches. What a loader of LeRobot's cannot
+# do (shares of several processes, decoding on a GPU) is refused or noted, never left out unsaid.
+
+
+Sample = Mapping[str, Any]
+
+WORKER_KEY = "_worker"
+"""Under this key a batch says which worker made it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """What a loader is opened on."""
+
+    options: RunOptions  # the run's, with every default filled in
+    meta: DatasetMeta  # the dataset's metadata
+    deltas: Deltas  # windows in seconds by feature; empty for none
+    episodes: Sequence[int] | None  # indices of the episodes of this node's share; None for all.
+
+    def windows(self) -> dict[str, list[float]] | None:
+        """Return the windows as LeRobot takes them."""
+        return {key: list(seconds) for key, seconds in self.deltas.items()} or None
+
+
+SampleToCheck = tuple[Sample, Mapping[str, str]]
+"""A sample, and the cameras with a frame in it that could not be decoded: which frame, or why."""
+
+
+class LoaderUnderTest(ABC):
+    """A loader, opened.
+
+    Attributes:
+        num_shards: Pieces that its workers can take side by side.
+        loaded_episodes: Episodes that this process loads.
+        notes: What the reader of a result should know.
+    """
+
+    num_shards: int
+    loaded_episodes: int
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        # Whether times suit the frame rate is for the loader to say.
+        self._windows = make_windows(
+            subject.deltas,
+            fps=subject.meta.fps,
+            tolerance_s=math.inf,
+            features=subject.meta.features,
+        )
+        self._by_index = np.argsort(subject.meta.episodes.index)
+
+    @property
+    @abstractmethod
+    def unreadable_frames(self) -> int:
+        """Frames that could not be decoded so far; loaders that stop at the first say 0."""
+
+    @abstractmethod
+    def open_epoch(self, epoch: int) -> Iterable[Sample]:
+        """Return the batches of an epoch; workers stay between epochs."""
+
+    @abstractmethod
+    def cache_counts(self) -> dict[str, float | int | None] | None:
+        """Return the counters of all workers' decoder caches; None where nothing is decoded."""
+
+    @abstractmethod
+    def close_workers(self) -> None:
+        """End the workers; samples can still be drawn in this process."""
+
+    @abstractmethod
+    def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Callable[[], float]]]:
+        """Return samples made in this process, and what returns the seconds of their decoding."""
+
+    @abstractmethod
+    def to_check(self) -> Iterator[SampleToCheck] | None:
+        """Return samples made in this process to be compared; None for the reference itself."""
+
+    def facts_of(self, batch: Sample) -> BatchFacts:
+        """Return what is kept of a batch.
+
+        Of each sample the distinct frames of its windows count, as they are decoded once. Steps
+        beyond an episode's end all show its last frame, which is one of them.
+        """
+        places = self._places_of(batch["episode_index"].numpy())
+        table = self.subject.meta.episodes
+        at, lengths = batch["frame_index"].numpy(), table.length[places]
+        frames = 0
+        for camera in self.subject.meta.camera_keys:
+            window = self._windows.get(camera)
+            frames += len(at) if window is None else window.distinct_frames(at, lengths)
+        return BatchFacts(len(at), len(np.unique(places)), int(batch.get(WORKER_KEY, 0)), frames)
+
+    def _places_of(self, episodes: IntArray) -> IntArray:
+        """Return where the table of episodes has those of these indices."""
+        order = self._by_index
+        return order[np.searchsorted(self.subject.meta.episodes.index, episodes, sorter=order)]
+
+
+def open_loader(subject: Subject) -> LoaderUnderTest:
+    """Open the loader that the options name; nothing is read yet by any worker."""
+    name = subject.options.loader
+    require_packages("torch", *(("lerobot", "datasets") if name != "stream" else ()))
+    if name == "stream":
+        return StreamUnderTest(subject)
+    if subject.options.decode_device != "cpu":
+        raise UsageError(
+            f"The loader {name} decodes on the CPU only.",
+            next_step="Choose --loader stream for --decode-device cuda.",
+        )
+    from leconvert.bench.lerobot_loaders import MapUnderTest, StreamingUnderTest
+
+    return MapUnderTest(subject) if name == "map" else StreamingUnderTest(subject)
+
+
+def loader_settings(options: RunOptions) -> dict[str, Any]:
+    """Return the arguments of a torch ``DataLoader`` that all loaders share.
+
+    Pinned memory speeds up copies to a GPU, but frames that are decoded there are there already,
+    and CUDA must not be used in a process that was forked.
+    """
+    decodes_on_gpu = options.decode_device != "cpu"
+    settings: dict[str, Any] = {
+        "batch_size": options.batch_size,
+        "num_workers": options.num_workers,
+        "pin_memory": options.device != "cpu" and not decodes_on_gpu,
+    }
+    if options.num_workers:
+        settings["prefetch_factor"] = options.prefetch_factor
+        settings["persistent_workers"] = True
+        if decodes_on_gpu:
+            settings["multiprocessing_context"] = "spawn"
+    return settings
+
+
+def _unreadable_in(stream: EpisodeStream, sample: Sample) -> dict[str, str]:
+    """Return which cameras' frames of the sample that was drawn last could not be decoded."""
+    seen = f"in the window of episode {int(sample['episode_index'])}"
+    unreadable = {
+        camera: f"{camera} {seen}, frame {int(sample['frame_index'])}"
+        for camera, count in stream.unreadable_by_camera().items()
+        if count
+    }
+    for frame in stream.unreadable():  # not all of them are named
+        place = f"of episode {frame.episode_index}, frame {frame.frame_index}"
+        unreadable[frame.camera] = f"{frame.camera} {place}: {frame.path}"
+    return unreadable
+
+
+class StreamUnderTest(LoaderUnderTest):
+    """`EpisodeStream` through `StreamLoader`; frames that do not decode count in a check."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._stream = self._opened(subject)
+        settings = loader_settings(subject.options)
+        self._loader: StreamLoader | None = StreamLoader(self._stream, **settings)
+        self.loaded_episodes = len(self._stream.rank_episodes())
+        self.num_shards = self.loaded_episodes
+
+    @property
+    @override
+    def unreadable_frames(self) -> int:
+        return self._stream.facts().unreadable
+
+    @override
+    def open_epoch(self, epoch: int) -> Iterable[Sample]:
+        assert self._loader is not None
+        self._loader.set_epoch(epoch)
+        for worker, batch in zip(self._loader.batch_workers(), self._loader, strict=True):
+            batch[WORKER_KEY] = worker
+            yield batch
+
+    @override
+    def cache_counts(self) -> dict[str, float | int | None] | None:
+        if not self.subject.meta.video_keys:
+            return None
+        return self._stream.facts().video_decoder_cache
+
+    @override
+    def close_workers(self) -> None:
+        self._loader = None
+
+    @override
+    @contextmanager
+    def single(self) -> Iterator[tuple[Iterator[Sample], Callable[[], float]]]:
+        stream = self._opened(self.subject)
+        yield iter(stream), lambda: stream.facts().decode_ns / 1e9
+
+    @override
+    def to_check(self) -> Iterator[SampleToCheck]:
+        stream = self._opened(self.subject)
+        for sample in stream:
+            yield sample, _unreadable_in(stream, sample)
+            stream.reset_facts()  # what is counted from here on is the next sample's
+
+    @staticmethod
+    def _opened(subject: Subject) -> EpisodeStream:
+        # Black frames cost no decoding: they may count only where a check reports them, and fails.
+        return open_stream(
+            subject.options,
+            subject.deltas,
+            episodes=subject.episodes,
+            on_unreadable="count" if subject.options.check else "raise",
+        )
+
+
+def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStream:
+    """Open the stream that options ask for; what they leave open is the stream's to choose."""
+    chosen: dict[str, Any] = {
+        "episode_pool_size": options.episode_pool_size,
+        "video_decoder_cache_size": options.video_decoder_cache_size,
+        "video_fetch_workers": options.video_fetch_workers,
+    }
+    return EpisodeStream(
+        str(options.root),
+        data_files_root=options.data_files_root,
+        revision=options.revision,
+        delta_timestamps={key: list(seconds) for key, seconds in deltas.items()} or None,
+        seed=options.seed,
+        tolerance_s=options.tolerance_s,
+        decode_device=options.decode_device,
+        rank=options.rank,
+        world_size=options.world_size,
+        return_uint8=True,  # as the other loaders are asked to, and as fast as it goes
+        **{name: value for name, value in chosen.items() if value is not None},
+        **more,
+    )
+
+
+def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
+    """Return the batches of this rank for a training, and the windows of their samples."""
+    rank, world_size = find_rank(options.rank, options.world_size)
+    if options.decode_device == "cuda" and world_size > 1:
+        options = replace(options, decode_device=f"cuda:{local_rank()}")
+    options = options.placed().resolved(cores=cores(), cameras=1, rank=rank, world_size=world_size)
+    deltas: Deltas = {}
+    if options.mode != "single" or options.deltas is not None:
+        deltas = windows_of(
+            options, load_meta(files_at(str(options.root), revision=options.revision))
+        )
+    stream = open_stream(options, deltas, max_episodes=options.max_episodes)
+    return StreamLoader(stream, **loader_settings(options)), deltas
+
+
+def windows_of(options: RunOptions, meta: DatasetMeta) -> Deltas:
+    """Return the windows that options ask for, in seconds by feature."""
+    features = tuple(meta.features)
+    if options.deltas is not None:
+        return read_deltas(Path(options.deltas), features)
+    return mode_deltas(options.mode, meta.camera_keys, features, float(meta.fps))

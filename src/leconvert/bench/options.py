@@ -1,0 +1,511 @@
+"""What a benchmark was asked for, checked and with every default filled in."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from leconvert.support.errors import UsageError
+from leconvert.support.flags import flag
+from leconvert.support.machine import lerobot_home
+
+if TYPE_CHECKING:
+    from leconvert.loading import Method
+
+
+Mode = Literal["single", "sarm", "sarm-action"]
+Deltas = Mapping[str, tuple[float, ...]]
+
+MODES: tuple[Mode, ...] = ("single", "sarm", "sarm-action")
+"""The named modes; ``deltas`` is what a result says where a file gave the windows."""
+
+# SARM, a reward model for long tasks, looks at eight frames a second apart.
+_SARM_STEPS = 8
+_ACTION = "action"
+
+
+def mode_deltas(mode: Mode, cameras: Sequence[str], features: Sequence[str], fps: float) -> Deltas:
+    """Return the window of each feature in seconds from the sample's own frame."""
+    if mode == "single":
+        return {}
+    actions = [key for key in features if key == _ACTION or key.startswith(f"{_ACTION}.")]
+    keys = [*(cameras if mode == "sarm" else ()), *actions]
+    if not keys:
+        raise UsageError(
+            f"--mode {mode} needs a feature `action`, which this dataset does not have.",
+            next_step="Choose --mode single, or give windows with --deltas FILE.",
+        )
+    return dict.fromkeys(keys, tuple(round(step * fps) / fps for step in range(_SARM_STEPS)))
+
+
+def read_deltas(path: Path, features: Sequence[str]) -> Deltas:
+    """Read windows from a JSON file: features to lists of seconds, as ``delta_timestamps``."""
+
+    def bad(what: str) -> UsageError:
+        return UsageError(
+            f"{path}: {what}.",
+            path=str(path),
+            next_step='Write {"FEATURE": [SECONDS, …], …}, for example {"action": [0, 0.1]}.',
+        )
+
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise bad(error.strerror or str(error)) from error
+    except ValueError as error:
+        raise bad(f"it is not JSON ({error})") from error
+    if not isinstance(content, dict) or not content:
+        raise bad("it holds no features")
+    deltas: dict[str, tuple[float, ...]] = {}
+    for key, seconds in content.items():
+        if key not in features:
+            raise bad(f"the dataset has no feature {key}; it has {', '.join(features)}")
+        if not isinstance(seconds, list) or not seconds or not all(map(_is_time, seconds)):
+            raise bad(f"the window of {key} is not a list of seconds")
+        deltas[key] = tuple(float(second) for second in seconds)
+    return deltas
+
+
+def frames_per_sample(deltas: Deltas, cameras: Sequence[str]) -> int:
+    """Return how many camera frames a sample carries, repeated ones at an episode's ends too."""
+    return sum(len(deltas.get(camera, (0.0,))) for camera in cameras)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one job asks the scheduler for; everything but ``nodes`` is a node's share."""
+
+    nodes: int = 1  # nodes, each with one loading process
+    cpus: int = 16  # cores of a node
+    mem: str = "64G"  # memory of a node as the scheduler spells it, such as ``32G``
+    time: str = "00:30:00"  # the longest run time, ``HH:MM:SS``
+    gpus: int = 0  # GPUs of a node
+
+
+Source = Literal["local", "hub", "bucket", "warmed_bucket"]
+
+SOURCES: tuple[Source, ...] = ("local", "hub", "bucket", "warmed_bucket")
+"""The labels that a result carries for where its bytes came from."""
+
+_WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named set-up of the benchmark: what is read from where, by how many nodes and cores.
+
+    It only fills in what the command line leaves open. A scheduler is asked for its resources;
+    ``probe run --scenario`` on a machine at hand takes loader, source and workers from it.
+    """
+
+    name: str  # what ``--scenario`` takes, and what the result's file name carries
+    loader: Literal["map", "stream"]  # ``map`` or ``stream``
+    source: Source  # the label of where the files are
+    resources: Resources = field(default_factory=Resources)  # what its job asks for
+    # Loading workers of a process; None for as many as cores allow, see `num_workers`.
+    workers: int | None = _WORKERS
+
+    def num_workers(self, *, cores: int, cameras: int) -> int:
+        """Return the loading workers of one process.
+
+        Where the scenario leaves them open there is a core for every camera of every worker, since
+        a map-style sample decodes all cameras side by side.
+        """
+        if self.workers is not None:
+            return self.workers
+        return max(1, cores // max(1, cameras))
+
+
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
+    {
+        scenario.name: scenario
+        for scenario in (
+            Scenario("mmap_local", "map", "local"),
+            Scenario(
+                "mmap_local_maxworkers", "map", "local",
+                resources=Resources(cpus=48, mem="192G"), workers=None,
+            ),
+            Scenario("stream_hub", "stream", "hub", resources=Resources(time="01:00:00")),
+            Scenario("stream_bucket", "stream", "bucket", resources=Resources(time="01:00:00")),
+            Scenario(
+                "stream_bucket_2node", "stream", "bucket",
+                resources=Resources(nodes=2, time="01:00:00"),
+            ),
+        )
+    }
+)  # fmt: skip
+"""Every scenario by name, in the order in which `probe submit` sends them."""
+
+
+def parse_scenarios(text: str) -> tuple[Scenario, ...]:
+    """Return the scenarios of a list such as ``mmap_local,stream_hub``, in its order."""
+    # Hyphens are accepted, as everywhere on the command line.
+    names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown or not names:
+        said = f"There is no scenario {', '.join(unknown)}." if unknown else "No scenario is named."
+        raise UsageError(said, next_step=f"Choose among {', '.join(SCENARIOS)}.")
+    if len(set(names)) < len(names):
+        raise UsageError(f"A scenario is named twice in {text}.")
+    return tuple(SCENARIOS[name] for name in names)
+
+
+Loader = Literal["map", "stream", "stream-lerobot"]
+
+LOADERS: tuple[Loader, ...] = ("map", "stream", "stream-lerobot")
+"""LeRobot's map-style dataset, our stream, and LeRobot's own streaming dataset."""
+
+_MOST_DEFAULT_WORKERS = 4
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
+_AT_LEAST = {
+    "batch_size": 1,
+    "num_workers": 0,
+    "prefetch_factor": 1,
+    "episode_pool_size": 1,
+    "max_buffer_input_shards": 1,
+    "video_decoder_cache_size": 1,
+    "video_fetch_workers": 0,
+    "num_batches": 1,
+    "warmup_batches": 0,
+    "probe_samples": 0,
+    "probe_warmup": 0,
+    "rank": 0,
+    "world_size": 1,
+    "num_partitions": 1,
+    "partition_index": 0,
+    "max_episodes": 1,
+    "seed": 0,
+    "check": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of one run; what is None is left to the loader, or is filled by `resolved`."""
+
+    root: str | None = flag(
+        None,
+        "the dataset folder, or a URL that fsspec opens: hf://datasets/ORG/NAME, "
+        "hf://buckets/ORG/NAME (default: the local copy of --repo-id, else the Hub)",
+        "DIR|URL",
+        names=("--root", "--local-root"),
+    )
+    repo_id: str | None = flag(None, "the dataset's name on the Hub", "ORG/NAME")
+    data_files_root: str | None = flag(
+        None, "where data/ and videos/ are, if not beside meta/", "DIR|URL"
+    )
+    revision: str | None = flag(None, "branch, tag or commit on the Hub", "REV")
+    source: str | None = flag(
+        None,
+        "a label for where the files are: local, hub, bucket or warmed_bucket; the result's "
+        "read_from says where they really are",
+        "LABEL",
+    )
+    scenario: str | None = flag(
+        None,
+        "a named set-up: mmap_local, mmap_local_maxworkers, stream_hub, stream_bucket or "
+        "stream_bucket_2node; fills in loader, source and workers",
+        "NAME",
+    )
+    loader: Loader | None = flag(None, "stream (default), map or stream-lerobot", "NAME")
+    mode: Mode = flag("single", "single (default), sarm or sarm-action: what a sample is", "NAME")
+    deltas: str | None = flag(None, "windows as JSON, feature to list of seconds", "FILE")
+    batch_size: int = flag(16, "samples in a batch (default: 16)", "N", int)
+    num_workers: int | None = flag(
+        None, "processes that load; 0 loads in this one (default: cores, at most 4)", "N", int
+    )
+    prefetch_factor: int = flag(2, "batches that each worker prepares ahead (default: 2)", "N", int)
+    episode_pool_size: int | None = flag(
+        None,
+        "episodes that stream mixes, or frames that stream-lerobot buffers",
+        "N",
+        int,
+        names=("--episode-pool-size", "--buffer-size"),
+    )
+    max_buffer_input_shards: int | None = flag(
+        None,
+        "files that stream-lerobot reads side by side",
+        "N",
+        int,
+        names=("--max-buffer-input-shards", "--max-num-shards"),
+    )
+    video_decoder_cache_size: int | None = flag(
+        None, "open decoders in each worker, at most", "N", int
+    )
+    video_fetch_workers: int | None = flag(
+        None, "threads of a worker that fetch and decode ahead (stream)", "N", int
+    )
+    num_batches: int | None = flag(None, "largest number of timed batches", "N", int)
+    warmup_batches: int = flag(10, "untimed batches before the timing (default: 10)", "N", int)
+    duration_s: float = flag(60.0, "shortest timing, in seconds (default: 60)", "S", float)
+    probe_samples: int = flag(
+        100,
+        "samples of the pass in this process that tells reading from decoding (default: 100)",
+        "N",
+        int,
+    )
+    probe_warmup: int = flag(10, "untimed samples before --probe-samples (default: 10)", "N", int)
+    device: str = flag("cpu", "where batches go: cpu (default), cuda", "DEVICE")
+    decode_device: str = flag(
+        "cpu",
+        "decode on cpu (default), or on cuda by NVDEC (stream only)",
+        "DEVICE",
+        names=("--decode-device", "--video-decode-device"),
+    )
+    rank: int | None = flag(None, "this process, from 0 (default: from the launcher)", "N", int)
+    world_size: int | None = flag(None, "processes in all (default: from the launcher)", "N", int)
+    num_partitions: int = flag(
+        1, "nodes that share the dataset by whole files (default: 1)", "N", int
+    )
+    partition_index: int = flag(0, "this node, from 0", "I", int)
+    max_episodes: int | None = flag(None, "use the first N episodes only", "N", int)
+    tolerance_s: float = flag(
+        1e-4, "how far windows may lie from multiples of 1/fps (default: 0.0001)", "S", float
+    )
+    seed: int = flag(0, "seed of the sample order (default: 0)", "N", int)
+    check: int = flag(
+        0, "compare N samples with LeRobot's map-style loader, frame by frame", "N", int
+    )
+    with_limit: bool = flag(
+        False,
+        "measure the decode limit too (default: take it from the result of `probe limit` in "
+        "--out-dir)",
+    )
+    limit_duration_s: float = flag(
+        5.0, "seconds of each of its measurements (default: 5)", "S", float
+    )
+
+    def __post_init__(self) -> None:
+        if self.root is None and self.repo_id is None:
+            raise UsageError(
+                "No dataset is given.", next_step="Pass --root DIR|URL, or --repo-id ORG/NAME."
+            )
+        _check_least(self, _AT_LEAST)
+        for name in ("duration_s", "limit_duration_s", "tolerance_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{_flag(name)} must be more than 0.")
+        for name, known in (
+            ("loader", LOADERS), ("mode", MODES), ("source", SOURCES), ("scenario", SCENARIOS)
+        ):  # fmt: skip
+            _check_known(name, getattr(self, name), known)
+        for name in ("device", "decode_device"):
+            if not _DEVICE.fullmatch(getattr(self, name)):
+                raise UsageError(f"{_flag(name)} is cpu, cuda or cuda:N.")
+
+        # No scenario names this loader, and none is the default.
+        if self.max_buffer_input_shards is not None and self.loader != "stream-lerobot":
+            raise UsageError(
+                "Only the loader stream-lerobot knows --max-buffer-input-shards.",
+                next_step="Leave it out, or choose --loader stream-lerobot.",
+            )
+
+    @property
+    def read_from(self) -> str:
+        """Where data and videos are really read from, whatever the label says.
+
+        ``local``, ``hub`` or ``bucket``, else the scheme of the URL. Of options that are `placed`.
+        """
+        if self.loader == "map":  # LeRobot downloads what is on the Hub, and reads the copy
+            return "local"
+        place = str(self.data_files_root or self.root)
+        return _label_of(place) or place.partition("://")[0]
+
+    @property
+    def mode_name(self) -> str:
+        """The mode as results name it: ``deltas`` where a file gave the windows."""
+        return self.mode if self.deltas is None else "deltas"
+
+    def placed(self) -> RunOptions:
+        """Return these options with loader, source and root filled in."""
+        scenario = SCENARIOS[self.scenario] if self.scenario else None
+        loader = self.loader or (scenario.loader if scenario else "stream")
+        wanted = self.source or (scenario.source if scenario else None)
+        root = dataset_place(self.root, self.repo_id, wanted if scenario else None)
+        return replace(self, loader=loader, source=wanted or _label_of(root), root=root)
+
+    def resolved(self, *, cores: int, cameras: int, rank: int, world_size: int) -> RunOptions:
+        """Return these options with workers and ranks filled in, once the dataset is known."""
+        workers = self.num_workers
+        if workers is None:
+            scenario = SCENARIOS[self.scenario] if self.scenario else None
+            workers = (
+                scenario.num_workers(cores=cores, cameras=cameras)
+                if scenario
+                else min(cores, _MOST_DEFAULT_WORKERS)
+            )
+        return replace(self, num_workers=workers, rank=rank, world_size=world_size)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return every option as a JSON-serialisable mapping."""
+        return {**asdict(self), "mode": self.mode_name}
+
+
+def dataset_place(
+    root: str | None,
+    repo_id: str | None,
+    source: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> str:
+    """Return the folder or URL of a dataset."""
+    if root is not None:
+        return root if "://" in root else str(Path(root).resolve())
+    if repo_id is None:
+        raise UsageError("No dataset is given.", next_step="Pass --root DIR, or --repo-id NAME.")
+    if source in {"bucket", "warmed_bucket"}:
+        return f"hf://buckets/{repo_id}"
+    folder = lerobot_home(environment) / repo_id
+    if source != "hub" and folder.is_dir():
+        return str(folder)
+    if source == "local":
+        raise UsageError(
+            f"{repo_id} is not on this machine: {folder} does not exist.",
+            path=str(folder),
+            next_step=f"Download it first: hf download --repo-type dataset {shlex.quote(repo_id)} "
+            f"--local-dir {shlex.quote(str(folder))}",
+        )
+    return f"hf://datasets/{repo_id}"
+
+
+def _label_of(root: str) -> str | None:
+    if root.startswith("hf://"):
+        return "bucket" if root.startswith("hf://buckets/") else "hub"
+    return None if "://" in root and not root.startswith("file://") else "local"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_least(options: object, at_least: Mapping[str, int]) -> None:
+    for name, least in at_least.items():
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UsageError(f"{_flag(name)} must be at least {least}, not {value}.")
+
+
+def _check_known(name: str, value: str | None, known: Collection[str]) -> None:
+    if value is not None and value not in known:
+        raise UsageError(
+            f"There is no {name} {value}.", next_step=f"Choose among {', '.join(known)}."
+        )
+
+
+# What a run of ``probe resample`` was asked for.
+
+
+ResampleMode = Literal["baseline", "batched", "compare"]
+Dtype = Literal["fp32", "bf16"]
+
+RESAMPLE_MODES: tuple[ResampleMode, ...] = ("baseline", "batched", "compare")
+DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
+
+USUAL_BATCH_SIZES = (16, 32, 64, 128)
+GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
+
+_RESAMPLE_AT_LEAST = {
+    "num_epochs": 1,
+    "repeats": 1,
+    "warmup_batches": 1,
+    "num_workers": 0,
+    "train_epochs": 1,
+    "seed": 0,
+    "max_trajectories": 1,
+    "threads": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResampleOptions:
+    """The options of one run; see ``docs/resampling.md``."""
+
+    dataset: str | None = flag(
+        None, "the numeric columns of a v3.0 dataset", "DIR|URL", names=("--dataset", "--root")
+    )
+    hdf5: str | None = flag(None, "a file of robomimic", "FILE")
+    source_hz: float | None = flag(
+        None, "samples a second in an --hdf5 file that does not say it", "X", float
+    )
+    revision: str | None = flag(None, "branch, tag or commit of a --dataset on the Hub", "REV")
+    columns: tuple[str, ...] | None = None
+    max_trajectories: int | None = flag(
+        None,
+        "use the first N, or make N synthetic ones (default: 512, or twice the largest batch)",
+        "N",
+        int,
+    )
+    hz: float = flag(50.0, "rate to bring everything to (default: 50)", "X", float)
+    mode: ResampleMode = flag("compare", "baseline, batched or compare (default)", "NAME")
+    batch_sizes: tuple[int, ...] | None = None
+    dtypes: tuple[Dtype, ...] = ("fp32",)
+    devices: tuple[str, ...] = ("cpu",)
+    methods: Mapping[str, Method] = field(default_factory=dict)
+    num_epochs: int = flag(1, "passes over the set in each repeat (default: 1)", "N", int)
+    repeats: int = flag(7, "number of measurements (default: 7)", "N", int)
+    warmup_batches: int = flag(3, "untimed batches before the timing (default: 3)", "N", int)
+    preload: bool = flag(True, "read trajectories while timing", names=("--no-preload",))
+    seed: int = flag(0, "random seed (default: 0)", "N", int)
+    threads: int | None = flag(None, "threads of torch (default: its own choice)", "N", int)
+    loaders: bool = flag(False, "compare loaders with workers, too")
+    end_to_end: bool = flag(False, "train a small diffusion policy on both paths")
+    num_workers: int = flag(2, "workers of --loaders and of --end-to-end (default: 2)", "N", int)
+    train_epochs: int = flag(3, "passes of the training (default: 3)", "N", int)
+
+    def __post_init__(self) -> None:
+        if self.dataset is not None and self.hdf5 is not None:
+            raise UsageError("--dataset and --hdf5 are two sources; give one.")
+        if self.columns is not None and self.dataset is None and self.hdf5 is None:
+            raise UsageError(
+                "--columns chooses among the features of --dataset or --hdf5; the synthetic set is "
+                "used whole."
+            )
+        if self.source_hz is not None and self.hdf5 is None:
+            raise UsageError(
+                "--source-hz says what an --hdf5 file of robomimic does not; give both."
+            )
+        _check_least(self, _RESAMPLE_AT_LEAST)
+        for name, rate in (("--hz", self.hz), ("--source-hz", self.source_hz)):
+            if rate is not None and not 0 < rate < math.inf:
+                raise UsageError(f"{name} must be a number above 0, not {rate}.")
+        if not self.preload and self.dataset is None and self.hdf5 is None:
+            raise UsageError(
+                "--no-preload is for --dataset and --hdf5: the synthetic set is in memory."
+            )
+        if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
+            raise UsageError("--batch-sizes are whole numbers from 1 on.")
+        _check_known("mode", self.mode, RESAMPLE_MODES)
+        for dtype in self.dtypes:
+            _check_known("dtype", dtype, DTYPES)
+        if not all(map(_DEVICE.fullmatch, self.devices)):
+            raise UsageError("--device is cpu, cuda or cuda:N.")
+
+    def sized(self, trajectories: int) -> ResampleOptions:
+        """Return these options with batch sizes for a set of so many trajectories."""
+        if self.batch_sizes is None:
+            fitting = tuple(size for size in USUAL_BATCH_SIZES if size <= trajectories)
+            return replace(self, batch_sizes=fitting or (trajectories,))
+        if max(self.batch_sizes) > trajectories:
+            raise UsageError(
+                f"A batch of {max(self.batch_sizes)} is more than the {trajectories} trajectories "
+                "of the set.",
+                next_step="Choose smaller --batch-sizes, or raise --max-trajectories.",
+            )
+        return self
+
+    def as_record(self) -> dict[str, Any]:
+        """Return every option as a JSON-serialisable mapping."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }

@@ -1,0 +1,429 @@
+"""Pipelines from trajectories to a resampled batch, each with a clock on every stage.
+
+============  ==================================================================================
+``baseline``  NumPy, one trajectory after the other, then collated into a padded batch
+``batched``   trajectories that lie apart are packed (copied into one table), moved, resampled
+``table``     the set was packed once when it was loaded; a batch is a choice of its rows
+============  ==================================================================================
+
+All three end with the same thing: padded tensors and lengths on the host, so on a GPU the result's
+way back is timed as well. Before a clock is read the device has finished.
+
+For every batch each pipeline runs once, and the first changes from batch to batch: whatever else
+the machine does, and whatever the one before left in the caches, falls on all of them alike. A
+repeat is ``num_epochs`` passes over the set in full batches; figures are medians over repeats,
+ratios medians of the ratios within a repeat. Beside the clock on the wall the processor's time of
+this process is taken: work of others on the same cores lengthens the one far more than the other.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from leconvert.bench.environment import GpuUse
+from leconvert.bench.options import ResampleOptions
+from leconvert.loading import Methods, Packed, PackMemory, ResampledBatches, Trajectory, pack
+from leconvert.support.errors import ProbeError
+from leconvert.support.progress import Stage
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float64]
+
+# The baseline searches a trajectory's times once, then takes and mixes whole rows in their own
+# type, which takes less time than `numpy.interp` for each column.
+
+BASELINE = "rows"
+
+_NEARLY_PARALLEL = 1e-6
+
+
+class Collated(NamedTuple):
+    """Resampled trajectories as a batch."""
+
+    columns: Mapping[str, Array]  # of shape (B, M, ...); zeros beyond a trajectory's length
+    lengths: npt.NDArray[np.int64]  # of shape (B,)
+    mask: npt.NDArray[np.bool_]  # of shape (B, M); whether there is a sample
+
+
+def resample_one(trajectory: Trajectory, targets: FloatArray, methods: Methods) -> dict[str, Array]:
+    """Return an array of shape (M, ...) for each feature of a trajectory, of the feature's type."""
+    times = trajectory.times - trajectory.times[0]
+    last = len(times) - 1
+    low = np.searchsorted(times, targets, side="right")
+    low -= 1
+    np.clip(low, 0, max(last - 1, 0), out=low)
+    high = np.minimum(low + 1, last)
+    begins = times.take(low)
+    gaps = times.take(high)
+    gaps -= begins
+    gaps[gaps == 0] = 1
+    weight = targets - begins
+    weight /= gaps
+    # Where times repeat at the very end there is no gap, and the last sample counts.
+    weight[targets >= times[-1]] = 1
+    np.clip(weight, 0, 1, out=weight)
+    results = {}
+    for key, values in trajectory.columns.items():
+        rows = values.reshape(len(values), -1)
+        if any(method == "linear" for _, _, method in methods[key]):
+            out = rows.take(low, 0)
+            step = rows.take(high, 0)
+            step -= out
+            step *= weight.astype(rows.dtype)[:, None]
+            out += step
+        else:
+            out = np.empty((len(targets), rows.shape[1]), rows.dtype)
+        for start, stop, method in methods[key]:
+            if method == "slerp":
+                part = rows[:, start:stop]
+                out[:, start:stop] = slerp_rows(part[low], part[high], weight)
+            elif method != "linear":
+                comes = weight >= 1 if method == "previous" else weight > 0.5
+                out[:, start:stop] = rows[np.where(comes, high, low), start:stop]
+        results[key] = out.reshape(len(targets), *values.shape[1:])
+    return results
+
+
+def slerp_rows(first: Array, second: Array, weight: FloatArray) -> FloatArray:
+    """Return unit quaternions between two rows of quaternions, along the shorter arc.
+
+    As the batched kernel's, in float64.
+    """
+    one = first.astype(np.float64)
+    other = second.astype(np.float64)
+    one /= np.linalg.norm(one, axis=1, keepdims=True)
+    other /= np.linalg.norm(other, axis=1, keepdims=True)
+    other *= np.where((one * other).sum(1, keepdims=True) < 0, -1.0, 1.0)
+    angle = 2 * np.arctan2(np.linalg.norm(one - other, axis=1), np.linalg.norm(one + other, axis=1))
+    sine = np.sin(angle)
+    is_small = sine < _NEARLY_PARALLEL
+    sine[is_small] = 1
+    before = np.where(is_small, 1 - weight, np.sin((1 - weight) * angle) / sine)
+    after = np.where(is_small, weight, np.sin(weight * angle) / sine)
+    mixed: FloatArray = before[:, None] * one + after[:, None] * other
+    mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
+    return mixed
+
+
+def one_by_one(
+    task: ResampledBatches, trajectories: Sequence[Trajectory]
+) -> list[dict[str, Array]]:
+    """Resample by NumPy, one trajectory after the other."""
+    return [resample_one(one, one.targets(task.hz), task.methods) for one in trajectories]
+
+
+def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
+    """Put resampled trajectories into one padded batch."""
+    keys = list(results[0])
+    lengths = np.array([len(result[keys[0]]) for result in results], np.int64)
+    longest = int(lengths.max())
+    columns = {}
+    for key in keys:
+        first = results[0][key]
+        batch = np.zeros((len(results), longest, *first.shape[1:]), first.dtype)
+        for row, result in enumerate(results):
+            batch[row, : lengths[row]] = result[key]
+        columns[key] = batch
+    return Collated(columns, lengths, np.arange(longest) < lengths[:, None])
+
+
+def tensors(batch: Collated) -> dict[str, Tensor]:
+    """Return a batch's columns for torch."""
+    return {key: torch.from_numpy(values) for key, values in batch.columns.items()}
+
+
+TORCH_TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+Values = Mapping[str, Tensor]
+
+
+@dataclass(slots=True)
+class Stages:
+    """Seconds of each stage of a batch, by name."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    wait: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time a block until the device has finished with it."""
+        began = time.perf_counter()
+        yield
+        self.wait()
+        self.seconds[name] = time.perf_counter() - began
+
+
+class Pipeline(ABC):
+    """One pipeline; `run` is called for one batch after the other."""
+
+    name: str  # see the module
+    dtype: str = "fp32"  # or bf16
+    device: str = "cpu"
+    kernel_stage: str = "kernel"  # the one that resamples, beside loading, packing and copies
+
+    @abstractmethod
+    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Return the seconds of every stage of a batch, and the batch."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells pipelines apart."""
+        return self.name, self.dtype, self.device
+
+
+class BaselinePipeline(Pipeline):
+    """NumPy, one trajectory after the other, then collated."""
+
+    name = "baseline"
+    kernel_stage = "resample"
+
+    def __init__(self, task: ResampledBatches) -> None:
+        self._task = task
+
+    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Resample one by one, then collate."""
+        stages = Stages()
+        trajectories = _load(self._task, indices, stages)
+        with stages.timed("resample"):
+            results = one_by_one(self._task, trajectories)
+        with stages.timed("collate"):
+            values = tensors(collate(results))
+        return stages.seconds, values
+
+
+class BatchedPipeline(Pipeline):
+    """See the module. With ``is_table`` all is packed and moved here, outside of all clocks."""
+
+    def __init__(
+        self, task: ResampledBatches, dtype: str, device: str, *, is_table: bool = False
+    ) -> None:
+        self._task = task
+        self._place, self._kind = find_device(device), TORCH_TYPES[dtype]
+        self.name = "table" if is_table else "batched"
+        self.dtype, self.device = dtype, device
+        self._memory = PackMemory(pinned=self._place.type == "cuda")
+        self._table: Packed | None = None
+        if is_table:
+            self._table = pack(task.load(range(len(task)))).to(self._place, self._kind)
+
+    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Pack, move (or cast), or choose rows; resample, and fetch the result."""
+        is_cuda = self._place.type == "cuda"
+        stages = Stages(wait=lambda: wait_for(self.device))
+        if self._table is not None:
+            with stages.timed("pack"):
+                packed = self._table.select(indices)
+        else:
+            trajectories = _load(self._task, indices, stages)
+            with stages.timed("pack"):
+                packed = pack(trajectories, self._memory)
+            if is_cuda or self.dtype != "fp32":
+                with stages.timed("copy_in"):
+                    packed = packed.to(self._place, self._kind)
+        with stages.timed("kernel"):
+            values = self._task.at_once(packed).values
+        if is_cuda:
+            with stages.timed("copy_out"):
+                values = {key: tensor.cpu() for key, tensor in values.items()}
+        return stages.seconds, values
+
+
+def find_device(name: str) -> torch.device:
+    """Return a device."""
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ProbeError(
+            f"There is no device {name} that torch {torch.__version__} can use.",
+            next_step="Leave --device out, or install a torch build for CUDA.",
+        )
+    return device
+
+
+def wait_for(device: str) -> None:
+    """Wait until a GPU has done what it was given; nothing to wait for elsewhere."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _load(task: ResampledBatches, indices: Sequence[int], stages: Stages) -> list[Trajectory]:
+    if task.source.in_memory:
+        return task.load(indices)
+    with stages.timed("load"):
+        return task.load(indices)
+
+
+def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
+    """Yield the full batches of a pass, shuffled; a function of its arguments alone."""
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    for start in range(0, count - batch_size + 1, batch_size):
+        yield order[start : start + batch_size].tolist()
+
+
+STAGES = ("load", "pack", "copy_in", "kernel", "copy_out", "resample", "collate")
+"""Every stage that a pipeline can have, in order."""
+
+_COPIES = ("copy_in_s", "copy_out_s")
+# The processor's clock may stand still for what is shorter.
+_TICK_S = 1e-9
+
+
+def measure_batch_size(
+    pipelines: Sequence[Pipeline],
+    task: ResampledBatches,
+    options: ResampleOptions,
+    batch_size: int,
+    stage: Stage,
+) -> list[dict[str, Any]]:
+    """Return a row a pipeline; their key ``raw`` holds what each repeat took."""
+    errors = {pipeline.key: 0.0 for pipeline in pipelines}
+    for number, indices in enumerate(batches_of(len(task), batch_size, options.seed, 0)):
+        if number == options.warmup_batches:
+            break
+        exact = _exact(task, indices)
+        for pipeline in pipelines:
+            error = _error(pipeline.run(indices)[1], exact)
+            errors[pipeline.key] = max(errors[pipeline.key], error)
+    raw: dict[Any, list[dict[str, float]]] = {pipeline.key: [] for pipeline in pipelines}
+    waits: dict[Any, list[float]] = {pipeline.key: [] for pipeline in pipelines}
+    devices = [pipeline.device for pipeline in pipelines if pipeline.device != "cpu"]
+    with GpuUse(devices[0] if devices else "cpu") as gpu:
+        for repeat in range(options.repeats):
+            for repeats_of in raw.values():
+                repeats_of.append({"seconds": 0.0, "cpu_s": 0.0})
+            batches = 0
+            for epoch in range(options.num_epochs):
+                epoch_number = repeat * options.num_epochs + epoch
+                for indices in batches_of(len(task), batch_size, options.seed, epoch_number):
+                    turn = batches % len(pipelines)
+                    batches += 1
+                    for pipeline in [*pipelines[turn:], *pipelines[:turn]]:
+                        took, cpu_began = raw[pipeline.key][-1], time.process_time()
+                        seconds, _ = pipeline.run(indices)
+                        took["cpu_s"] += time.process_time() - cpu_began
+                        waits[pipeline.key].append(sum(seconds.values()))
+                        took["seconds"] += waits[pipeline.key][-1]
+                        for name, taken in seconds.items():
+                            took[f"{name}_s"] = took.get(f"{name}_s", 0.0) + taken
+            stage.advance(1)
+    return [
+        {
+            "way": pipeline.name,
+            "dtype": pipeline.dtype,
+            "device": pipeline.device,
+            "batch_size": batch_size,
+            **_figures(pipeline, raw[pipeline.key], waits[pipeline.key], batches, batch_size),
+            "raw": raw[pipeline.key],
+            "max_abs_error": errors[pipeline.key],
+            "gpu_use_pct": gpu.mean_pct if pipeline.device != "cpu" else None,
+        }
+        for pipeline in pipelines
+    ]
+
+
+def _figures(
+    pipeline: Pipeline,
+    raw: Sequence[Mapping[str, float]],
+    waits: Sequence[float],
+    batches: int,
+    batch_size: int,
+) -> dict[str, Any]:
+    """Return medians over the repeats, each of so many batches."""
+    kernel = f"{pipeline.kernel_stage}_s"
+    total = median(took["seconds"] for took in raw)
+    count = batches * batch_size
+    return {
+        "batches": batches,
+        "trajectories": count,
+        "trajectories_per_s": count / total,
+        "kernel_trajectories_per_s": count / median(took[kernel] for took in raw),
+        "without_copies_trajectories_per_s": count / median(map(_without_copies, raw)),
+        "ms_per_batch": 1e3 * total / batches,
+        "cpu_ms_per_batch": 1e3 * median(took["cpu_s"] for took in raw) / batches,
+        "p50_batch_ms": 1e3 * float(np.percentile(waits, 50)),
+        "p95_batch_ms": 1e3 * float(np.percentile(waits, 95)),
+        "stages_ms": {
+            name: 1e3 * median(took[f"{name}_s"] for took in raw) / batches
+            if f"{name}_s" in raw[0]
+            else None
+            for name in STAGES
+        },
+    }
+
+
+def _without_copies(took: Mapping[str, float]) -> float:
+    return took["seconds"] - sum(took.get(name, 0.0) for name in _COPIES)
+
+
+def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many times as fast as the baseline each other pipeline is, by batch size.
+
+    ``with_packing`` compares everything, the baseline's collation included; ``kernel`` the
+    resampling alone on both sides; ``without_copies`` leaves the ways to and from a GPU out, and
+    ``cpu_time`` compares the processor's time for everything.
+    """
+    found = []
+    baselines = {row["batch_size"]: row for row in rows if row["way"] == "baseline"}
+    for row in rows:
+        base = baselines.get(row["batch_size"])
+        if base is None or row["way"] == "baseline":
+            continue
+        compared = [
+            {
+                "with_packing": _ratio(one["seconds"], other["seconds"]),
+                "without_copies": _ratio(one["seconds"], _without_copies(other)),
+                "cpu_time": _ratio(one["cpu_s"], other["cpu_s"]),
+                "kernel": _ratio(one["resample_s"], other["kernel_s"]),
+            }
+            for one, other in zip(base["raw"], row["raw"], strict=True)
+        ]
+        found.append(
+            {key: row[key] for key in ("way", "dtype", "device", "batch_size")}
+            | {name: median(repeat[name] for repeat in compared) for name in compared[0]}
+        )
+    return found
+
+
+def _ratio(seconds: float, other_seconds: float) -> float:
+    return seconds / max(other_seconds, _TICK_S)
+
+
+def _exact(task: ResampledBatches, indices: Sequence[int]) -> Mapping[str, Array]:
+    """Return a batch in float64, its linear columns by `numpy.interp`."""
+    results = []
+    for one in task.load(indices):
+        widened = {
+            key: values.astype(np.float64) if values.dtype.kind == "f" else values
+            for key, values in one.columns.items()
+        }
+        targets, times = one.targets(task.hz), one.times - one.times[0]
+        exact = resample_one(replace(one, columns=widened), targets, task.methods)
+        for key, values in widened.items():
+            rows, out = values.reshape(len(values), -1), exact[key].reshape(len(targets), -1)
+            for start, stop, method in task.methods[key]:
+                for column in range(start, stop if method == "linear" else start):
+                    out[:, column] = np.interp(targets, times, rows[:, column])
+        results.append(exact)
+    return collate(results).columns
+
+
+def _error(values: Values, exact: Mapping[str, npt.NDArray[Any]]) -> float:
+    """Return the largest difference."""
+    return max(
+        (
+            float(np.abs(tensor.double().numpy() - exact[key].astype(np.float64)).max())
+            for key, tensor in values.items()
+            if tensor.numel()
+        ),
+        default=0.0,
+    )

@@ -1,1 +1,0 @@
-"""What measures loaders: throughput, limits, and whether each sample is the right one."""

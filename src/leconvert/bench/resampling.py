@@ -1,0 +1,609 @@
+"""``probe resample``: the set, the document of what was measured, loaders and a training on them.
+
+============  ==================================================================================
+``baseline``  workers resample a batch one trajectory after the other with NumPy, and collate it
+``batched``   workers pack the trajectories of a batch and resample them at once
+``table``     no workers: the set lies packed on the device, and a batch is resampled there
+============  ==================================================================================
+
+The set and the order are the same on all paths; on the first two also the workers and the way back
+to this process.
+
+Of a training, data time is what it stands still for: from asking for a batch until it is there.
+What workers do meanwhile is not, and what they have not done in time is. Model time is the step,
+from the batch to the new weights, the device having finished; moving the batch to the device
+belongs to it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from leconvert.bench.environment import GpuUse, host_record, package_version, versions_record
+from leconvert.bench.options import DTYPES, GPU_BATCH_SIZES, ResampleOptions
+from leconvert.bench.pipelines import (
+    BASELINE,
+    BaselinePipeline,
+    BatchedPipeline,
+    Pipeline,
+    batches_of,
+    collate,
+    find_device,
+    measure_batch_size,
+    one_by_one,
+    ratios,
+    tensors,
+    wait_for,
+)
+from leconvert.bench.results import begin_document
+from leconvert.loading import (
+    LENGTHS,
+    DatasetSet,
+    Hdf5Set,
+    Methods,
+    ResampledBatches,
+    Trajectory,
+    TrajectorySource,
+    keep_freed_memory,
+    methods_for,
+    pack,
+    preload,
+)
+from leconvert.support.errors import SourceError, UsageError
+from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+
+
+class _OneByOne(ResampledBatches):
+    """Batches by NumPy, one trajectory after the other."""
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """Return a padded batch."""
+        batch = collate(one_by_one(self, self.load(indices)))
+        return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
+
+
+@dataclass(slots=True)
+class _Order:
+    """The batches of the current epoch."""
+
+    count: int
+    batch_size: int
+    seed: int
+    epoch: int = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return batches_of(self.count, self.batch_size, self.seed, self.epoch)
+
+    def __len__(self) -> int:
+        return self.count // self.batch_size
+
+
+class _Table:
+    """Batches of a set that lies packed on a device, where they stay."""
+
+    def __init__(self, task: ResampledBatches, device: torch.device, order: _Order) -> None:
+        self._task = task
+        self._packed = pack(task.load(range(len(task)))).to(device)
+        self.batch_sampler = order
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for indices in self.batch_sampler:
+            yield self._task.as_batch(self._packed.select(indices))
+
+
+Loader = DataLoader[Any] | _Table
+
+
+def paths_of(mode: str, task: ResampledBatches, num_workers: int) -> list[str]:
+    """Return the paths that are measured; see the module."""
+    paths = [] if mode == "batched" else ["baseline"]
+    if mode != "baseline":
+        paths += ["batched", "table"] if task.source.in_memory and not num_workers else ["batched"]
+    return paths
+
+
+def open_loader(
+    path: str, options: ResampleOptions, task: ResampledBatches, batch_size: int, num_workers: int
+) -> Loader:
+    """Return a loader of resampled, padded batches: features and `LENGTHS`."""
+    order = _Order(len(task), batch_size, options.seed)
+    if path == "table":
+        return _Table(task, find_device(options.devices[-1]), order)
+    dataset = task if path == "batched" else _OneByOne(task.source, task.methods, task.hz)
+    return DataLoader(
+        dataset,
+        batch_sampler=order,
+        collate_fn=ResampledBatches.collate,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        generator=torch.Generator(),  # so that it draws nothing from what the policy draws from
+    )
+
+
+def set_epoch(loader: Loader, epoch: int) -> None:
+    """Choose the order of the next pass."""
+    order: Any = loader.batch_sampler
+    order.epoch = epoch
+
+
+def compare_loaders(
+    options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Time the loaders, pass by pass in turn, after a pass that starts the workers."""
+    rows = []
+    numbers = sorted({0, options.num_workers})
+    with progress.stage("loaders", len(numbers) * (_LOADER_EPOCHS + 1), "passes") as stage:
+        for workers in numbers:
+            rows += _compared_loaders(options, task, batch_size, workers, stage)
+    return rows
+
+
+def _compared_loaders(
+    options: ResampleOptions, task: ResampledBatches, batch_size: int, workers: int, stage: Stage
+) -> list[dict[str, Any]]:
+    device = options.devices[-1]
+    loaders = {
+        path: open_loader(path, options, task, batch_size, workers)
+        for path in paths_of(options.mode, task, workers)
+    }
+    seconds: dict[str, list[float]] = {path: [] for path in loaders}
+    first: dict[str, float] = {}
+    for epoch in range(_LOADER_EPOCHS + 1):
+        for path in loaders if epoch % 2 else reversed(loaders):
+            set_epoch(loaders[path], epoch)
+            began = time.perf_counter()
+            for number, _ in enumerate(loaders[path]):
+                if number == 0 and epoch == 0:
+                    wait_for(device)
+                    first[path] = time.perf_counter() - began
+            wait_for(device)
+            if epoch:
+                seconds[path].append(time.perf_counter() - began)
+        stage.advance(1)
+    batches = len(task) // batch_size
+    return [
+        {
+            "path": path,
+            "device": device if path == "table" else "cpu",
+            "num_workers": workers,
+            "batch_size": batch_size,
+            "trajectories": batches * batch_size,
+            "trajectories_per_s": batches * batch_size / median(times),
+            "first_batch_s": first[path],
+            "epoch_s": times,
+        }
+        for path, times in seconds.items()
+    ]
+
+
+# A diffusion policy that is small enough to train anywhere.
+#
+# The recipe is C. Chi et al., *Diffusion Policy* (RSS 2023), without pictures: from the present
+# state a chunk of actions is predicted by taking noise out of it; the network learns to tell
+# which noise was put in. Noise follows the squared-cosine schedule of A. Nichol and P. Dhariwal
+# (ICML 2021). The network sees state, noisy chunk and step as one row of numbers.
+
+
+ACTION = "action"
+_OBSERVATION = "observation"
+STATE = f"{_OBSERVATION}.state"
+
+CHUNK = 16
+"""Actions that are predicted at once."""
+
+_HIDDEN = 128
+_NOISE_STEPS = 50
+_STEP_FEATURES = 16
+_OFFSET = 0.008
+_MOST_NOISE = 0.999
+
+
+class SmallDiffusionPolicy(nn.Module):
+    """Learns the noise in a chunk of actions, given the state at its beginning."""
+
+    kept: Tensor
+
+    def __init__(self, state_dim: int, action_dim: int) -> None:
+        super().__init__()
+        chunk = CHUNK * action_dim
+        seen = state_dim + chunk + _STEP_FEATURES
+        self.denoiser = nn.Sequential(
+            nn.Linear(seen, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, chunk)
+        )
+        self.register_buffer("kept", _kept_share())
+
+    def forward(self, state: Tensor, actions: Tensor) -> Tensor:
+        """Return the loss: the mean squared error of the predicted noise."""
+        clean = actions.flatten(1)
+        steps = torch.randint(_NOISE_STEPS, (len(clean),), device=clean.device)
+        noise = torch.randn_like(clean)
+        kept = self.kept[steps].unsqueeze(1)
+        noisy = kept.sqrt() * clean + (1 - kept).sqrt() * noise
+        seen = torch.cat((state, noisy, _step_features(steps)), dim=1)
+        return functional.mse_loss(self.denoiser(seen), noise)
+
+
+def windows(
+    state: Tensor, action: Tensor, lengths: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return a random state of each trajectory and the chunk of actions that begins with it.
+
+    Where a trajectory ends before the chunk its last action is repeated. Which states are chosen
+    does not depend on where the batch is.
+    """
+    where = lengths.device
+    share = torch.rand(len(lengths), generator=generator).to(where)
+    start = (share * (lengths - CHUNK + 1).clamp(min=1)).long()
+    chunk = start.unsqueeze(1) + torch.arange(CHUNK, device=where)
+    samples = torch.minimum(chunk, lengths.unsqueeze(1) - 1)
+    rows = torch.arange(len(lengths), device=where)
+    return state[rows, start].float(), action[rows.unsqueeze(1), samples].float()
+
+
+def _kept_share() -> Tensor:
+    """Return how much of the clean variance is left after each step."""
+
+    def level(step: int) -> float:
+        share = (step / _NOISE_STEPS + _OFFSET) / (1 + _OFFSET)
+        return math.cos(share * math.pi / 2) ** 2
+
+    steps = [1 - level(step + 1) / level(step) for step in range(_NOISE_STEPS)]
+    return (1 - torch.tensor(steps).clamp(max=_MOST_NOISE)).cumprod(0)
+
+
+def _step_features(steps: Tensor) -> Tensor:
+    """Return sines and cosines of the step at several frequencies."""
+    half = _STEP_FEATURES // 2
+    frequencies = torch.exp(-math.log(1e4) * torch.arange(half, device=steps.device) / half)
+    angles = steps.unsqueeze(1) * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+_LEARNING_RATE = 1e-3
+
+
+def train_on_paths(
+    options: ResampleOptions, task: ResampledBatches, batch_size: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Train the same policy on the same batches in the same order; return a row a path."""
+    first = task.source.load(0)
+    states = [STATE] if STATE in first.columns else _observations(first)
+    if ACTION not in first.columns or not states:
+        missing = STATE if ACTION in first.columns else ACTION
+        raise UsageError(
+            f"The training needs the feature {missing}, which the set lacks.",
+            next_step="Choose a set that has it, or leave --end-to-end out.",
+        )
+    rows: list[dict[str, Any]] = []
+    ways = [
+        (workers, paths_of(options.mode, task, workers))
+        for workers in sorted({0, options.num_workers})
+    ]
+    passes = sum(len(paths) for _, paths in ways) * options.train_epochs
+    with progress.stage("train", passes, "passes") as stage:
+        for workers, paths in ways:
+            of_workers: list[dict[str, Any]] = []
+            for path in paths:
+                learner = _Learner(first.widths(), states, options.devices[-1], options.seed)
+                row = _trained(path, options, task, batch_size, workers, learner, stage)
+                is_compared = of_workers and row["steps"] > 1
+                row["speedup"] = of_workers[0]["total_s"] / row["total_s"] if is_compared else None
+                of_workers.append(row)
+            rows += of_workers
+    return rows
+
+
+def _trained(
+    path: str,
+    options: ResampleOptions,
+    task: ResampledBatches,
+    batch_size: int,
+    workers: int,
+    learner: _Learner,
+    stage: Stage,
+) -> dict[str, Any]:
+    device, epochs = options.devices[-1], options.train_epochs
+    loader = open_loader(path, options, task, batch_size, workers)
+    data_s = model_s = first_wait = 0.0
+    losses: list[float] = []
+    with GpuUse(device) as gpu:
+        for epoch in range(epochs):
+            set_epoch(loader, epoch)
+            asked = time.perf_counter()
+            for batch in loader:
+                wait_for(device)
+                ready = time.perf_counter()
+                losses.append(learner.learn(batch))
+                done = time.perf_counter()
+                # The first step is part of neither: workers start, memory is found only once.
+                if losses[1:]:
+                    data_s += ready - asked
+                    model_s += done - ready
+                else:
+                    first_wait = ready - asked
+                asked = done
+            stage.advance(1)
+    steps, total_s = len(losses), data_s + model_s
+    steps_of_epoch = len(task) // batch_size
+    is_timed = steps > 1
+    return {
+        "path": path,
+        "device": device,
+        "batch_size": batch_size,
+        "num_workers": workers,
+        "epochs": epochs,
+        "steps": steps,
+        "first_batch_s": first_wait,
+        "data_s": data_s,
+        "model_s": model_s,
+        "total_s": total_s,
+        "data_pct": 100 * data_s / total_s if is_timed else None,
+        "steps_per_s": (steps - 1) / total_s if is_timed else None,
+        "speedup": None,
+        "gpu_use_pct": gpu.mean_pct,
+        "first_epoch_loss": sum(losses[:steps_of_epoch]) / steps_of_epoch,
+        "last_epoch_loss": sum(losses[-steps_of_epoch:]) / steps_of_epoch,
+    }
+
+
+def _observations(trajectory: Trajectory) -> list[str]:
+    """Return the features that are the state where none is called so."""
+    return [key for key in trajectory.columns if key.startswith(f"{_OBSERVATION}.")]
+
+
+class _Learner:
+    """The policy and its optimizer; equal seeds begin equal and choose equal windows."""
+
+    def __init__(
+        self, widths: Mapping[str, int], states: Sequence[str], device: str, seed: int
+    ) -> None:
+        self._device = find_device(device)
+        self._states = states
+        self._generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)
+        state_dim = sum(widths[key] for key in states)
+        self._policy = SmallDiffusionPolicy(state_dim, widths[ACTION]).to(self._device)
+        self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=_LEARNING_RATE)
+
+    def learn(self, batch: Mapping[str, Tensor]) -> float:
+        """Take one step and return the loss before it; the device has finished by then."""
+        state = torch.cat([_rows(batch[key]) for key in self._states], dim=2)
+        state, actions = windows(state, _rows(batch[ACTION]), batch[LENGTHS], self._generator)
+        self._optimizer.zero_grad()
+        loss = self._policy(state.to(self._device), actions.to(self._device))
+        loss.backward()
+        self._optimizer.step()
+        wait_for(str(self._device))
+        return float(loss.detach())
+
+
+def _rows(values: Tensor) -> Tensor:
+    """Return a padded batch with one row of numbers a sample, also where a sample is one number."""
+    return values.reshape(*values.shape[:2], -1)
+
+
+# The set, and the document.
+
+
+_WAVES = 3
+_FREQUENCIES_HZ = (0.1, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticSet(TrajectorySource):
+    """Smooth motions, sampled at rates and over times that are drawn for each trajectory.
+
+    A rate is kept as it was drawn: samples are exactly 1/rate apart, whatever fraction of a sample
+    the duration then cuts off. Equal numbers and seeds give equal trajectories, in whatever order
+    and process they are made.
+    """
+
+    count: int = 512
+    seed: int = 0
+    rates_hz: tuple[float, float] = (30.0, 333.0)  # lowest and highest; drawn uniformly
+    durations_s: tuple[float, float] = (1.0, 4.0)
+    action_dim: int = 7  # columns, float32
+    state_dim: int = 14
+
+    def __len__(self) -> int:
+        return self.count
+
+    def load(self, index: int) -> Trajectory:
+        """Make a trajectory."""
+        random = np.random.default_rng([self.seed, index])
+        rate = random.uniform(*self.rates_hz)
+        duration = random.uniform(*self.durations_s)
+        times = np.arange(int(duration * rate) + 1) / rate
+        width = self.action_dim + self.state_dim
+        motion = np.zeros((len(times), width))
+        for _ in range(_WAVES):
+            frequency = random.uniform(*_FREQUENCIES_HZ, width)
+            phase = random.uniform(0, 2 * np.pi, width)
+            motion += np.sin(2 * np.pi * frequency * times[:, None] + phase)
+        action, state = np.split(motion.astype(np.float32), [self.action_dim], axis=1)
+        columns = {
+            "action": np.ascontiguousarray(action),
+            "observation.state": np.ascontiguousarray(state),
+        }
+        return Trajectory(f"synthetic trajectory {index}", times, columns)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return what results say of the set."""
+        return {"source": "synthetic", "place": None, "synthetic": asdict(self)}
+
+
+def set_record(source: TrajectorySource, methods: Methods) -> dict[str, Any]:
+    """Return what a set is like: lengths, rates, columns and their methods."""
+    trajectories = [source.load(index) for index in range(len(source))]
+    lengths = [len(one) for one in trajectories]
+    timed = [one for one in trajectories if one.duration_s > 0]
+    return {
+        **source.as_record(),
+        "trajectories": len(source),
+        "samples": sum(lengths),
+        "length": _spread(lengths),
+        "duration_s": _spread([one.duration_s for one in trajectories]),
+        "rate_hz": _spread([(len(one) - 1) / one.duration_s for one in timed]),
+        "columns": {
+            key: {
+                "dtype": str(values.dtype),
+                "shape": list(values.shape[1:]),
+                "methods": [list(segment) for segment in methods[key]],
+            }
+            for key, values in trajectories[0].columns.items()
+        },
+    }
+
+
+def _spread(numbers: Sequence[float]) -> dict[str, float] | None:
+    if not numbers:
+        return None
+    least, median, most = np.percentile(numbers, (0, 50, 100)).tolist()
+    return {"min": least, "median": median, "max": most}
+
+
+_SYNTHETIC_COUNT = 512
+_LOADER_EPOCHS = 3
+_USUAL_OF_LOADERS = 64  # trajectories in a batch
+_OTHERS = ("h5py", "scipy", "matplotlib")
+
+
+def open_source(options: ResampleOptions) -> TrajectorySource:
+    """Return the set that options name, as it is read one by one."""
+    most = options.max_trajectories
+    source: TrajectorySource
+    if options.dataset is not None:
+        source = DatasetSet(
+            options.dataset, revision=options.revision, columns=options.columns, most=most
+        )
+    elif options.hdf5 is not None:
+        source = Hdf5Set(
+            Path(options.hdf5), columns=options.columns, most=most, source_hz=options.source_hz
+        )
+    else:
+        count = most or max(_SYNTHETIC_COUNT, 2 * max(options.batch_sizes or (0,)))
+        source = SyntheticSet(count, options.seed)
+    if not len(source):
+        raise SourceError(
+            f"{options.dataset or options.hdf5} has no trajectories.",
+            path=options.dataset or options.hdf5,
+            next_step="Give another set.",
+        )
+    return source
+
+
+def everything(options: ResampleOptions) -> ResampleOptions:
+    """Return options that measure all there is: both types, a GPU if there is one, both extras."""
+    devices = ["cpu"]
+    batch_sizes = options.batch_sizes
+    if torch.cuda.is_available():
+        devices.append("cuda")
+        # A GPU is busy with more at once; the synthetic set grows with the batches.
+        if batch_sizes is None and options.dataset is None and options.hdf5 is None:
+            batch_sizes = GPU_BATCH_SIZES
+    return replace(
+        options,
+        batch_sizes=batch_sizes,
+        mode="compare",
+        dtypes=DTYPES,
+        devices=tuple(dict.fromkeys((*devices, *options.devices))),
+        loaders=True,
+        end_to_end=True,
+    )
+
+
+def stem_of(options: Mapping[str, Any], source: str) -> str:
+    """Return the stem of a run's files, from its options."""
+    devices = "-".join(options["devices"]).replace(":", "")
+    loaded = "" if options["preload"] else "-no-preload"
+    types = "-".join(options["dtypes"])
+    return f"resample-{source}-{options['mode']}-{options['hz']:g}hz-{types}-{devices}{loaded}"
+
+
+def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
+    """Return what was measured, as ``docs/formats/probe-result.schema.json`` describes it."""
+    document = begin_document("resample")
+    for device in options.devices:
+        find_device(device)
+    # The C library would return the memory of every batch to the system; both sides gain alike.
+    keep_freed_memory()
+    source = open_source(options)
+    with _torch_threads(options.threads):
+        loaded = preload(source)
+        options = options.sized(len(loaded))
+        methods = methods_for(loaded, options.methods)
+        task = ResampledBatches(loaded if options.preload else source, methods, options.hz)
+        sizes = options.batch_sizes or ()
+        results = _results(options, task, sizes, progress)
+        usual = min(sizes, key=lambda size: (abs(size - _USUAL_OF_LOADERS), size))
+        extra = options, task, usual, progress
+        document |= {
+            "set": set_record(loaded, methods),
+            "baseline": BASELINE,
+            "results": results,
+            "speedups": ratios(results),
+            "loaders": compare_loaders(*extra) if options.loaders else None,
+            "end_to_end": train_on_paths(*extra) if options.end_to_end else None,
+            "torch_threads": torch.get_num_threads(),
+            "gpu": _gpu_record(options.devices),
+            "options": options.as_record(),
+            "host": host_record(),
+            "versions": versions_record() | {name: package_version(name) for name in _OTHERS},
+        }
+    return document
+
+
+def _results(
+    options: ResampleOptions, task: ResampledBatches, sizes: Sequence[int], progress: Progress
+) -> list[dict[str, Any]]:
+    pipelines: list[Pipeline] = []
+    if options.mode != "batched":
+        pipelines.append(BaselinePipeline(task))
+    if options.mode != "baseline":
+        for device, dtype in product(options.devices, options.dtypes):
+            pipelines.append(BatchedPipeline(task, dtype, device))
+            if options.preload:
+                pipelines.append(BatchedPipeline(task, dtype, device, is_table=True))
+    rows: list[dict[str, Any]] = []
+    with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
+        for batch_size in sizes:
+            rows += measure_batch_size(pipelines, task, options, batch_size, stage)
+    return rows
+
+
+@contextmanager
+def _torch_threads(threads: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _gpu_record(devices: Sequence[str]) -> dict[str, Any] | None:
+    for name in devices:
+        device = find_device(name)
+        if device.type == "cuda":
+            facts = torch.cuda.get_device_properties(device)
+            return {
+                "name": facts.name,
+                "memory_bytes": int(facts.total_memory),
+                "cuda": torch.version.cuda,
+            }
+    return None

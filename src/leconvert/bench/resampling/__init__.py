@@ -1,1 +1,0 @@
-"""The benchmark of `leconvert.loading.resample`, against NumPy."""

@@ -1,0 +1,522 @@
+"""One run of the probe: time a loader, then look at what the timing alone does not tell.
+
+In this order, so that nothing disturbs the timing: open the dataset, time the batches, read the
+counters, end the workers; then the pass in this process that tells reading from decoding, the
+comparison with the map-style loader, the decode limit, and how the videos are coded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leconvert.bench.decoding import dataset_record, known_limit, opened_dataset
+from leconvert.bench.environment import (
+    TreeMemory,
+    cores,
+    find_ffmpeg,
+    host_record,
+    require_packages,
+    versions_record,
+)
+from leconvert.bench.loaders import (
+    NO_SINGLE_PASS,
+    BatchFacts,
+    LoaderUnderTest,
+    Measured,
+    SampleToCheck,
+    Subject,
+    measure,
+    open_loader,
+    percentiles_ms,
+    time_single_pass,
+    windows_of,
+)
+from leconvert.bench.options import RunOptions, frames_per_sample
+from leconvert.bench.results import begin_document
+from leconvert.loading import (
+    PAD_SUFFIX,
+    DatasetMeta,
+    EpisodeStream,
+    Sample,
+    choose_backend,
+    chosen_episodes,
+    find_rank,
+)
+from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
+from leconvert.support.extras import missing_package
+from leconvert.support.progress import NO_PROGRESS, Progress, Stage
+
+# Streamed samples against those of LeRobot's own dataset: is it the right frame?
+
+
+_NAMED = 50
+_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SampleDifference:
+    """One key of one sample that is not what LeRobot gives.
+
+    Attributes:
+        index: Number of the frame in the whole dataset.
+        key: The feature, a pad flag, or ``task``.
+        what: How it differs.
+    """
+
+    index: int
+    key: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        samples: Samples compared.
+        wrong_frames: By camera, samples one of whose pictures differs.
+        wrong_pads: Pad flags that differ.
+        wrong_values: Other keys that differ, in value, type or shape.
+        unreadable: Samples that LeRobot itself could not load, so nothing was compared.
+        differences: The first fifty, and the first fifty samples that could not be loaded.
+    """
+
+    samples: int
+    wrong_frames: Mapping[str, int]
+    wrong_pads: int
+    wrong_values: int
+    unreadable: int
+    differences: tuple[SampleDifference, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether samples were compared and none differs."""
+        wrong = sum(self.wrong_frames.values()) + self.wrong_pads + self.wrong_values
+        return self.samples > 0 and not wrong
+
+
+def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) -> Any:
+    """Open the same dataset with LeRobot's map-style class."""
+    root = stream.meta.root
+    if "://" in root:
+        raise UsageError(
+            f"{root} is not local; LeRobot's dataset reads local folders alone.",
+            next_step="Download the dataset and compare there.",
+        )
+    try:
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    except ImportError as error:
+        raise missing_package("Comparing with LeRobot needs lerobot", "deep") from error
+    deltas = None if delta_timestamps is None else {k: list(v) for k, v in delta_timestamps.items()}
+    return LeRobotDataset(
+        f"local/{Path(root).name}",
+        root=root,
+        delta_timestamps=deltas,
+        return_uint8=stream.return_uint8,
+    )
+
+
+def compare_with_map(stream: EpisodeStream, samples: int, *, reference: Any = None) -> Comparison:
+    """Compare the first samples of a stream with LeRobot's samples of the same numbers.
+
+    Args:
+        stream: The stream; it is iterated in this process.
+        samples: How many; fewer where the stream has fewer.
+        reference: What to compare with, indexed by the number of a frame in the whole dataset;
+            None for `open_map`.
+
+    Returns:
+        What differs. A frame that LeRobot itself refuses to load is counted apart.
+    """
+    if reference is None:
+        reference = open_map(stream, stream.delta_timestamps)
+    first = ((sample, ()) for sample in islice(stream, samples))
+    return compare_samples(first, reference, cameras=stream.meta.camera_keys)
+
+
+def compare_samples(
+    samples: Iterable[tuple[Sample, Collection[str]]], reference: Any, *, cameras: tuple[str, ...]
+) -> Comparison:
+    """Compare samples of any loader with a map-style dataset."""
+    wrong_frames = dict.fromkeys(cameras, 0)
+    wrong_pads = wrong_values = unreadable = compared = 0
+    named: list[SampleDifference] = []
+    refused: list[SampleDifference] = []
+    for sample, left_out in samples:
+        number = int(sample["index"])
+        try:
+            wanted = reference[number]
+        except Exception as error:  # noqa: BLE001 (LeRobot's errors are of many kinds)
+            unreadable += 1
+            first_line = str(error).strip().partition("\n")[0]
+            if len(refused) < _NAMED:
+                said = f"LeRobot cannot load it: {first_line}"
+                refused.append(SampleDifference(number, "", said))
+            continue
+        compared += 1
+        for key in sorted({*sample, *wanted}.difference(left_out)):
+            what = _difference(sample, wanted, key, is_picture=key in wrong_frames)
+            if what is None:
+                continue
+            if len(named) < _NAMED:
+                named.append(SampleDifference(number, key, what))
+            if key in wrong_frames:
+                wrong_frames[key] += 1
+            elif key.endswith(PAD_SUFFIX):
+                wrong_pads += 1
+            else:
+                wrong_values += 1
+    return Comparison(
+        samples=compared,
+        wrong_frames=wrong_frames,
+        wrong_pads=wrong_pads,
+        wrong_values=wrong_values,
+        unreadable=unreadable,
+        differences=(*named, *refused),
+    )
+
+
+def _difference(
+    sample: Mapping[str, Any], wanted: Mapping[str, Any], key: str, *, is_picture: bool
+) -> str | None:
+    if key not in sample or key not in wanted:
+        return "is missing" if key in wanted else "is not there in LeRobot's"
+    ours, theirs = sample[key], wanted[key]
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return None if ours == theirs else f"is {ours!r} instead of {theirs!r}"
+    if is_picture and ours.dtype != theirs.dtype and ours.dtype == torch.uint8:
+        # LeRobot gives images of tables as floats whatever it is asked for.
+        theirs = (theirs * 255).round().to(torch.uint8)
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return (
+            f"is {ours.dtype} of {tuple(ours.shape)} instead of {theirs.dtype} of "
+            f"{tuple(theirs.shape)}"
+        )
+    if torch.equal(ours, theirs):
+        return None
+    if ours.dtype.is_floating_point and torch.allclose(ours, theirs, 0, 0, equal_nan=True):
+        return None
+    off = (ours.to(torch.float64) - theirs.to(torch.float64)).abs()
+    return (
+        f"differs in {int((off > 0).sum())} of {off.numel()} numbers, by up to {float(off.max()):g}"
+    )
+
+
+def check_samples(
+    loader: LoaderUnderTest, subject: Subject, progress: Progress
+) -> dict[str, Any] | None:
+    """Compare samples of a loader, made in this process, with LeRobot's of the same frames.
+
+    Returns:
+        Counts, and the first places that are wrong. A frame counts by sample and camera: one wrong
+        step makes a window wrong, and one that cannot be decoded makes it unreadable. None for the
+        map-style loader, which is the reference itself.
+    """
+    samples = loader.to_check()
+    if samples is None:
+        return None
+    require_packages("torch", "lerobot", "datasets")
+    from leconvert.bench.lerobot_loaders import MapUnderTest
+
+    options = subject.options
+    if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
+        raise UsageError(
+            f"LeRobot cannot read {options.root}, so nothing can be compared.",
+            next_step="Leave --check out, or compare on a local copy.",
+        )
+    # All episodes: its samples are then numbered as the dataset's frames are.
+    reference = MapUnderTest(
+        replace(subject, episodes=None, options=replace(options, data_files_root=None))
+    ).dataset
+    unreadable: list[str] = []
+    with progress.stage("check", options.check, "samples") as stage:
+        found = compare_samples(
+            _decoded(islice(samples, options.check), unreadable, stage),
+            reference,
+            cameras=subject.meta.camera_keys,
+        )
+    return {
+        "samples": found.samples,
+        "refused_by_map": found.unreadable,
+        "wrong_frames": sum(found.wrong_frames.values()),
+        "wrong_frames_by_camera": dict(found.wrong_frames),
+        "unreadable_frames": len(unreadable),
+        "wrong_pad_flags": found.wrong_pads,
+        "wrong_values": found.wrong_values,
+        "named": [
+            *dict.fromkeys(unreadable),
+            *(f"frame {one.index}: {one.key} {one.what}" for one in found.differences),
+        ][:_NAMED],
+    }
+
+
+def _decoded(
+    samples: Iterator[SampleToCheck], unreadable: list[str], stage: Stage
+) -> Iterator[tuple[dict[str, Any], Collection[str]]]:
+    """Yield samples, each with the cameras that are black in it because nothing was decoded."""
+    for sample, cameras in samples:
+        stage.advance(1)
+        unreadable += cameras.values()
+        yield dict(sample), cameras.keys()
+
+
+def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
+    """Return what is wrong with the frames of a result; None where nothing was found.
+
+    Without ``--check`` unreadable frames are only counted.
+    """
+    check = document["check"]
+    if check is None:
+        return None
+    if not check["samples"]:
+        return ProbeError(
+            f"Nothing was compared: LeRobot could load none of {check['refused_by_map']} samples.",
+            path=document["dataset"]["root"],
+            next_step="Convert the dataset again with leconvert; its times are exact.",
+            details=[*check["named"][:_TOLD], *_more(check["named"])],
+        )
+    wrong, unreadable = check["wrong_frames"], check["unreadable_frames"]
+    others = check["wrong_values"] + check["wrong_pad_flags"]
+    in_batches = document["unreadable_frames"]
+    if not (wrong or unreadable or others or in_batches):
+        return None
+    return ProbeError(
+        f"In {check['samples']} samples compared {wrong} frames are wrong, {unreadable} cannot be "
+        f"read and {others} values or pad flags are wrong; in the batches {in_batches} frames "
+        "could not be read.",
+        path=document["dataset"]["root"],
+        next_step="See `check` in the result for the places.",
+        details=[*check["named"][:_TOLD], *_more(check["named"])],
+    )
+
+
+def _more(named: Sequence[str]) -> list[str]:
+    left = len(named) - _TOLD
+    return [f"… and {left} more in the result, under `check`"] if left > 0 else []
+
+
+# The run.
+
+
+_GB = 1e9
+_TRACEBACK = ("Traceback", "Original Traceback")
+
+
+def run_probe(
+    options: RunOptions,
+    *,
+    results_dir: Path | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> dict[str, Any]:
+    """Measure one loader on one dataset.
+
+    Returns:
+        The result, as ``docs/formats/probe-result.schema.json`` describes it.
+    """
+    began = time.perf_counter()
+    document = begin_document("run")
+    options = options.placed()
+    backend = choose_backend("auto", options.decode_device)
+    _check_device(options.device)
+    meta, data_files = opened_dataset(str(options.root), options.data_files_root, options.revision)
+    options = _resolved(options, meta)
+    deltas = windows_of(options, meta)
+    subject = Subject(options, meta, deltas, _episodes(options, meta))
+    loader = open_loader(subject)
+    measured, memory = _timed(loader, options, progress)
+    cache = loader.cache_counts()
+    loader.close_workers()
+    single = _single_pass(loader, options, has_videos=bool(meta.video_keys))
+    check = check_samples(loader, subject, progress) if options.check else None
+    limit = known_limit(options, meta, data_files, results_dir, backend=backend)
+    window_frames = frames_per_sample(deltas, meta.camera_keys)
+    frames_per_s = measured.frames_per_s
+    samples_of, frames_of = measured.of_workers(options.num_workers or 0)
+    waits, latencies = measured.waits_s, measured.sample_latencies_s()
+    document |= {
+        "samples_per_s": measured.samples_per_s,
+        "frames_per_s_node": frames_per_s,
+        "decoded_frames_per_s": frames_per_s,
+        "window_frames": window_frames,
+        "window_frames_per_s": measured.samples_per_s * window_frames,
+        "first_batch_latency_s": measured.first_batch_latency_s,
+        **{f"{name}_sample_latency_ms": ms for name, ms in percentiles_ms(latencies).items()},
+        **{f"{name}_batch_wait_ms": ms for name, ms in percentiles_ms(waits).items()},
+        "wallclock_s": measured.wallclock_s,
+        "steady_window_s": measured.steady_window_s,
+        "total_time_s": time.perf_counter() - began,
+        "samples_measured": measured.samples,
+        "batches_measured": len(measured.facts),
+        "epochs": measured.epochs,
+        **single,
+        "video_decoder_cache": cache,
+        "peak_rss_gb": memory.peak_rss_bytes / _GB,
+        "peak_pss_gb": None if memory.peak_pss_bytes is None else memory.peak_pss_bytes / _GB,
+        "num_shards": loader.num_shards,
+        "loaded_episodes": loader.loaded_episodes,
+        "samples_per_worker": samples_of,
+        "frames_per_worker": frames_of,
+        "shuffle_randomness_frac": measured.shuffle_randomness,
+        "pct_of_limit": None if limit is None else 100 * frames_per_s / limit["frames_per_s"],
+        "limit": limit,
+        "wrong_frames": None if check is None else check["wrong_frames"],
+        "unreadable_frames": loader.unreadable_frames,
+        "check": check,
+        "read_from": options.read_from,
+        "notes": [*loader.notes, *_remarks(options)],
+        "decoder": _decoder_record(backend),
+        "dataset": dataset_record(meta, data_files),
+        "options": options.as_record(),
+        "host": host_record(),
+        "versions": versions_record(),
+    }
+    return document
+
+
+def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
+    rank, world_size = find_rank(
+        options.rank, options.world_size, of_node=options.num_partitions > 1
+    )
+    return options.resolved(
+        cores=cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
+    )
+
+
+def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
+    if options.max_episodes is None and options.num_partitions == 1:
+        return None
+    table = meta.episodes
+    places = chosen_episodes(
+        table.index,
+        table.length,
+        table.files(),
+        max_episodes=options.max_episodes,
+        num_partitions=options.num_partitions,
+        partition_index=options.partition_index,
+    )
+    return [int(index) for index in table.index[places]]
+
+
+def _check_device(device: str) -> None:
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ProbeError(
+            f"There is no GPU that torch {torch.__version__} can use.",
+            next_step="Leave --device out, or install a torch build for CUDA.",
+        )
+
+
+def _timed(
+    loader: LoaderUnderTest, options: RunOptions, progress: Progress
+) -> tuple[Measured, TreeMemory]:
+    """Time the loader; the workers are still there when memory is looked at last."""
+    by_batches = options.num_batches is not None
+    total = options.num_batches if by_batches else max(1, round(options.duration_s))
+    told = 0
+    with (
+        TreeMemory() as memory,
+        progress.stage("timing", total or 1, "batches" if by_batches else "s") as stage,
+    ):
+
+        def tell(seconds: float) -> None:
+            nonlocal told
+            amount = 1 if by_batches else int(min(seconds, options.duration_s)) - told
+            if amount:
+                told += amount
+                stage.advance(amount)
+
+        def facts_of(batch: Mapping[str, Any]) -> BatchFacts:
+            # Not before: the workers are there now, and forking beside threads is asking for it.
+            memory.start()
+            if options.device != "cpu":
+                _move(batch, options.device)
+            return loader.facts_of(batch)
+
+        try:
+            measured = measure(
+                loader.open_epoch,
+                facts_of,
+                warmup_batches=options.warmup_batches,
+                duration_s=options.duration_s,
+                num_batches=options.num_batches,
+                on_batch=tell,
+            )
+        except Exception as error:
+            raise _failed(options, error) from error
+        memory.sample()
+    if not measured.samples:
+        raise ProbeError(
+            f"The loader {options.loader} gave no sample to time: rank {options.rank} of "
+            f"{options.world_size} in partition {options.partition_index} of "
+            f"{options.num_partitions} has no frames.",
+            path=options.root,
+            next_step="Use fewer ranks or partitions, or more episodes.",
+        )
+    return measured, memory
+
+
+def _move(batch: Mapping[str, Any], device: str) -> None:
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            value.to(device, non_blocking=True)
+    torch.cuda.synchronize(device)
+
+
+def _failed(options: RunOptions, error: Exception) -> LeconvertError:
+    """Say what a loader's own error was; a worker's comes with the whole traceback as its text."""
+    if isinstance(error, LeconvertError) and not isinstance(error, UnreadableSourceError):
+        return error
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    is_workers = bool(lines) and lines[0].startswith("Caught ")
+    said = f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
+    if is_workers:
+        # A message may itself have several lines; the exception's own first one is at the margin.
+        at_margin = [line for line in lines[1:] if not line.startswith((" ", *_TRACEBACK))]
+        said = at_margin[0] if at_margin else lines[-1].strip()
+    return ProbeError(
+        f"The loader {options.loader} failed: {said.rstrip('.')}.",
+        path=options.root,
+        next_step="Look at the files with leconvert check; with --check N such frames only count.",
+    )
+
+
+def _single_pass(
+    loader: LoaderUnderTest, options: RunOptions, *, has_videos: bool
+) -> dict[str, float | None]:
+    if not options.probe_samples:
+        return NO_SINGLE_PASS
+    try:
+        with loader.single() as (samples, decoding_s):
+            return time_single_pass(
+                samples,
+                decoding_s if has_videos else None,
+                num_warmup=options.probe_warmup,
+                num_samples=options.probe_samples,
+            )
+    except Exception as error:
+        raise _failed(options, error) from error
+
+
+def _remarks(options: RunOptions) -> list[str]:
+    """Return what a reader of the result should know about what decoded."""
+    if options.loader != "stream" or find_spec("torchcodec") is None or find_ffmpeg() is not None:
+        return []
+    return [
+        "PyAV decodes: torchcodec finds no FFmpeg that it is built for; `leconvert doctor` says "
+        "what to install"
+    ]
+
+
+def _decoder_record(backend: str) -> dict[str, Any]:
+    found = find_ffmpeg() if backend == "torchcodec" else None
+    return {
+        "backend": backend,
+        "ffmpeg": None if found is None else {"major": found.major, "origin": found.origin},
+    }

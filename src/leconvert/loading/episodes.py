@@ -1,0 +1,718 @@
+"""The episodes that a worker mixes: rows out of data files, frames out of videos, and their pool.
+
+Where a row group holds one episode, that row group is read and nothing else. Where it holds several
+(LeRobot's converter writes such files), it is read whole, the last few are kept, and an episode
+gets a copy of its rows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, zip_longest
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from leconvert.loading.decoders import Backend, Clip, ClipDecoder, Codecs, open_clip, open_decoder
+from leconvert.loading.metadata import DatasetMeta
+from leconvert.loading.tensors import WorkerCounters
+from leconvert.model.values import IntArray
+from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
+from leconvert.tables.arrow import is_number, stored_numbers
+from leconvert.transfer.files import Files, OpenFile
+
+Array = npt.NDArray[Any]
+
+_OPEN_FILES = 8
+_KEPT_GROUPS = 2
+_FOOTER_BYTES = 64 * 1024
+_TRAILER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeRows:
+    """The rows of one episode."""
+
+    # Numbers by feature: float32, int64 or bool, of shape (length, ...).
+    arrays: Mapping[str, Array]
+    images: Mapping[str, Sequence[pa.Buffer]]  # coded images by feature
+    objects: Mapping[str, Sequence[Any]]  # everything else as Python's values
+
+
+class _DataFile:
+    """A data file, opened by the first that asks for its reader, and where its row groups begin."""
+
+    source: OpenFile
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self.users = 0
+        self.lock = threading.Lock()
+        self._reader: pq.ParquetFile | None = None
+        self.starts: IntArray = np.zeros(1, np.int64)
+
+    def reader(self) -> pq.ParquetFile:
+        with self.lock:
+            if self._reader is None:
+                self._reader = self._open()
+        return self._reader
+
+    def _open(self) -> pq.ParquetFile:
+        source = self.source = self._files.open(self._path)
+        size = source.size_bytes
+        with ExitStack() as undone:
+            undone.callback(source.close)  # who asks again opens it again
+            try:
+                source.need([(max(0, size - _FOOTER_BYTES), size)])
+                with open(source.path, "rb") as file:  # noqa: PTH123 (a name, not a Path)
+                    file.seek(max(0, size - _TRAILER_BYTES))
+                    footer = int.from_bytes(file.read(4), "little") + _TRAILER_BYTES
+                source.need([(max(0, size - footer), size)])
+                reader = pq.ParquetFile(source.path)
+            except (OSError, pa.ArrowException) as error:
+                raise _unreadable(source.name, error) from error
+            undone.pop_all()
+        counts = [reader.metadata.row_group(n).num_rows for n in range(reader.num_row_groups)]
+        self.starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        return reader
+
+    def groups(self, first: int, count: int) -> range:
+        """Return the row groups that hold some rows."""
+        if first + count > self.starts[-1]:
+            raise SourceError(
+                f"{self.source.name} has {self.starts[-1]} rows, but meta/episodes says that rows "
+                f"up to {first + count} are in it.",
+                path=self.source.name,
+                next_step=f"{GET_AGAIN}, or convert the dataset again.",
+            )
+        head, last = np.searchsorted(self.starts, [first, first + count - 1], side="right")
+        return range(int(head) - 1, int(last))
+
+    def spans(self, groups: range) -> list[tuple[int, int]]:
+        """Return where the bytes of row groups are."""
+        metadata = self.reader().metadata
+        spans = []
+        for group in groups:
+            chunks = metadata.row_group(group)
+            columns = [chunks.column(number) for number in range(chunks.num_columns)]
+            starts = [
+                min(
+                    column.data_page_offset,
+                    column.dictionary_page_offset or column.data_page_offset,
+                )
+                for column in columns
+            ]
+            stops = [
+                start + column.total_compressed_size
+                for start, column in zip(starts, columns, strict=True)
+            ]
+            spans.append((min(starts), max(stops)))
+        return spans
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self.source.close()
+
+
+class RowReader:
+    """Reads the rows of episodes. But for `need` it is for one thread."""
+
+    def __init__(self, meta: DatasetMeta, files: Files) -> None:
+        self._meta = meta
+        self._files = files
+        self._open: OrderedDict[int, _DataFile] = OrderedDict()
+        self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
+        self._lock = threading.Lock()
+        self._columns = [key for key, ft in meta.features.items() if ft["dtype"] != "video"]
+
+    def need(self, place: int) -> int:
+        """Fetch an episode's rows, once before they are read; from any thread.
+
+        Returns:
+            Bytes that were fetched; nothing is where the files are local.
+        """
+        if self._files.is_local:
+            return 0
+        file = self._file(place, users=1)
+        file.reader()
+        file.source.need(file.spans(self._groups(file, place)))
+        return file.source.take_fetched_bytes()
+
+    def file_of(self, place: int) -> int:
+        """Return which data file an episode's rows are in."""
+        return int(self._meta.episodes.data_file[place])
+
+    def release(self, place: int) -> None:
+        """Say that an episode's rows will not be read again."""
+        if self._files.is_local:
+            return
+        file = self._file(place)
+        file.source.release(file.spans(self._groups(file, place)))
+        with self._lock:
+            file.users -= 1
+            is_unused = not file.users  # asked here: a thread may be about to fetch from it
+            if is_unused:
+                del self._open[self.file_of(place)]
+        if is_unused:
+            file.close()
+
+    def read(self, place: int) -> EpisodeRows:
+        """Read an episode."""
+        file = self._file(place)
+        reader = file.reader()
+        groups = self._groups(file, place)
+        first = int(self._meta.episodes.first_row[place])
+        count = int(self._meta.episodes.length[place])
+        name = file.source.name
+        whole = int(file.starts[groups.start]) == first and len(groups) == 1
+        whole = whole and int(file.starts[groups.stop]) == first + count
+        try:
+            if whole:
+                table = reader.read_row_group(groups.start, use_threads=False)
+            else:
+                number = self.file_of(place)
+                tables = [self._kept(number, group, reader) for group in groups]
+                joined = pa.concat_tables(tables)
+                table = joined.slice(first - int(file.starts[groups.start]), count)
+            rows = self._rows(table, is_shared=not whole)
+        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+            raise _unreadable(name, error) from error
+        self._check(rows, place, name)
+        return rows
+
+    def _file(self, place: int, *, users: int = 0) -> _DataFile:
+        number = self.file_of(place)
+        with self._lock:
+            file = self._open.get(number)
+            if file is None:
+                path = self._meta.episodes.data_paths[number]
+                file = self._open[number] = _DataFile(self._files, path)
+            file.users += users
+            self._open.move_to_end(number)
+            while self._files.is_local and len(self._open) > _OPEN_FILES:
+                self._open.popitem(last=False)[1].close()
+        return file
+
+    def _groups(self, file: _DataFile, place: int) -> range:
+        table = self._meta.episodes
+        return file.groups(int(table.first_row[place]), int(table.length[place]))
+
+    def _kept(self, number: int, group: int, reader: pq.ParquetFile) -> pa.Table:
+        key = (number, group)
+        if key not in self._tables:
+            while len(self._tables) >= _KEPT_GROUPS:
+                self._tables.popitem(last=False)
+            self._tables[key] = reader.read_row_group(group, use_threads=False)
+        self._tables.move_to_end(key)
+        return self._tables[key]
+
+    def _rows(self, table: pa.Table, *, is_shared: bool) -> EpisodeRows:
+        arrays: dict[str, Array] = {}
+        images: dict[str, list[pa.Buffer]] = {}
+        objects: dict[str, list[Any]] = {}
+        for key in self._columns:
+            column = table.column(key).combine_chunks()
+            if isinstance(column, pa.ChunkedArray):
+                column = pa.concat_arrays(column.chunks)
+            if isinstance(column, pa.ExtensionArray):
+                column = column.storage
+            feature = self._meta.features[key]
+            if feature["dtype"] == "image":
+                images[key] = _coded_images(key, column, is_shared=is_shared)
+                continue
+            values = _numbers(column)
+            if values is None:
+                objects[key] = column.to_pylist()
+                continue
+            shape = tuple(feature["shape"])
+            values = values.reshape(table.num_rows, *(() if shape == (1,) else shape))
+            arrays[key] = _as_lerobot_types(values, copy=is_shared)
+        return EpisodeRows(arrays, images, objects)
+
+    def _check(self, rows: EpisodeRows, place: int, name: str) -> None:
+        table = self._meta.episodes
+        begin, count = int(table.from_index[place]), int(table.length[place])
+        same_episode = np.array_equal(
+            rows.arrays["episode_index"], np.full(count, table.index[place])
+        )
+        if not same_episode or not np.array_equal(
+            rows.arrays["index"], np.arange(begin, begin + count)
+        ):
+            raise SourceError(
+                f"{name} does not hold episode {table.index[place]} where meta/episodes says that "
+                "it is.",
+                path=name,
+                next_step=f"{GET_AGAIN}, or convert the dataset again.",
+            )
+
+
+def _numbers(column: pa.Array) -> Array | None:
+    """Return the numbers of a column in one row, however deep they are nested; None for others."""
+    while isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        if column.null_count:
+            raise ValueError("a list is missing")
+        column = column.flatten()
+    if not is_number(column.type):
+        return None
+    if column.null_count:
+        raise ValueError("a number is missing")
+    if column.buffers()[1] is None:
+        return np.empty(0, np.int64)
+    return stored_numbers(column)
+
+
+def _as_lerobot_types(values: Array, *, copy: bool) -> Array:
+    """Cast numbers to what ``torch.tensor`` makes of Python's."""
+    if values.dtype == np.bool_:
+        return values
+    kind = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int64
+    # Arrow's memory cannot be written to, and a part of it would keep all of it alive.
+    return values.astype(kind, copy=copy)
+
+
+def _coded_images(key: str, column: pa.Array, *, is_shared: bool) -> list[pa.Buffer]:
+    """Return each image's bytes; without `is_shared` they are parts of the column's memory."""
+    if not pa.types.is_struct(column.type):
+        raise ValueError(f"{key} holds no images")
+    cells = column.field("bytes")
+    if cells.null_count or column.null_count:
+        raise ValueError(f"{key} names images outside of the file")
+    buffers = [cell.as_buffer() for cell in cells]
+    return [pa.py_buffer(buffer.to_pybytes()) for buffer in buffers] if is_shared else buffers
+
+
+def _unreadable(name: str, error: Exception) -> UnreadableSourceError:
+    if isinstance(error, UnreadableSourceError):
+        return error
+    if isinstance(error, OSError) and error.errno and not os.path.exists(name):  # noqa: PTH110
+        reason = "it is missing"
+    else:
+        reason = str(error).strip().partition("\n")[0].rstrip(".") or repr(error)
+    return UnreadableSourceError(
+        f"{name} cannot be read: {reason}.",
+        path=name,
+        next_step=f"{GET_AGAIN}, or convert the dataset again.",
+    )
+
+
+_FileKey = tuple[str, int]
+_Ranges = list[tuple[int, int]]
+# Threads that fetch what the batch under way waits for; stores answer so many at once.
+_URGENT_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameRequest:
+    """Frames of one camera."""
+
+    camera: str  # the video feature
+    places: IntArray  # place of the episode of each frame, shape (N,)
+    frames: IntArray  # number within the episode, shape (N,)
+
+
+# Called with places in a request, shape (n,), and their frames, shape (n, H, W, C), or the one
+# frame of them all, shape (1, H, W, C).
+Writer = Callable[[IntArray, torch.Tensor], None]
+# Called with places in a request that cannot be decoded, and why.
+Trouble = Callable[[IntArray, UnreadableSourceError], None]
+
+
+class _Group(NamedTuple):
+    """What one file gives to a request."""
+
+    key: _FileKey
+    members: IntArray
+    ranks: IntArray
+    write: Writer
+    trouble: Trouble
+
+
+class FrameReader:
+    """Decodes frames by episode and number.
+
+    It guarantees that a frame is the one asked for: its place in the file is counted, and its time
+    checked, never guessed. It holds at most ``cache_size`` decoders. Where there are more files,
+    one of the half that was not used for longest is closed: a shuffled order asks for the files of
+    the pool in turn, and would always miss the one that was not used for longest. But for `need`
+    and `need_frames` it is for one thread.
+    """
+
+    def __init__(
+        self,
+        meta: DatasetMeta,
+        files: Files,
+        *,
+        backend: Backend,
+        device: str,
+        cache_size: int,
+        threads: int,
+        counters: WorkerCounters,
+    ) -> None:
+        self._meta = meta
+        self._files = files
+        self._backend = backend
+        self._device = device
+        self._threads = threads
+        self._cache_size = max(cache_size, threads, 1)
+        self._counters = counters
+        self._clips: dict[_FileKey, Clip] = {}
+        self._users: dict[_FileKey, int] = {}
+        # By episode: what is held for it.
+        self._held: dict[int, list[tuple[Clip, _FileKey, _Ranges]]] = {}
+        self._opening: dict[_FileKey, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._decoders: OrderedDict[_FileKey, ClipDecoder] = OrderedDict()
+        self._random = Random(0)  # noqa: S311 (no secret)
+        self._codecs = Codecs(self._cache_size)
+        self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
+
+    def need(self, place: int) -> int:
+        """Fetch what all frames of an episode are decoded from; from any thread.
+
+        Returns:
+            Bytes that were fetched; nothing is where the files are local.
+        """
+        length = int(self._meta.episodes.length[place])
+
+        def spans(clip: Clip, first: int) -> _Ranges:
+            return clip.spans(first, length)
+
+        return sum(self._need(place, camera, spans) for camera in self._meta.episodes.cameras)
+
+    def file_of(self, place: int, camera: str) -> _FileKey:
+        """Return which file an episode's frames are in."""
+        return camera, int(self._meta.episodes.cameras[camera].file[place])
+
+    def need_frames(self, place: int, camera: str, frames: IntArray) -> int:
+        """Fetch what some frames of an episode are decoded from; from any thread."""
+
+        def spans(clip: Clip, first: int) -> _Ranges:
+            return clip.frame_spans(first + frames, uses_pyav=self._uses_pyav(camera))
+
+        return self._need(place, camera, spans)
+
+    def _need(self, place: int, camera: str, spans_of: Callable[[Clip, int], _Ranges]) -> int:
+        if self._files.is_local:
+            return 0
+        files = self._meta.episodes.cameras[camera]
+        key = self.file_of(place, camera)
+        with self._lock:
+            self._users[key] = self._users.get(key, 0) + 1
+            opening = self._opening.setdefault(key, threading.Lock())
+        with opening:
+            clip = self._clip(key)
+        spans = spans_of(clip, int(files.first[place]))
+        with self._lock:
+            self._held.setdefault(place, []).append((clip, key, spans))
+        clip.source.need(spans)
+        return clip.source.take_fetched_bytes()
+
+    def release(self, place: int) -> None:
+        """Say that an episode's frames are not needed any more."""
+        for clip, key, spans in self._held.pop(place, []):
+            clip.source.release(spans)
+            with self._lock:
+                self._users[key] -= 1
+                if not self._users[key]:
+                    self._forget(key)
+
+    def read(self, requests: Sequence[tuple[FrameRequest, Writer, Trouble]]) -> None:
+        """Decode frames and hand them to the writers, in any order.
+
+        Frames that cannot be decoded are reported, and the others still come. With threads,
+        writers are called from several at once.
+        """
+        groups = [group for request in requests for group in self._grouped(*request)]
+        if self._pool is None:
+            for group in groups:
+                self._serve(group, self._decoder(group))
+            return
+        for first in range(0, len(groups), self._threads):
+            # The decoders of these cannot push one another out.
+            part = groups[first : first + self._threads]
+            opened = [self._decoder(group) for group in part]
+            list(self._pool.map(self._serve, part, opened))
+
+    def _grouped(self, request: FrameRequest, write: Writer, trouble: Trouble) -> list[_Group]:
+        camera = self._meta.episodes.cameras[request.camera]
+        files = camera.file[request.places]
+        ranks = camera.first[request.places] + request.frames
+        order = np.lexsort((ranks, files))
+        heads = np.flatnonzero(np.diff(files[order])) + 1
+        return [
+            _Group(
+                (request.camera, int(files[members[0]])), members, ranks[members], write, trouble
+            )
+            for members in np.split(order, heads)
+        ]
+
+    def _clip(self, key: _FileKey) -> Clip:
+        clip = self._clips.get(key)
+        if clip is None:
+            path = self._meta.episodes.cameras[key[0]].paths[key[1]]
+            keep = not self._files.is_local or self._uses_pyav(key[0])
+            clip = open_clip(self._files.open(path), keep_index=keep)
+            self._clips[key] = clip
+        return clip
+
+    def _uses_pyav(self, camera: str) -> bool:
+        return self._backend == "pyav" or self._meta.is_depth(camera)
+
+    def _decoder(self, group: _Group) -> ClipDecoder | UnreadableSourceError:
+        decoder = self._decoders.get(group.key)
+        if decoder is not None:
+            self._counters.add("cache_hits")
+            self._decoders.move_to_end(group.key)
+            return decoder
+        self._counters.add("cache_misses")
+        try:
+            decoder = open_decoder(
+                self._clip(group.key),
+                self._backend,
+                device=self._device,
+                is_depth=self._meta.is_depth(group.key[0]),
+                codecs=self._codecs,
+            )
+        except UnreadableSourceError as error:
+            return error
+        self._decoders[group.key] = decoder
+        if len(self._decoders) > self._cache_size:
+            # Not one of those that are about to be used at the same time.
+            most = min(len(self._decoders) // 2, len(self._decoders) - max(1, self._threads))
+            chosen = next(islice(self._decoders, self._random.randrange(max(1, most)), None))
+            del self._decoders[chosen]
+            self._counters.add("cache_evictions")
+            if self._files.is_local:
+                self._clips.pop(chosen, None)
+        self._counters.put("cache_size", len(self._decoders))
+        return decoder
+
+    def _forget(self, key: _FileKey) -> None:
+        self._decoders.pop(key, None)
+        self._users.pop(key, None)
+        self._opening.pop(key, None)
+        clip = self._clips.pop(key, None)
+        if clip is not None:
+            clip.source.close()
+        self._counters.put("cache_size", len(self._decoders))
+
+    def _serve(self, group: _Group, decoder: ClipDecoder | UnreadableSourceError) -> None:
+        if isinstance(decoder, UnreadableSourceError):
+            group.trouble(group.members, decoder)
+            return
+        clip = self._clips[group.key]
+        right = clip.is_right(group.ranks, float(self._meta.fps))
+        members, ranks = group.members, group.ranks
+        if not right.all():
+            wrong = int(ranks[~right][0])
+            group.trouble(
+                members[~right],
+                UnreadableSourceError(
+                    f"{clip.source.name} has no frame {wrong} at its time.",
+                    path=clip.source.name,
+                    next_step=f"{GET_AGAIN}, or convert the dataset again.",
+                ),
+            )
+            members, ranks = members[right], ranks[right]
+        if len(ranks):
+            self._decode(group, decoder, members, ranks)
+
+    def _decode(
+        self, group: _Group, decoder: ClipDecoder, members: IntArray, ranks: IntArray
+    ) -> None:
+        """Decode frames of a group, each once however often it is wanted."""
+        distinct, heads = np.unique(ranks, return_index=True)  # ranks ascend
+        bounds = [*heads.tolist(), len(ranks)]
+        try:
+            for part, frames in decoder.decode(distinct):
+                mine = members[bounds[part.start] : bounds[part.stop]]
+                if len(mine) > len(frames) > 1:
+                    counts = np.diff(bounds[part.start : part.stop + 1])
+                    places = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+                    group.write(mine, frames[places])
+                else:
+                    group.write(mine, frames)
+        except UnreadableSourceError as error:
+            if len(distinct) == 1:
+                group.trouble(members, error)
+                return
+            # Which of them is it? The others are still wanted.
+            for rank in distinct.tolist():
+                mine = ranks == rank
+                self._decode(group, decoder, members[mine], ranks[mine])
+
+
+# The episodes that a worker mixes: their rows, and the bytes of their frames.
+
+
+class EpisodePool:
+    """Holds an episode from its first frame of an epoch until all ranks are past its last.
+
+    A batch waits for its rows and for the bytes of its own frames alone. With threads these are
+    fetched side by side, and the rest of the episodes, and those that come next, while others are
+    decoded. That changes when bytes arrive, never which sample is next.
+    """
+
+    def __init__(
+        self,
+        rows: RowReader,
+        frames: FrameReader,
+        *,
+        fetch_workers: int,
+        counters: WorkerCounters,
+    ) -> None:
+        self._row_reader = rows
+        self._frame_reader = frames
+        self._counters = counters
+        self._held: dict[int, EpisodeRows] = {}
+        self._last_numbers: dict[int, int] = {}
+        self._expected: Sequence[int] = ()
+        # By episode: the fetching of its rows, and of all its frames.
+        self._rows_coming: dict[int, Future[None]] = {}
+        self._frames_coming: dict[int, Future[None]] = {}
+        self._fetched_bytes = 0
+        self._lock = threading.Lock()
+        self._urgent: ThreadPoolExecutor | None = None
+        if fetch_workers:
+            self._urgent = ThreadPoolExecutor(_URGENT_THREADS, "fetch")
+            self._ahead = ThreadPoolExecutor(fetch_workers, "fetch-ahead")
+
+    def stop(self) -> None:
+        """Give up what nobody has begun to fetch; then nothing more is fetched."""
+        if self._urgent is not None:
+            for fetchers in (self._urgent, self._ahead):
+                fetchers.shutdown(wait=False, cancel_futures=True)
+
+    def bring(self, places: IntArray, frames: Mapping[str, IntArray]) -> None:
+        """Fetch what a batch is made of, and begin to fetch what comes next.
+
+        Args:
+            places: The episode of each sample, shape (N,).
+            frames: What is wanted of each video feature, shape (N, T).
+        """
+        if self._urgent is None:
+            return
+        needed = np.unique(places).tolist()
+        waiting: list[Future[None]] = []
+        # By file: who comes first opens it, and the others wait for that. So the first of each
+        # file begin first, or all threads would wait for one.
+        begins: dict[object, list[Callable[[], None]]] = {}
+
+        def begin(need: Callable[[], int]) -> None:
+            assert self._urgent is not None
+            waiting.append(self._urgent.submit(self._fetch, need))
+
+        for place in needed:
+            rows_file = self._row_reader.file_of(place)
+            begins.setdefault(rows_file, []).append(partial(self._bring_rows, place))
+            coming = self._frames_coming.get(place)
+            if coming is not None and coming.done():
+                coming.result()  # raises what went wrong
+                continue
+            samples = places == place
+            for camera, wanted in frames.items():
+                chosen = np.unique(wanted[samples])
+                need = partial(self._frame_reader.need_frames, place, camera, chosen)
+                file = self._frame_reader.file_of(place, camera)
+                begins.setdefault(file, []).append(partial(begin, need))
+        for turn in zip_longest(*begins.values()):
+            for start in turn:
+                if start is not None:
+                    start()
+        for coming in waiting:
+            coming.result()
+        # Only now: it would take the bandwidth from what the batch waits for.
+        for place in [*needed, *self._expected]:
+            self._bring_rows(place)
+            if place not in self._frames_coming:
+                need = partial(self._frame_reader.need, place)
+                self._frames_coming[place] = self._ahead.submit(self._fetch, need)
+        self._count_fetched()
+
+    def _bring_rows(self, place: int) -> None:
+        assert self._urgent is not None
+        if place not in self._held and place not in self._rows_coming:
+            need = partial(self._row_reader.need, place)
+            self._rows_coming[place] = self._urgent.submit(self._fetch, need)
+
+    def _fetch(self, need: Callable[[], int]) -> None:
+        fetched = need()
+        with self._lock:
+            self._fetched_bytes += fetched
+
+    def _count_fetched(self) -> None:
+        with self._lock:
+            fetched, self._fetched_bytes = self._fetched_bytes, 0
+        self._counters.add("fetched_bytes", fetched)
+
+    def rows(self, place: int) -> EpisodeRows:
+        """Return an episode's rows; it enters the pool if it is not there."""
+        found = self._held.get(place)
+        if found is None:
+            coming = self._rows_coming.pop(place, None)
+            if coming is not None:
+                coming.result()
+            else:
+                self._fetch(partial(self._row_reader.need, place))
+                self._fetch(partial(self._frame_reader.need, place))
+                self._count_fetched()
+            found = self._held[place] = self._row_reader.read(place)
+            self._counters.add("episodes")
+        return found
+
+    def expect(self, places: Sequence[int]) -> None:
+        """Say which episodes will be wanted soon, the first one first."""
+        self._expected = places
+
+    def keep_until(self, places: IntArray, last_numbers: IntArray) -> None:
+        """Say with which sample of the order each episode ends; of equal ones the last counts."""
+        self._last_numbers.update(zip(places.tolist(), last_numbers.tolist(), strict=True))
+
+    def leave_before(self, number: int) -> None:
+        """Let the episodes go that ended before a sample of the order."""
+        ended = [place for place, last in self._last_numbers.items() if last < number]
+        for place in ended:
+            self._leave(place)
+
+    def _leave(self, place: int) -> None:
+        del self._held[place]
+        self._last_numbers.pop(place, None)
+        self._row_reader.release(place)
+        self._release_frames(place)
+
+    def _release_frames(self, place: int) -> None:
+        coming = self._frames_coming.pop(place, None)
+        # What went wrong with bytes that nobody waits for any more is nobody's trouble.
+        if coming is not None and not coming.cancel():
+            wait([coming])
+        self._frame_reader.release(place)
+
+    def clear(self) -> None:
+        """Let every episode go."""
+        self._expected = ()
+        for coming in self._frames_coming.values():
+            coming.cancel()  # all of them, before waiting for any
+        for place, coming in self._rows_coming.items():
+            if not coming.cancel() and coming.exception() is None:
+                self._row_reader.release(place)
+        self._rows_coming.clear()
+        for place in list(self._held):
+            self._leave(place)
+        for place in list(self._frames_coming):
+            self._release_frames(place)
+        self._count_fetched()

@@ -1,0 +1,246 @@
+"""The decode limit counts whole calls, and a diagnosis says what to install."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+from schema_checker import violations
+
+from leconvert.bench import decoding as verdicts
+from leconvert.bench import environment
+from leconvert.bench.decoding import (
+    LimitPlan,
+    _Clip,
+    diagnose_decoding,
+    limit_of,
+    measure_limit,
+    missing_pieces,
+    timed_decoding,
+    videos_to_decode,
+)
+from leconvert.bench.environment import FoundFfmpeg, video_facts
+from leconvert.dataset.formats import Slices
+from leconvert.loading import decoders
+from leconvert.loading.metadata import load_meta
+from leconvert.support.errors import ProbeError
+from leconvert.testing.encode import encode_clip
+from leconvert.transfer.files import SparseFile, files_at
+
+
+def test_whole_calls_count_until_the_time_is_over() -> None:
+    now = 0.0
+
+    def decode(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def calls() -> Iterator[Any]:
+        while True:
+            yield 32, partial(decode, 2.0)
+
+    done = timed_decoding(calls(), 5.0, clock=lambda: now)
+
+    assert done == (96, 6.0)
+
+
+def test_the_limit_is_random_access_with_the_most_processes() -> None:
+    rates = [
+        {"access": "random", "processes": 1, "frames_per_s": 10.0},
+        {"access": "sequential", "processes": 8, "frames_per_s": 900.0},
+        {"access": "random", "processes": 8, "frames_per_s": 70.0},
+    ]
+
+    assert limit_of(rates) == 70.0
+    assert limit_of(rates[1:2]) is None
+
+
+def test_one_process_is_measured_beside_all_of_them() -> None:
+    assert LimitPlan(4, 1.0, "pyav").stretches() == [
+        ("sequential", 1), ("random", 1), ("sequential", 4), ("random", 4)
+    ]  # fmt: skip
+    assert LimitPlan(1, 1.0, "pyav").stretches() == [("sequential", 1), ("random", 1)]
+
+
+def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files: Path) -> None:
+    meta = load_meta(files_at(several_files))
+
+    all_of_them, few = videos_to_decode(meta), videos_to_decode(meta, most=4)
+
+    tops = sorted(path for path in all_of_them if "images.top" in path)
+    assert tops == sorted(meta.episodes.cameras["observation.images.top"].paths)
+    assert len([path for path in few if "images.top" in path]) == 2
+    assert len([path for path in few if "images.wrist" in path]) == 1
+
+
+def test_a_dataset_of_no_episodes_has_no_video_to_decode(several_files: Path) -> None:
+    meta = load_meta(files_at(several_files))
+    nothing = np.empty(0, np.int64)
+    cameras = {key: Slices((), nothing, nothing) for key in meta.video_keys}
+    empty = replace(meta, episodes=replace(meta.episodes, cameras=cameras))
+
+    with pytest.raises(ProbeError, match="has no videos"):
+        videos_to_decode(empty)
+
+
+def test_both_decoders_give_the_frames_that_were_asked_for(several_files: Path) -> None:
+    path = str(next(several_files.glob("videos/observation.images.top/*/file-000.mp4")))
+    torchcodec, pyav = _Clip(path, "torchcodec", "cpu"), _Clip(path, "pyav", "cpu")
+
+    assert torchcodec.num_frames == pyav.num_frames == 40
+    for first, stop in ((0, 1), (7, 8), (39, 40), (3, 9)):
+        ours, theirs = (torch.cat(clip.run(first, stop)) for clip in (pyav, torchcodec))  # type: ignore[arg-type]
+        assert len(ours) == stop - first
+        assert torch.equal(ours, theirs)
+
+
+def test_a_file_that_does_not_decode_ends_the_measurement(
+    several_files: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "noise.mp4").write_bytes(b"\xff" * 1000)
+
+    with pytest.raises(ProbeError, match="A decoding process failed"):
+        measure_limit(files_at(tmp_path), ["noise.mp4"], LimitPlan(1, 0.1, "torchcodec"))
+
+
+def test_how_a_video_is_coded_is_read_from_its_packets(several_files: Path) -> None:
+    path = next(several_files.glob("videos/observation.images.top/*/file-000.mp4"))
+
+    with path.open("rb") as file:
+        facts = video_facts(file)
+
+    assert facts == {
+        "codec": "h264", "gop": 2, "width": 64, "height": 48, "pixel_format": "yuv420p",
+        "has_b_frames": False,
+    }  # fmt: skip
+
+
+def test_a_title_in_another_encoding_hides_nothing_of_how_a_video_is_coded(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    encode_clip(path, np.zeros((3, 16, 16, 3), np.uint8), fps=Fraction(30))
+    path.write_bytes(path.read_bytes().replace(b"Lavf", b"M\xfcll"))
+    with path.open("rb") as file:
+        assert video_facts(file)["codec"] == "h264"
+
+
+def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
+    several_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (environment, verdicts):
+        monkeypatch.setattr(module, "PACKETS_LOOKED_AT", 12)
+    fetched: list[int] = []
+    fetch = SparseFile._fetch
+    monkeypatch.setattr(
+        SparseFile, "_fetch", lambda *call: fetched.append(call[2] - call[1]) or fetch(*call)
+    )
+    local = files_at(several_files)
+    meta = load_meta(local)
+    monkeypatch.setattr(decoders, "_HEAD_BYTES", 64)
+    system = fsspec.filesystem("memory")
+    for path in several_files.rglob("*.mp4"):
+        place = path.relative_to(several_files)
+        system.pipe_file(f"/how-it-is-coded/{place}", path.read_bytes())
+
+    found = verdicts.dataset_record(meta, files_at("memory://how-it-is-coded"))
+
+    assert found == verdicts.dataset_record(meta, local)
+    assert found["codec"] == "h264"
+    sizes = [
+        (several_files / camera.paths[0]).stat().st_size
+        for camera in meta.episodes.cameras.values()
+    ]
+    assert 0 < sum(fetched) < sum(sizes) / 2
+    system.rm("/how-it-is-coded", recursive=True)
+
+
+def test_a_diagnosis_decodes_a_frame_and_shows_the_files_first_bytes(several_files: Path) -> None:
+    found = diagnose_decoding(str(several_files))
+
+    assert violations(found) == []
+    assert found["ok"]
+    assert found["video"]["shape"] == [48, 64, 3]
+    assert found["video"]["first_bytes"].replace(" ", "")[8:16] == b"ftyp".hex()
+    assert found["video"]["coded"]["codec"] == "h264"
+    assert found["missing"] == []
+
+
+def test_a_diagnosis_of_a_broken_file_says_why_and_is_not_ok(
+    several_files: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    broken = Path(shutil.copytree(several_files, tmp_path / "broken"))
+    next(broken.glob("videos/observation.images.top/*/file-000.mp4")).write_bytes(b"<html>no")
+
+    found = diagnose_decoding(str(broken))
+
+    assert violations(found) == []
+    assert not found["ok"]
+    assert found["video"]["coded"] is None
+    assert found["video"]["error"]
+    assert bytes.fromhex(found["video"]["first_bytes"]) == b"<html>no"
+
+
+def test_a_diagnosis_on_a_gpu_that_is_not_there_says_what_to_install(several_files: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+
+    found = diagnose_decoding(str(several_files), decode_device="cuda")
+
+    assert violations(found) == []
+    assert not found["ok"]
+    assert found["error"]["error"] == "UsageError"
+    assert any("torch sees no GPU" in sentence for sentence in found["missing"])
+
+
+def test_a_diagnosis_needs_no_dataset(without_video: Path) -> None:
+    alone, numbers = diagnose_decoding(None), diagnose_decoding(str(without_video))
+
+    assert violations(alone) == violations(numbers) == []
+    assert alone["ok"]
+    assert alone["video"] is None
+    assert numbers["ok"]
+    assert numbers["video"] is None
+
+
+SOUND = {
+    "torch": "2.7", "torchcodec": "0.11", "torchcodec_trouble": None,
+    "ffmpeg": FoundFfmpeg(7, "system"), "built_for": (4, 8), "cuda": False, "wants_cuda": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"torch": None}, ["torch is not installed"]),
+        ({"torchcodec": None}, ["torchcodec is not installed"]),
+        (
+            {"ffmpeg": None, "torchcodec_trouble": "x"},
+            ["torchcodec 0.11 finds no FFmpeg that it is built for"],
+        ),
+        ({"torchcodec_trouble": "wrong symbol"}, ["torchcodec does not load (wrong symbol)"]),
+        ({"wants_cuda": True}, ["torch sees no GPU"]),
+        ({"wants_cuda": True, "cuda": True}, []),
+        (
+            {"wants_cuda": True, "cuda": True, "torchcodec": "0.11.1+cpu"},
+            ["torchcodec 0.11.1+cpu decodes on the CPU only"],
+        ),
+    ],
+)
+def test_what_is_missing_is_said_once_and_with_a_remedy(
+    changes: dict[str, Any], said: list[str]
+) -> None:
+    missing = missing_pieces(**(SOUND | changes))
+
+    assert [sentence.startswith(begin) for sentence, begin in zip(missing, said, strict=True)] == [
+        True
+    ] * len(said)

@@ -1,0 +1,135 @@
+"""The small policy takes whatever a sample can hold."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import pytest
+import torch
+
+from leconvert.bench.training import PolicyShape, SmallPolicy, policy_shape
+from leconvert.loading.metadata import DatasetMeta
+from leconvert.support.errors import ProbeError
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights are drawn; by chance a unit of them learns nothing from so few samples."""
+    torch.manual_seed(0)
+
+
+class Meta(NamedTuple):
+    """What the policy asks of a dataset."""
+
+    features: dict[str, dict[str, Any]]
+    root: str = "a dataset"
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        return tuple(k for k, feature in self.features.items() if feature["dtype"] != "float32")
+
+    def is_depth(self, key: str) -> bool:
+        return key.endswith("depth")
+
+
+def shape_of(
+    features: dict[str, dict[str, Any]], windows: dict[str, list[float]] | None = None
+) -> PolicyShape:
+    return policy_shape(cast("DatasetMeta", Meta(features)), windows)
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "observation.images.wrist": {"dtype": "video", "shape": (32, 40, 3)},
+    "observation.images.depth": {"dtype": "image", "shape": (16, 16, 1)},
+    "observation.state": {"dtype": "float32", "shape": (6,)},
+    "action": {"dtype": "float32", "shape": (4,)},
+    "timestamp": {"dtype": "float32", "shape": (1,)},
+}
+
+
+def batch(size: int, steps: int = 0, action_steps: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    lead = (size, steps) if steps else (size,)
+    made = {
+        "observation.images.wrist": torch.randint(
+            0, 256, (*lead, 3, 32, 40), dtype=torch.uint8, generator=generator
+        ),
+        "observation.images.depth": 9000 * torch.rand(size, 1, 16, 16, generator=generator),
+        "observation.state": torch.randn(size, 6, generator=generator),
+        "action": torch.randn(
+            (size, action_steps, 4) if action_steps else (size, 4), generator=generator
+        ),
+    }
+    if action_steps:
+        made["action_is_pad"] = torch.zeros(size, action_steps, dtype=torch.bool)
+    return made
+
+
+def test_sizes_follow_from_features_and_windows() -> None:
+    assert shape_of(FEATURES) == PolicyShape(
+        ("observation.images.wrist",), ("observation.images.depth",), 6, 4
+    )
+    windows = {"action": [0.0, 0.1, 0.2], "observation.state": [-0.1, 0.0]}
+    assert shape_of(FEATURES, windows).action_size == 12
+    assert shape_of(FEATURES, windows).state_size == 12
+
+
+def test_every_parameter_learns_from_cameras_and_state() -> None:
+    policy = SmallPolicy(shape_of(FEATURES))
+    policy(batch(4)).backward()
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in policy.parameters())
+
+
+def test_without_cameras_it_learns_from_the_state_alone() -> None:
+    numbers = {key: FEATURES[key] for key in ("observation.state", "action")}
+    loss = SmallPolicy(shape_of(numbers))(batch(4))
+    assert loss.shape == ()
+    assert loss.item() > 0
+
+
+def test_pixels_as_bytes_and_as_fractions_are_the_same() -> None:
+    policy = SmallPolicy(shape_of(FEATURES))
+    as_bytes = batch(4)
+    fractions = {
+        key: value.float() / 255 if value.dtype == torch.uint8 else value
+        for key, value in as_bytes.items()
+    }
+    assert torch.equal(policy(as_bytes), policy(fractions))
+
+
+def test_the_steps_of_a_window_of_frames_are_averaged() -> None:
+    policy = SmallPolicy(shape_of(FEATURES))
+    windowed = batch(4, steps=3)
+    key = "observation.images.wrist"
+    same = {**windowed, key: windowed[key][:, :1].expand(-1, 3, -1, -1, -1)}
+    single = {**windowed, key: windowed[key][:, 0]}
+    assert torch.allclose(policy(same), policy(single))
+    assert not torch.allclose(policy(windowed), policy(single))
+
+
+def test_padded_actions_do_not_count() -> None:
+    policy = SmallPolicy(shape_of(FEATURES, {"action": [0.0, 0.1, 0.2]}))
+    made = batch(4, action_steps=3)
+    made["action_is_pad"][1:, 2] = True
+    before = policy(made)
+    made["action"][1:, 2] = 1e6
+    assert torch.equal(policy(made), before)
+    made["action"][0, 2] = 1e6
+    assert policy(made) > before
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        (["action"], "no feature action to learn"),
+        (
+            ["observation.state", "observation.images.wrist", "observation.images.depth"],
+            r"neither cameras nor observation\.state",
+        ),
+    ],
+)
+def test_a_dataset_with_nothing_to_learn_is_told_of_dummy(left_out: list[str], said: str) -> None:
+    features = {key: value for key, value in FEATURES.items() if key not in left_out}
+    with pytest.raises(ProbeError, match=said) as refused:
+        shape_of(features)
+    assert "--dummy" in str(refused.value.next_step)
