@@ -136,11 +136,10 @@ def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str]
             position = first + body + stored
             if is_block and stored:
                 # A Snappy block begins with its uncompressed size.
-                begin = _block_begin(size)
+                begin, block, start = _block_begin(size), buffer, body
                 if body + len(begin) > len(buffer):
-                    buffer, body = window(first + body, _SIZE_BYTES)
-                    first = position - stored - body
-                if not buffer.startswith(begin, body):
+                    block, start = window(first + body, _SIZE_BYTES)
+                if not block.startswith(begin, start):
                     return place, "a page is no Snappy block of its size"
             if is_dictionary and position != data_offset:
                 return place, "its first data page is not where the footer says"

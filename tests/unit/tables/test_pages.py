@@ -22,7 +22,12 @@ from leconvert.tables.thrift import CompactReader, varint
 
 
 def window_of(raw: bytes) -> Window:
-    return lambda position, size: (raw[position : position + size], 0)
+    def window(position: int, size: int) -> tuple[bytes, int]:
+        # What is held of a file begins anywhere; what is read for a long header begins with it.
+        before = 3 if size <= 1024 else 0
+        return raw[position - before : position + size], before
+
+    return window
 
 
 def check_pages(window: Window, chunk: ChunkEntry) -> str | None:
