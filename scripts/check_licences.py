@@ -20,8 +20,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["Declared", "declared_by", "is_allowed", "main", "reached_from"]
-
 _ROOT = Path(__file__).resolve().parents[1]
 # Licences that ask for a notice at most, and the weak ones that end at their own files.
 _ALLOWED = frozenset({

@@ -41,8 +41,6 @@ sys.path.insert(0, str(_ROOT))
 
 from tests.hub import WRITE_TOKEN, StandIn  # noqa: E402
 
-__all__ = ["main", "requirements_of", "trouble_in_sdist", "trouble_in_wheel"]
-
 _SECONDS = 600.0
 _UV = os.environ.get("UV", "uv")  # `uv run` says which one it is
 

@@ -21,8 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from leconvert.bench.environment import link_plain_names, search_path, wheel_libraries
 
-__all__ = ["link_plain_names", "main", "wheel_libraries"]
-
 
 def main() -> int:
     """Link and print the search path."""

@@ -1,6 +1,6 @@
 """Do what the README says in a fresh clone with an environment of its own, and keep a transcript.
 
-    python scripts/first_hour.py -o bench_logs/2026-11-25-first-hour.txt
+    python scripts/first_hour.py -o FILE
 
 Takes the blocks of the README's section "Try it" and then of the tutorial as they stand, those that
 the tests leave out included, and gives them to one shell, as a newcomer would. Ends with 1 where
@@ -22,8 +22,6 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from leconvert import __version__
-
-__all__ = ["commands_below", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 # The shell says each command before it runs it, and what it ended with.

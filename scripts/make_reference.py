@@ -10,18 +10,216 @@ The Python interface is read by griffe and never imported, so torch is not neede
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
 import sys
 from pathlib import Path
 
+from leconvert.cli.main import build_parser
+from leconvert.cli.parser import Parser
+from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, Kind
+from leconvert.support import errors
+from leconvert.support.errors import EXIT_CODES, LeconvertError
 from reference_api import api_page
-from reference_cli import cli_page
-from reference_errors import errors_page
-from reference_findings import findings_page
-
-__all__ = ["FOLDER", "main", "pages"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs/reference"
+
+_COMMANDS = """\
+# Command line reference
+
+<!-- Written by scripts/make_reference.py from the argument parser; changes here are lost. -->
+
+Every command and option, as `leconvert COMMAND --help` has them. [The command line](../cli.md) says
+how they are used, [exit codes](exit-codes.md) what a command ends with. Underscores may stand for
+hyphens.
+"""
+
+
+def cli_page() -> str:
+    """Return the page."""
+    _, *commands = build_parser().declared()
+    levels = (len(command.prog.split()) for command in commands)
+    sections = (
+        _section(command, "#" * level) for command, level in zip(commands, levels, strict=True)
+    )
+    return "\n".join([_COMMANDS, *sections])
+
+
+def _section(parser: Parser, level: str) -> str:
+    lines = [f"{level} `{parser.prog}`", "", _escaped(parser.description or ""), ""]
+    for group in parser._action_groups:  # noqa: SLF001
+        rows = [_option(parser, action) for action in group._group_actions if _is_shown(action)]  # noqa: SLF001
+        if not rows:
+            continue
+        if group.title not in ("positional arguments", "options"):
+            about = f": {group.description}" if group.description else ""
+            lines += [f"**{_escaped(group.title or '')}**{_escaped(about)}", ""]
+        elif group.title == "options" and len(lines) > 4:
+            lines += ["**options**", ""]
+        lines += ["| | |", "|---|---|", *rows, ""]
+    if parser.epilog:
+        lines += ["```text", parser.epilog.strip("\n"), "```", ""]
+    return "\n".join(lines)
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    return action.help != argparse.SUPPRESS and not isinstance(
+        action,
+        argparse._HelpAction | argparse._SubParsersAction,  # noqa: SLF001
+    )
+
+
+def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    values = {**vars(action), "prog": parser.prog}
+    if action.choices is not None:
+        values["choices"] = ", ".join(str(choice) for choice in action.choices)
+    said = (action.help or "") % values
+    last = action.option_strings[-1] + _value(action) if action.option_strings else _metavar(action)
+    shown = ", ".join([*action.option_strings[:-1], last])
+    return f"| `{_in_a_cell(shown)}` | {_in_a_cell(_escaped(said))} |"
+
+
+def _metavar(action: argparse.Action) -> str:
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
+    if action.metavar is not None:
+        return action.metavar
+    if action.choices is not None:
+        return "|".join(str(choice) for choice in action.choices)
+    return action.dest.upper() if action.option_strings else action.dest
+
+
+def _value(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    value = _metavar(action)
+    if action.nargs == "?":
+        return f" [{value}]"
+    return f" {value} ..." if action.nargs in ("+", "*") else f" {value}"
+
+
+def _in_a_cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _escaped(text: str) -> str:
+    """Return plain text that Markdown shows as it is, but for code between backticks."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([<>*])", r"\\\1", part) for part in parts
+    )
+
+
+_EXIT_CODES = """\
+# Exit codes
+
+<!-- Written by scripts/make_reference.py from leconvert.support.errors; changes here are lost. -->
+
+What a command ends with; `leconvert explain CODE` says the same.
+
+| code | meaning | what to do |
+|---|---|---|
+"""
+
+_ERRORS_IN_PYTHON = """\
+
+## Errors in Python
+
+Every error that `leconvert` raises is a `LeconvertError` with `message`, `path`, `next_step` and
+`details`, and has the code that a command ends with.
+
+| code | error | meaning |
+|---|---|---|
+"""
+
+_AFTER_ERRORS = """\
+
+An indented error is a special case of the one above it: `except` of that catches both. A wrong
+command line ends with 2 as well. With `--json` the error is a JSON document on stdout.
+"""
+
+
+def errors_page() -> str:
+    """Return the page."""
+    named = [getattr(errors, name) for name in errors.__all__]
+    classes: list[type[LeconvertError]] = [
+        kind for kind in named if isinstance(kind, type) and issubclass(kind, LeconvertError)
+    ]
+    top = [error for error in classes if error.__base__ is LeconvertError]
+    rows: list[str] = []
+    for error in sorted([*top, LeconvertError], key=_by_code):
+        rows.append(_error(error, 0))
+        if error is not LeconvertError:
+            rows += _below(error, classes, 1)
+    codes = [
+        f"| {code} | {about.meaning} | {about.remedy} |\n" for code, about in EXIT_CODES.items()
+    ]
+    return _EXIT_CODES + "".join(codes) + _ERRORS_IN_PYTHON + "".join(rows) + _AFTER_ERRORS
+
+
+def _below(
+    parent: type[LeconvertError], classes: list[type[LeconvertError]], depth: int
+) -> list[str]:
+    rows = []
+    for error in classes:
+        if error.__base__ is parent:
+            rows += [_error(error, depth), *_below(error, classes, depth + 1)]
+    return rows
+
+
+def _error(error: type[LeconvertError], depth: int) -> str:
+    first = (inspect.getdoc(error) or "").split("\n\n", 1)[0].replace("\n", " ").replace("``", "`")
+    if error is LeconvertError:
+        first = "Something that should not happen: a bug; please report it."
+    return f"| {error.exit_code} | {'&nbsp;&nbsp;' * depth}`{error.__name__}` | {first} |\n"
+
+
+def _by_code(error: type[LeconvertError]) -> tuple[int, str]:
+    return error.exit_code, error.__name__
+
+
+_FINDINGS = """\
+# Codes of findings
+
+<!-- Written by scripts/make_reference.py from the catalogues; changes here are lost. -->
+
+What severities mean and what repairs do: [findings](../findings.md) for the source of a
+conversion, [check](../check.md) for a v3.0 dataset by itself.
+
+## In a source
+
+What `plan` and `convert` find before any work, and `check` in a v2.x dataset. The last column says
+what helps: first what loses nothing, then the options of `convert`, the one that loses least first.
+
+| code | severity | what was seen | what helps |
+|---|---|---|---|
+"""
+
+_V30 = """
+## In a v3.0 dataset
+
+What `leconvert check` finds in a v3.0 dataset.
+
+| code | severity | what was seen |
+|---|---|---|
+"""
+
+
+def findings_page() -> str:
+    """Return the page."""
+    v2 = "".join(_finding(kind) for kind in SOURCE_CATALOGUE.values())
+    v3 = "".join(
+        f"| `{code}` | {kind.severity} | {kind.meaning} |\n" for code, kind in V3_CATALOGUE.items()
+    )
+    return _FINDINGS + v2 + _V30 + v3
+
+
+def _finding(kind: Kind) -> str:
+    flags = [*kind.repairs, *([f"--accept {kind.code}"] if kind.acceptable else [])]
+    helps = ", ".join(f"`{flag}`" for flag in flags)
+    helps = " Or ".join(filter(None, (kind.remedy, helps)))
+    return f"| `{kind.code}` | {kind.severity} | {kind.meaning} | {helps} |\n"
 
 
 def pages() -> dict[str, str]:

@@ -26,8 +26,6 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-__all__ = ["COMMANDS", "drawn", "main", "recorded"]
-
 COMMANDS = (
     "leconvert demo",
     "leconvert convert leconvert-demo/demo_v21 arm_v30 --verify bytes",

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import griffe
 
-__all__ = ["PUBLIC", "api_page"]
-
 # Modules and what of them is meant for others; None for all that ``__all__`` names.
 PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert": None,

@@ -98,7 +98,18 @@ KINDS = (
 )  # fmt: skip
 _WEIGHTS = (9, 9, 9, 6, 3, 5, 5, 5, 5, 5, 4, 6, 1, 1, 2, 4, 6, 6, 6)
 
-# What follows is wrong with datasets in the wild; each fault is made in a dataset of ours.
+
+def table_of(root: Path) -> Path:
+    return root / "data/chunk-000/episode_000000.parquet"
+
+
+def clips_of(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.mp4"))
+
+
+def cut(path: Path, end: int) -> None:
+    """Cut a file off."""
+    path.write_bytes(path.read_bytes()[:end])
 
 
 def late(root: Path) -> None:
@@ -111,22 +122,6 @@ def late(root: Path) -> None:
     edit_table(root, 0, change)
 
 
-def lacking(root: Path) -> None:
-    """Remove an episode's table."""
-    table_of(root).unlink()
-
-
-def torn(root: Path) -> None:
-    """Cut an episode's table off."""
-    path = table_of(root)
-    path.write_bytes(path.read_bytes()[:200])
-
-
-def no_info(root: Path) -> None:
-    """Cut ``info.json`` off."""
-    (root / "meta/info.json").write_text("{")
-
-
 def pointers(root: Path) -> None:
     """Leave Git LFS pointers in place of tables."""
     said = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 9\n"
@@ -134,39 +129,18 @@ def pointers(root: Path) -> None:
         path.write_text(said)
 
 
-def no_version(root: Path) -> None:
-    """Forget the version."""
-    edit_info(root, lambda info: info.pop("codebase_version"))
-
-
-def called_v3(root: Path) -> None:
-    """Call it v3.0, although it lies in the files of v2.1."""
-    edit_info(root, lambda info: info.update(codebase_version="v3.0"))
-
-
-def no_chunks(root: Path) -> None:
-    """Leave ``total_chunks`` out, which nobody needs."""
-    edit_info(root, lambda info: info.pop("total_chunks"))
-
-
-def undeclared(root: Path) -> None:
-    """Add a column that ``info.json`` does not know."""
-    edit_table(root, 0, lambda table: with_column(table, "force", pa.array([0.5] * len(table))))
-
-
-def phantom(root: Path) -> None:
-    """Declare a feature that is in no file."""
-    feature = {"dtype": "float32", "shape": [2], "names": None}
-    edit_info(root, lambda info: info["features"].update({"observation.phantom": feature}))
-
-
 def binary(root: Path) -> None:
     """Store bytes in a column of every table."""
     for path in root.rglob("*.parquet"):
         table = pq.read_table(path)
         pq.write_table(with_column(table, "raw", pa.array([b"\0"] * len(table))), path)
-    feature = {"dtype": "binary", "shape": [1], "names": None}
-    edit_info(root, lambda info: info["features"].update({"raw": feature}))
+    declare(root, "raw", "binary", 1)
+
+
+def declare(root: Path, name: str, dtype: str, length: int) -> None:
+    """Declare a feature."""
+    feature = {"dtype": dtype, "shape": [length], "names": None}
+    edit_info(root, lambda info: info["features"].update({name: feature}))
 
 
 def doubles(root: Path) -> None:
@@ -180,51 +154,8 @@ def doubles(root: Path) -> None:
 
 
 def no_statistics(root: Path) -> None:
-    """Remove the statistics."""
     for path in (root / "meta").glob("*stats*"):
         path.unlink()
-
-
-def few_statistics(root: Path) -> None:
-    """Forget the statistics of the last episode."""
-    edit_lines(root, "episodes_stats", lambda lines: lines.pop())
-
-
-def same_task_twice(root: Path) -> None:
-    """List a task's index twice."""
-    edit_lines(root, "tasks", lambda lines: lines.append({"task_index": 0, "task": "Else."}))
-
-
-def no_task(root: Path) -> None:
-    """Lose the table of tasks."""
-    (root / "meta/tasks.jsonl").unlink()
-
-
-def no_clip(root: Path) -> None:
-    """Remove a clip."""
-    next(iter(sorted(root.rglob("*.mp4")))).unlink()
-
-
-def torn_clip(root: Path) -> None:
-    """Cut a clip off."""
-    path = min(root.rglob("*.mp4"))
-    path.write_bytes(path.read_bytes()[:-300])
-
-
-def other_clip(root: Path) -> None:
-    """Put a clip of another length in the place of one."""
-    one, other = sorted(root.rglob("*.mp4"))[:2]
-    shutil.copy(other, one)
-
-
-def wrong_length(root: Path) -> None:
-    """Tell a length of an episode that its table does not have."""
-    edit_lines(root, "episodes", lambda lines: lines[0].update(length=lines[0]["length"] + 1))
-
-
-def stray(root: Path) -> None:
-    """Leave a table that no episode is listed for."""
-    shutil.copy(table_of(root), table_of(root).with_name("episode_000999.parquet"))
 
 
 def elsewhere(root: Path) -> None:
@@ -235,17 +166,55 @@ def elsewhere(root: Path) -> None:
         path.rename(there)
 
 
-def table_of(root: Path) -> Path:
-    return root / "data/chunk-000/episode_000000.parquet"
-
-
-DEFECTS: Sequence[tuple[Callable[[Path], None], int]] = (
-    (late, 2), (lacking, 0), (torn, 3), (no_info, 0), (pointers, 8), (no_version, 2),
-    (called_v3, 5), (no_chunks, 1), (undeclared, 0), (phantom, 2), (binary, 0), (doubles, 3),
-    (no_statistics, 2), (few_statistics, 3), (same_task_twice, 0), (no_task, 2), (no_clip, 2),
-    (torn_clip, 6), (other_clip, 17), (wrong_length, 0), (stray, 2), (elsewhere, 5),
-)  # fmt: skip
-"""Each with the kind that it is made of."""
+DEFECTS: Mapping[str, tuple[int, Callable[[Path], object]]] = {
+    "late": (2, late),
+    "lacking": (0, lambda root: table_of(root).unlink()),
+    "torn": (3, lambda root: cut(table_of(root), 200)),
+    "no_info": (0, lambda root: (root / "meta/info.json").write_text("{")),
+    "pointers": (8, pointers),
+    "no_version": (2, lambda root: edit_info(root, lambda info: info.pop("codebase_version"))),
+    "called_v3": (
+        5, lambda root: edit_info(root, lambda info: info.update(codebase_version="v3.0"))
+    ),
+    "no_chunks": (1, lambda root: edit_info(root, lambda info: info.pop("total_chunks"))),
+    "undeclared": (
+        0,
+        lambda root: edit_table(
+            root, 0, lambda table: with_column(table, "force", pa.array([0.5] * len(table)))
+        ),
+    ),
+    "phantom": (2, lambda root: declare(root, "observation.phantom", "float32", 2)),
+    "binary": (0, binary),
+    "doubles": (3, doubles),
+    "no_statistics": (2, no_statistics),
+    "few_statistics": (
+        3, lambda root: edit_lines(root, "episodes_stats", lambda lines: lines.pop())
+    ),
+    "same_task_twice": (
+        0,
+        lambda root: edit_lines(
+            root, "tasks", lambda lines: lines.append({"task_index": 0, "task": "Else."})
+        ),
+    ),
+    "no_task": (2, lambda root: (root / "meta/tasks.jsonl").unlink()),
+    "no_clip": (2, lambda root: clips_of(root)[0].unlink()),
+    "torn_clip": (6, lambda root: cut(clips_of(root)[0], -300)),
+    "other_clip": (17, lambda root: shutil.copy(clips_of(root)[1], clips_of(root)[0])),
+    "wrong_length": (
+        0,
+        lambda root: edit_lines(
+            root, "episodes", lambda lines: lines[0].update(length=lines[0]["length"] + 1)
+        ),
+    ),
+    "stray": (
+        2,
+        lambda root: shutil.copy(
+            table_of(root), table_of(root).with_name("episode_000999.parquet")
+        ),
+    ),
+    "elsewhere": (5, elsewhere),
+}  # fmt: skip
+"""What is wrong with datasets in the wild: the kind that it is made of, and what makes it."""
 
 
 def made(folder: Path, kind: int) -> Path:
@@ -262,16 +231,16 @@ def make_all(
     kinds = {}
     for n in range(number):
         kind = chance.choices(range(most_kinds), _WEIGHTS[:most_kinds])[0]
-        defect = None
+        defect, spoil = "whole", None
         if n % 20 in {3, 10, 17}:
-            defect, kind = DEFECTS[(n // 20 * 3 + n % 20 // 7) % len(DEFECTS)]
+            defect = [*DEFECTS][(n // 20 * 3 + n % 20 // 7) % len(DEFECTS)]
+            kind, spoil = DEFECTS[defect]
         root = folder / "in" / f"lab{n % 9}" / f"set_{n:05d}"
         real = recordings[n] if n < min(len(recordings), number // 20) else None
         shutil.copytree(real or made(folder, kind), root)
-        if defect is not None and real is None:
-            defect(root)
-        said = real.name if real else f"{kind} {'whole' if defect is None else defect.__name__}"
-        kinds[f"lab{n % 9}/{root.name}"] = said
+        if spoil is not None and real is None:
+            spoil(root)
+        kinds[f"lab{n % 9}/{root.name}"] = real.name if real else f"{kind} {defect}"
     return kinds
 
 
@@ -453,7 +422,7 @@ class FleetStorm(Storm):
             if os.waitpid(fleet, os.WNOHANG)[0]:
                 self.members.clear()
                 raise SystemExit(f"the fleet could not be begun: {' '.join(self._words)}")
-            time.sleep(0.01)
+            time.sleep(0.01)  # the fleet's process writes a file, and nothing tells when
 
     def is_over(self) -> bool:
         """Tell whether a worker found that nothing is left."""

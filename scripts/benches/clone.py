@@ -1,21 +1,14 @@
-"""Time conversions where the file system shares extents, against a copy that moves every byte.
+"""Time a conversion where the file system shares extents, against a copy that moves every byte.
 
     python scripts/bench.py clone --repeats 5
     python scripts/bench.py clone --file-system btrfs --episodes 60 --repeats 2
 
-Makes an image in the scratch folder, formats and mounts it (root only), and generates two datasets
-there: the profile *big*, and the same episodes and frames at a tenth of its bit rate. Then these
-take turns, each a process of its own, each with a ``sync -f`` of the mounted file system in its
-time:
-
-- ``convert``: ``leconvert convert`` of *big*, with its defaults;
-- ``convert low``: the same of the dataset with a tenth of the bytes;
-- ``convert wide``: *big* into files of ten times the size, so into as many as ``convert low``;
-- ``cp -r``: ``cp -r --reflink=never`` of *big*;
-- ``process start``: Python importing what ``convert`` imports, and nothing else.
+Makes an image in the scratch folder, formats and mounts it (root only), and generates the profile
+*big* there. ``leconvert convert`` with its defaults and ``cp -r --reflink=never`` take turns, each
+a process of its own, each with a ``sync -f`` of the mounted file system in its time.
 
 Untimed, before each: the previous result is removed, the file system is left to settle, and the
-source is read once, so that everyone finds as much of it in the page cache as fits. The image is
+source is read once, so that both find as much of it in the page cache as fits. The image is
 allocated beforehand and nothing is ever discarded in it, so that no time is spent on memory for
 the image itself. New space is what ``statvfs`` counts, from before a command to after its sync.
 
@@ -33,7 +26,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,25 +36,8 @@ from benches import convert, kit
 from benches.convert import COPY, Runner
 
 PROFILE = "big"
-LOW = "low"
-BITRATE_RATIO = 10
-
 CONVERT = "convert"
-CONVERT_LOW = "convert low"
-CONVERT_WIDE = "convert wide"
-START = "process start"
-# What a conversion has imported when it ends; nothing else takes long. Then the report of one that
-# has no stages, as every runner of ours ends with a report.
-START_CODE = (
-    "import leconvert.cli.convert, leconvert.api, filelock; print('{\"stage_seconds\": {}}')"
-)
-RUNNERS = (
-    Runner(CONVERT),
-    Runner(COPY),
-    Runner(CONVERT_LOW),
-    Runner(CONVERT_WIDE, ("--video-file-size-in-mb", str(200 * BITRATE_RATIO))),
-    Runner(START),
-)
+RUNNERS = (Runner(CONVERT), Runner(COPY))
 
 # Neither formatting nor mounting may give the image's memory back.
 MAKERS = {
@@ -148,9 +124,9 @@ def used_bytes(mounted: Path) -> int:
     return seen[-1]
 
 
-def image_bytes(high_bytes: int, low_bytes: int) -> int:
-    """Return the size of an image for both datasets and one copy of the larger one."""
-    size = int((2 * high_bytes + low_bytes) * DATASET_OVERHEAD) + FILE_SYSTEM_BYTES
+def image_bytes(clip_bytes: int) -> int:
+    """Return the size of an image for a dataset and one copy of it."""
+    size = int(2 * clip_bytes * DATASET_OVERHEAD) + FILE_SYSTEM_BYTES
     return -(-size // 2**20) * 2**20
 
 
@@ -181,36 +157,9 @@ def clip_bytes(episodes: int | None) -> int:
     return count * sum(camera.target_clip_bytes or 0 for camera in spec.cameras)
 
 
-def make_datasets(folder: Path, episodes: int | None) -> None:
-    """Generate both datasets, in a process of its own: the parent's memory is its children's."""
-    from dataclasses import replace
-
-    from leconvert.testing import PROFILES, make_dataset
-
-    spec = PROFILES[PROFILE]
-    spec = spec if episodes is None else replace(spec, episodes=episodes)
-    low_cameras = tuple(
-        replace(camera, target_clip_bytes=(camera.target_clip_bytes or 0) // BITRATE_RATIO)
-        for camera in spec.cameras
-    )
-    make_dataset(folder / PROFILE, spec)
-    make_dataset(folder / LOW, replace(spec, cameras=low_cameras))
-
-
 @dataclass(frozen=True)
 class CloneBench(convert.Bench):
     """One source on the mounted file system, with the space that a command takes."""
-
-    def command(self, runner: Runner) -> list[str]:
-        """Return the command line of one runner."""
-        if runner.name == START:
-            return [sys.executable, "-c", START_CODE]
-        return super().command(runner)
-
-    def check(self, runner: Runner) -> None:
-        """Refuse to count a run that did not do its work."""
-        if runner.name != START:
-            super().check(runner)
 
     def run(self, runner: Runner) -> kit.Row:
         """Run once and return the measured row."""
@@ -229,86 +178,28 @@ class CloneBench(convert.Bench):
         return {key: report[key] for key in kept}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The figures that matter, from medians of one log.
-
-    Attributes:
-        times_the_copy: How many times as fast as the copy.
-        times_the_copy_started: The same without the start of the process.
-        new_share: The most new space that a conversion took, over the source's video bytes.
-        bitrate_times: Time of the high bit rate over that of the low one.
-        bitrate_times_started: The same without the start of the process.
-        bitrate_times_wide: The first again, where both make equally many files.
-    """
-
-    times_the_copy: float
-    times_the_copy_started: float
-    new_share: float
-    bitrate_times: float
-    bitrate_times_started: float
-    bitrate_times_wide: float
-
-
-def outcome(rows: Sequence[dict[str, Any]], video_bytes: int) -> Outcome:
-    """Return the figures of a whole log.
-
-    Args:
-        rows: Its rows; every runner at least once.
-        video_bytes: Video bytes of the dataset that was converted and copied.
-    """
-    median = {name: kit.median(group, kit.WALL) for name, group in kit.by_runner(rows).items()}
-    start = median[START]
-    return Outcome(
-        times_the_copy=median[COPY] / median[CONVERT],
-        times_the_copy_started=median[COPY] / (median[CONVERT] - start),
-        new_share=max(row["new_bytes"] for row in rows if row["runner"] == CONVERT) / video_bytes,
-        bitrate_times=median[CONVERT] / median[CONVERT_LOW],
-        bitrate_times_started=(median[CONVERT] - start) / (median[CONVERT_LOW] - start),
-        bitrate_times_wide=median[CONVERT_WIDE] / median[CONVERT_LOW],
-    )
-
-
-def summary(found: Outcome, high_bytes: int, low_bytes: int) -> str:
-    """Return the figures as text, each with what was measured and what was subtracted."""
-    return (
-        f"{found.times_the_copy:.1f} times as fast as cp -r "
-        f"({found.times_the_copy_started:.1f} without process start)\n"
-        f"new space: at most {found.new_share:.2%} of {high_bytes / 1e6:,.0f} MB of video\n"
-        f"{high_bytes / low_bytes:.2f} times the video bytes: {found.bitrate_times:.2f} times the "
-        f"time ({found.bitrate_times_started:.2f} without process start; "
-        f"{found.bitrate_times_wide:.2f} in as many files)"
-    )
-
-
 def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Generate, let everything take turns, write the log and print the figures."""
+    """Generate, let both take turns, write the log and print the figures."""
     empty = used_bytes(mounted)
-    print("generating ...", flush=True)
-    kit.in_own_process(make_datasets, mounted, options.episodes)
-    benches = {name: CloneBench(mounted, mounted / name, True) for name in (PROFILE, LOW)}
-    high, low = (kit.dataset_shape(benches[name].source, name) for name in (PROFILE, LOW))
-    first = kit.header("bench.py clone", arguments, mounted, high, synced=True)
+    bench = CloneBench(mounted, mounted / PROFILE, sync=True)
+    kit.make_profile(PROFILE, bench.source, options.episodes)
+    shape = kit.dataset_shape(bench.source, PROFILE)
+    first = kit.header("bench.py clone", arguments, mounted, shape, synced=True)
     first |= {
-        "low_dataset": low,
         "image_file_system": kit.file_system_of(mounted.parent),
-        # As many as both datasets have bytes: then the sources share nothing with each other.
+        # As many as the dataset has bytes: then the source shares nothing with itself.
         "sources_used_bytes": used_bytes(mounted) - empty,
-        "moved": benches[PROFILE].moved(),
+        "moved": bench.moved(),
     }
-    runners = tuple(r for r in RUNNERS if not options.runners or r.name in options.runners)
-
-    def run(runner: Runner) -> kit.Row:
-        source = LOW if runner.name == CONVERT_LOW else PROFILE
-        return {"dataset": source, **benches[source].run(runner)}
-
     log = kit.new_log(options.log_dir, first, "clone", options.file_system)
-    rows = kit.rows_in_turns(log, first, runners, options.repeats, run)
-    print(f"{convert.table(rows)}\n")
-    print(f"before these: {json.dumps(first['moved'])}")
-    if runners == RUNNERS:
-        found = outcome(rows, high["video_bytes"])
-        print(summary(found, high["video_bytes"], low["video_bytes"]), flush=True)
+    rows = kit.rows_in_turns(log, first, RUNNERS, options.repeats, bench.run)
+    print(f"{convert.table(rows)}\n\nbefore these: {json.dumps(first['moved'])}\n{new_space(rows)}")
+
+
+def new_space(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the most new space that each took, in words."""
+    most = {name: max(r["new_bytes"] for r in group) for name, group in kit.by_runner(rows).items()}
+    return "new space: " + ", ".join(f"{name} {of / 1e6:,.0f} MB" for name, of in most.items())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -316,12 +207,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = kit.parser(__doc__, repeats=5)
     parser.add_argument("--file-system", choices=sorted(MAKERS), default="xfs")
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
-    parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     options = parser.parse_args(arguments)
     # Ending by a signal unwinds like any error, so that nothing stays mounted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
-    high_bytes = clip_bytes(options.episodes)
-    size_bytes = image_bytes(high_bytes, high_bytes // BITRATE_RATIO)
+    size_bytes = image_bytes(clip_bytes(options.episodes))
     folder = options.scratch / f"leconvert-clone-{os.getpid()}"
     check_room(options.scratch, size_bytes)
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What a migration on the Hub moves.
+"""Measure how many bytes a migration on the Hub moves.
 
     python scripts/bench.py hub-migration
 

@@ -1,4 +1,4 @@
-"""What a push sends to a Hub that holds the v2.1 dataset.
+"""Measure how many bytes a push sends to a Hub that holds the v2.1 dataset.
 
     python scripts/bench.py hub-push
 

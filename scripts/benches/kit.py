@@ -1,6 +1,6 @@
-"""What the benchmarks share: datasets, measured commands, taking turns, and raw rows.
+"""The kit of the benchmarks: datasets, measured commands, taking turns, and raw rows.
 
-It imports next to nothing of weight: a child's memory record begins with that of its parent.
+This module imports nothing of weight: a child's memory record begins with that of its parent.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ Row = Mapping[str, Any]
 
 STREAM, MAP, RELEASED, LIMIT = "stream", "map", "stream-lerobot", "limit"
 REFERENCE = "reference"
-_ACCESSES = ("sequential", "random")
 
 
 class Run(NamedTuple):
@@ -62,10 +61,6 @@ class Log:
     def loaders(self) -> dict[Run, Sequence[Row]]:
         """Return the runs of loaders, without the decode limits."""
         return {run: rows for run, rows in self.runs.items() if run.loader != LIMIT}
-
-    def limits(self) -> dict[Run, Sequence[Row]]:
-        """Return the decode limits."""
-        return {run: rows for run, rows in self.runs.items() if run.loader == LIMIT}
 
     def share_of_limit(self, run: Run) -> float | None:
         """Return the median share of the decode limit in percent; None where nothing says it."""
@@ -120,8 +115,7 @@ def tables(log: Log) -> str:
         f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
         f"{shape['cameras'] or shape['images']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
     )
-    parts = [head, loader_table(log), limit_table(log), conversion_table(log)]
-    return "\n\n".join([*(part for part in parts if part), *check_tables(log)])
+    return "\n\n".join([head, loader_table(log), *check_tables(log)])
 
 
 def loader_table(log: Log) -> str:
@@ -149,54 +143,6 @@ def loader_table(log: Log) -> str:
             f"| {_number(median(rows, 'shuffle_randomness_frac'), 2)} |"
         )
     return "\n".join(lines)
-
-
-def limit_table(log: Log) -> str:
-    """Return the decode limits, a row a conversion; empty where none was measured."""
-    rates: dict[str, dict[tuple[str, int], float]] = {}
-    for run, rows in log.limits().items():
-        found: dict[tuple[str, int], list[float]] = {}
-        for row in sound(rows):
-            for rate in row["rates"]:
-                way = rate["access"], rate["processes"]
-                found.setdefault(way, []).append(rate["frames_per_s"])
-        rates[run.conversion] = {way: statistics.median(these) for way, these in found.items()}
-    ways = sorted(
-        {way for found in rates.values() for way in found},
-        key=lambda way: (way[1], _ACCESSES.index(way[0])),
-    )
-    if not ways:
-        return ""
-    titles = [f"{access}, {count} process{'es'[: 2 * (count > 1)]}" for access, count in ways]
-    lines = [
-        f"| decoding alone, frames/s | {' | '.join(titles)} |",
-        "|---" * (1 + len(ways)) + "|",
-    ]
-    for conversion, rate_of in rates.items():
-        cells = " | ".join(_number(rate_of.get(way)) for way in ways)
-        lines.append(f"| {conversion} | {cells} |")
-    return "\n".join(lines)
-
-
-def conversion_table(log: Log) -> str:
-    """Return each loader's figures on each result as multiples of those on the reference's."""
-    measures = ("samples_per_s", "first_batch_latency_s", "peak_pss_gb", "shuffle_randomness_frac")
-    lines = []
-    for run, rows in log.loaders().items():
-        first = run._replace(conversion=REFERENCE)
-        if run == first or not sound(rows) or not sound(log.runs.get(first, ())):
-            continue
-        pairs = [(median(rows, key), median(log.runs[first], key)) for key in measures]
-        cells = [_number(mine / other if mine and other else None, 2) for mine, other in pairs]
-        lines.append(f"| {run.mode} | {run.loader} | {run.conversion} | {' | '.join(cells)} |")
-    if not lines:
-        return ""
-    head = [
-        "| times the figure on the reference's files | loader | files | samples/s | first batch "
-        "| PSS | randomness |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    return "\n".join([*head, *lines])
 
 
 def check_tables(log: Log) -> Iterator[str]:

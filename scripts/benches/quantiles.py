@@ -1,4 +1,4 @@
-"""What do quantiles cost, which a recording needs to be resumed with LeRobot?
+"""Measure conversions with quantiles, which LeRobot needs to resume a recording, and without.
 
     python scripts/bench.py quantiles DATASET... --repeats 5
 

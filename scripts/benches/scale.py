@@ -6,8 +6,6 @@ is its own.
 
     python scripts/bench.py scale plan --episodes 10000 100000 1000000
     python scripts/bench.py scale metadata --episodes 10000 100000 1000000 --layout overlay
-    python scripts/bench.py scale push --episodes 20000 200000 --layout episode-files
-    python scripts/bench.py scale scan --dataset DATASET --threads 1 2 4
     python scripts/bench.py scale lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
 
 ``lease`` plans so many batches and lets so many processes claim, beat for and publish each of them
@@ -200,55 +198,6 @@ def bench_metadata(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def bench_push(episodes: int, layout: str, folder: Path) -> dict[str, Any]:  # noqa: ARG001
-    """Plan a push of a migration: both listings, what the Hub copies, and every commit's share."""
-    from huggingface_hub import CommitOperationCopy
-
-    from leconvert.remote.push_plan import Owned, plan_push
-    from leconvert.transfer.store import RemoteFile
-
-    streams = ["data", *(f"videos/observation.images.{n}" for n in range(CAMERAS))]
-    names = _OVERLAID if layout == OVERLAY else v3.USUAL_NAMES
-    begun = time.perf_counter()
-    remote: dict[str, RemoteFile] = {}
-    sizes: dict[str, int] = {}
-    digests: dict[str, str] = {}
-    for number, (stream, episode) in enumerate(product(streams, range(episodes))):
-        old, new = _OVERLAID.path(stream, episode), names.path(stream, episode)
-        remote[old] = RemoteFile(old, 2_000_000, f"{number:064x}")
-        sizes[new], digests[new] = 2_000_000, f"{number:064x}"
-    same = sizes.keys() & remote.keys()
-    cameras = {f"observation.images.{n}": {"dtype": "video"} for n in range(CAMERAS)}
-    owned = Owned({"codebase_version": "v2.1", "features": cameras})
-    plan = plan_push(sizes, remote, same, owned, digests, {"head": remote})
-    shares = plan.commits(sizes, operations=25_000, payload_bytes=10**9)
-    largest = max((len(share.add) for share in shares), default=0)
-    operations = [CommitOperationCopy(plan.copies[path][0], path) for path in plan.add[:largest]]
-    return {
-        "total_s": time.perf_counter() - begun,
-        "files": len(sizes),
-        "commits": len(shares),
-        "operations_of_a_commit": len(operations),
-    }
-
-
-def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
-    """Scan a real dataset: footers and MP4 headers."""
-    from leconvert.dataset.scan import scan_source
-    from leconvert.support.parallel import Spread
-
-    cpu, wall = time.process_time(), time.perf_counter()
-    scan = scan_source(dataset, spread=Spread(threads=threads))
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    files = scan.num_episodes * len(scan.streams)
-    return {
-        "threads": threads,
-        "files": files,
-        "total_s": wall,
-        "cpu_us_a_file": 1e6 * cpu / files,
-    }
-
-
 def plan_leases(batches: int, work_dir: Path, source: Path) -> dict[str, Any]:
     """Plan a run of exactly so many batches, for workers that write nothing."""
     from leconvert.testing import DatasetSpec, make_dataset
@@ -287,22 +236,19 @@ def bench_lease(batches: int, workers: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def measure(part: str, size: tuple[Any, ...], folder: Path, dataset: Path) -> dict[str, Any]:
+def measure(part: str, size: tuple[Any, ...], folder: Path) -> dict[str, Any]:
     """Run one measurement of a part.
 
     Args:
         part: The part.
-        size: What grows: episodes, with the layout, threads, or workers and batches.
+        size: What grows: episodes, with the layout, or workers and batches.
         folder: An empty folder for it.
-        dataset: What ``scan`` reads.
     """
-    if part == "scan":
-        return kit.measured_call(bench_scan, dataset, *size)
     if part == "lease":
         workers, batches = size
         return bench_lease(batches, workers, folder)
     episodes, layout = size
-    bench = {"plan": bench_plan, "metadata": bench_metadata, "push": bench_push}[part]
+    bench = {"plan": bench_plan, "metadata": bench_metadata}[part]
     found = kit.measured_call(bench, episodes, layout, folder)
     return {"episodes": episodes, "layout": layout, **found}
 
@@ -310,13 +256,9 @@ def measure(part: str, size: tuple[Any, ...], folder: Path, dataset: Path) -> di
 def main(arguments: Sequence[str]) -> int:
     """Run the asked part and log it."""
     parser = kit.parser(__doc__, repeats=None)
-    parser.add_argument("part", choices=("plan", "metadata", "push", "scan", "lease"))
+    parser.add_argument("part", choices=("plan", "metadata", "lease"))
     parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument(
-        "--layout", nargs="+", default=["reference"], help="of a plan, metadata, a push"
-    )
-    parser.add_argument("--dataset", type=Path, help="for scan: a v2.1 dataset")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--layout", nargs="+", default=["reference"], help="of plan and metadata")
     parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
     options = parser.parse_args(arguments)
@@ -324,15 +266,12 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     about = kit.machine("bench.py scale", arguments, options.scratch)
     options.log_dir.mkdir(exist_ok=True)
-    sizes: list[tuple[Any, ...]] = list(product(options.episodes, options.layout))
-    if options.part == "scan":
-        sizes = list(product(options.threads))
-    elif options.part == "lease":
-        sizes = list(product(options.workers, options.batches))
+    is_lease = options.part == "lease"
+    grows = (options.workers, options.batches) if is_lease else (options.episodes, options.layout)
     with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
-        for size in sizes:
+        for size in product(*grows):
             with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-                row = measure(options.part, size, Path(folder), options.dataset)
+                row = measure(options.part, size, Path(folder))
             log.write(json.dumps({"part": options.part, **row, **about}) + "\n")
             shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
             print(json.dumps(shown), flush=True)

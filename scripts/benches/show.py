@@ -1,6 +1,8 @@
 r"""Turn logs of ``bench.py`` into tables and plots.
 
-    python scripts/bench.py show bench_logs/*-tmpfs.jsonl --plot docs/images/benchmarks.svg
+    python scripts/bench.py show bench_logs/2026-11-21-{small,mid,big,images}-tmpfs.jsonl \
+        bench_logs/2026-11-24-many-tmpfs.jsonl \
+        --plot docs/images/benchmarks.svg
     python scripts/bench.py show bench_logs/*-grid.jsonl --plot docs/images/grid.svg
     python scripts/bench.py show bench_logs/2026-11-22-strong-scaling.jsonl \
         --plot docs/images/strong-scaling.svg

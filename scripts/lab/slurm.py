@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 from lab_kit import Transcript, lab_parser, run_lab
 from slurm_lab import SlurmCluster
-from slurm_lab.scenarios import SCENARIOS, Ground, make_ground
+from slurm_lab.ground import Ground, make_ground
+from slurm_lab.scenarios import SCENARIOS
 
 from leconvert import __version__
 

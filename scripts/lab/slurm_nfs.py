@@ -14,9 +14,9 @@ from lab_kit import Transcript, lab_parser, run_lab
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import Ground
+from slurm_lab.cluster import require
 from slurm_lab.guests import GuestCluster
 from slurm_lab.over_nfs import HOSTS, MEMORY_MB, SCENARIOS
-from slurm_lab.requirements import require
 
 from leconvert import __version__
 

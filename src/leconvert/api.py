@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -75,7 +75,7 @@ from leconvert.support.errors import (
 from leconvert.support.machine import Machine
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
-from leconvert.support.text import count, first_few
+from leconvert.support.text import count, first_few, json_record
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers, record_invocation, record_probe
 from leconvert.workdir.fs import is_there
@@ -103,6 +103,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConversionReport",
+    "SharedOptions",
     "SplitPart",
     "Submission",
     "check_several",
@@ -198,10 +199,7 @@ class ConversionReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        record = asdict(self)
-        for name in ("output", "kept_source", "removed_source", "report", "work_dir"):
-            record[name] = None if record[name] is None else str(record[name])
-        return record
+        return json_record(self)
 
 
 @any_storage_errors()
@@ -295,10 +293,35 @@ def convert(
     )
 
 
+class SharedOptions(TypedDict, total=False):
+    """The keywords that `merge`, `split` and `trim` take as `convert` does; all may be left out."""
+
+    layout: LayoutOptions
+    repairs: RepairOptions
+    plan: PlanOptions
+    workers: WorkerOptions
+    leases: LeaseOptions
+    proof: ProofOptions
+    command: Sequence[str] | None
+    stop: threading.Event | None
+    progress: Progress
+
+
+def _asked(given: SharedOptions, **own: Any) -> tuple[Conversion, Control]:
+    """Return what a caller's keywords ask for, with further parts of the conversion."""
+    if unknown := given.keys() - SharedOptions.__annotations__.keys():
+        raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
+    parts: dict[str, Any] = {**given}
+    control = {name: parts.pop(name, None) for name in ("stop", "progress", "command")}
+    return Conversion(**parts, **own), _control(**control)
+
+
 def _control(
-    stop: threading.Event | None, progress: Progress, command: Sequence[str] | None
+    stop: threading.Event | None, progress: Progress | None, command: Sequence[str] | None
 ) -> Control:
-    return Control(stop=stop or threading.Event(), progress=progress, command=command)
+    return Control(
+        stop=stop or threading.Event(), progress=progress or NO_PROGRESS, command=command
+    )
 
 
 @any_storage_errors()
@@ -307,19 +330,11 @@ def merge(
     *,
     output: str | os.PathLike[str],
     work_dir: str | os.PathLike[str] | None = None,
-    layout: LayoutOptions = LayoutOptions(),
-    repairs: RepairOptions = RepairOptions(),
-    plan: PlanOptions = PlanOptions(),
-    workers: WorkerOptions = WorkerOptions(),
-    leases: LeaseOptions = LeaseOptions(),
-    proof: ProofOptions = ProofOptions(),
     push: PushOptions | None = None,
     keep_work_dir: bool = False,
     for_push: bool = False,
     report: str | os.PathLike[str] | None = None,
-    command: Sequence[str] | None = None,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
+    **given: Unpack[SharedOptions],
 ) -> ConversionReport:
     """Merge datasets of any versions into a new one, v3.0 or v2.1.
 
@@ -333,20 +348,13 @@ def merge(
             their cameras' files are like, their features must be the same.
         output: Where the result goes; no dataset that is merged may be there.
         work_dir: See `convert`, as for all that follow.
-        layout: How episodes are cut into files and batches, and the version to write.
-        repairs: What may be changed; a feature is left out of each dataset that has it.
-            ``accept=("robot-type",)`` merges datasets of different robots.
-        plan: Whether a run under way is joined or given up, and who may work on it.
-        workers: Who does the work.
-        leases: Lease time and attempts.
-        proof: What is proven before the swap, and what it may replace.
         push: Push the result to `PushOptions.repo_id`; None for not at all.
         keep_work_dir: Keep the run's records after success.
-        for_push: Write the record that a later push goes by; see `convert`.
+        for_push: Write the record that a later push goes by.
         report: Where to write a page that tells what happened; None for none.
-        command: The command line that asks for it, for the run's records.
-        stop: Set it from another thread to stop; the run can be resumed.
-        progress: Where to report.
+        given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
+            ``stop`` and ``progress``. A feature that ``repairs`` leaves out is left out of each
+            dataset that has it; ``accept=("robot-type",)`` merges datasets of different robots.
 
     Returns:
         What was done; ``source`` names all datasets.
@@ -355,19 +363,11 @@ def merge(
         LeconvertError: One of its subclasses. A `SourceError` lists all that differs.
     """
     check_several(roots)
-    conversion = Conversion(
-        layout=layout,
-        repairs=repairs,
-        plan=plan,
-        workers=workers,
-        leases=leases,
-        proof=proof,
-        push=push,
-    )
+    conversion, control = _asked(given, push=push)
     return run_conversion(
         list(map(Path, roots)),
         conversion,
-        _control(stop, progress, command),
+        control,
         output=output,
         work_dir=work_dir,
         keep_work_dir=keep_work_dir,
@@ -834,14 +834,7 @@ class SplitPart:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        return {
-            "name": self.name,
-            "output": str(self.output),
-            "episodes": self.episodes,
-            "plan": None if self.plan is None else asdict(self.plan),
-            "report": None if self.report is None else self.report.as_record(),
-            "verified": self.verified,
-        }
+        return json_record(self)
 
 
 @any_storage_errors()
@@ -852,15 +845,7 @@ def split(
     into: Mapping[str, float | str],
     seed: int = 0,
     dry_run: bool = False,
-    layout: LayoutOptions = LayoutOptions(),
-    repairs: RepairOptions = RepairOptions(),
-    plan: PlanOptions = PlanOptions(),
-    workers: WorkerOptions = WorkerOptions(),
-    leases: LeaseOptions = LeaseOptions(),
-    proof: ProofOptions = ProofOptions(),
-    command: Sequence[str] | None = None,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
+    **given: Unpack[SharedOptions],
 ) -> list[SplitPart]:
     """Split a dataset into several, each episode into exactly one; the source stays as it is.
 
@@ -875,15 +860,8 @@ def split(
             episodes, such as ``"0-99,120"``.
         seed: Decides which episodes a share takes; see `leconvert.model.selection.split_episodes`.
         dry_run: Only plan the parts; nothing is written.
-        layout: See `convert`, as for all that follow.
-        repairs: What the conversions may change.
-        plan: Whether runs under way are joined, and who may work on them.
-        workers: Who does the work.
-        leases: Lease time and attempts.
-        proof: What is proven before the swap.
-        command: The command line that asks for it.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
+        given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
+            ``stop`` and ``progress`` of each part's conversion, see `convert`.
 
     Returns:
         The parts, in the order of ``into``.
@@ -894,10 +872,7 @@ def split(
         VerificationError: A part that was finished before differs from the source; likewise.
         LeconvertError: One of its other subclasses, from the conversion of a part.
     """
-    conversion = Conversion(
-        layout=layout, repairs=repairs, plan=plan, workers=workers, leases=leases, proof=proof
-    )
-    control = _control(stop, progress, command)
+    conversion, control = _asked(given)
     return split_dataset(
         Path(root),
         conversion,
@@ -980,15 +955,7 @@ def trim(
     *,
     frames: Mapping[int, tuple[int, int | None]],
     output: str | os.PathLike[str] | None = None,
-    layout: LayoutOptions = LayoutOptions(),
-    repairs: RepairOptions = RepairOptions(),
-    plan: PlanOptions = PlanOptions(),
-    workers: WorkerOptions = WorkerOptions(),
-    leases: LeaseOptions = LeaseOptions(),
-    proof: ProofOptions = ProofOptions(),
-    command: Sequence[str] | None = None,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
+    **given: Unpack[SharedOptions],
 ) -> ConversionReport:
     """Cut frames off the beginning or the end of some episodes, without encoding a video.
 
@@ -1002,15 +969,8 @@ def trim(
         frames: The first frame that stays of an episode, counted from 0, and the one after the
             last, None for all that follow; by the episode's number.
         output: Where the result goes; None for the source's place, as in `convert`.
-        layout: See `convert`, as for all that follow.
-        repairs: What the conversion may change besides.
-        plan: Whether a run under way is joined, and who may work on it.
-        workers: Who does the work.
-        leases: Lease time and attempts.
-        proof: What is proven before the swap.
-        command: The command line that asks for it.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
+        given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
+            ``stop`` and ``progress``, see `convert`.
 
     Returns:
         What was done.
@@ -1023,16 +983,7 @@ def trim(
     intervals = [FrameInterval(episode, *interval) for episode, interval in frames.items()]
     if not intervals:
         raise UsageError("It is not said which frames stay.", next_step="Give some of an episode.")
-    conversion = Conversion(
-        layout=layout,
-        repairs=repairs,
-        selection=EpisodeSelection(frames=tuple(intervals)),
-        plan=plan,
-        workers=workers,
-        leases=leases,
-        proof=proof,
-    )
-    control = _control(stop, progress, command)
+    conversion, control = _asked(given, selection=EpisodeSelection(frames=tuple(intervals)))
     return run_conversion([Path(root)], conversion, control, output=output)
 
 

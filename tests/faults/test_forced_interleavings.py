@@ -10,7 +10,7 @@ import importlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,6 @@ from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import TREE_RECORD
 
 PATIENCE_SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("quiet") / "out"
-    leconvert.convert(small_source, output=out)
-    return digest_of(out)
 
 
 def plan(source: Path, target: Path, work_dir: Path, *, restart: bool = False) -> OpenedRun:
@@ -102,21 +95,27 @@ ALL_SHARDS = (Worker, "_write_shards")
 EACH_SHARD = (ShardWriter, "write")
 
 
-@contextlib.contextmanager
-def frozen_in_a_batch(
-    monkeypatch: pytest.MonkeyPatch, work_dir: Path, *, before: tuple[type, str] = EACH_SHARD
-) -> Iterator[Frozen]:
-    """A worker that is frozen with a batch in hand, right before one of its steps."""
-    worker = Frozen(lambda: run_worker(work_dir))
-    step = getattr(*before)
+@pytest.fixture
+def frozen_before(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Frozen]:
+    """Let a call freeze right before a step: ``frozen_before(call, owner, "step")``."""
 
-    def freezing(self: object, *arguments: Any, **options: Any) -> Any:
-        worker.freeze_here()
-        return step(self, *arguments, **options)
+    def freeze(
+        call: Callable[[], object],
+        owner: object,
+        name: str,
+        when: Callable[..., bool] = lambda *_, **__: True,
+    ) -> Frozen:
+        frozen, step = Frozen(call), getattr(owner, name)
 
-    monkeypatch.setattr(*before, freezing)
-    with worker:
-        yield worker
+        def freezing(*arguments: Any, **options: Any) -> Any:
+            if when(*arguments, **options):
+                frozen.freeze_here()
+            return step(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, freezing)
+        return frozen
+
+    return freeze
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["that looks", "that does not look"])
@@ -124,13 +123,14 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
     small_source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
     quiet_digest: str,
     looks: bool,
 ) -> None:
     out, work = tmp_path / "out", tmp_path / "work"
     monkeypatch.setattr("leconvert.run.worker._SECONDS_BETWEEN_CHECKS", 0.0 if looks else 1e9)
     old = plan(small_source, out, work)
-    with frozen_in_a_batch(monkeypatch, work) as worker:
+    with frozen_before(lambda: run_worker(work), *EACH_SHARD) as worker:
         new = plan(small_source, out, work, restart=True)
         assert new.manifest.run_id != old.manifest.run_id
         run_worker(work)
@@ -153,14 +153,14 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
 def test_a_worker_whose_run_was_removed_ends_quietly_and_makes_nothing(
     small_source: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
     quiet_digest: str,
     before: tuple[type, str],
 ) -> None:
     out = tmp_path / "out"
     work = default_work_dir(out)
     plan(small_source, out, work)
-    with frozen_in_a_batch(monkeypatch, work, before=before) as worker:
+    with frozen_before(lambda: run_worker(work), *before) as worker:
         leconvert.convert(small_source, output=out, plan=PlanOptions(restart=True))
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
         ended = worker.thaw()
@@ -174,6 +174,7 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     source_copy: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
     quiet_digest: str,
     in_place: bool,
 ) -> None:
@@ -184,15 +185,7 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     run_worker(run.work_dir.root)
     for lock in ("packer_lock", "target_lock"):
         monkeypatch.setattr(packing, lock, lambda *_, **__: contextlib.nullcontext())
-    zombie = Frozen(lambda: pack_run(run))
-    swap = packing.swap_into_place
-
-    def freezing(*arguments: Any, **options: Any) -> None:
-        zombie.freeze_here()
-        swap(*arguments, **options)
-
-    monkeypatch.setattr(packing, "swap_into_place", freezing)
-    with zombie:
+    with frozen_before(lambda: pack_run(run), packing, "swap_into_place") as zombie:
         pack_run(open_run(run.work_dir.root))
         assert digest_of(target) == quiet_digest
         ended = zombie.thaw()
@@ -203,7 +196,11 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
 
 
 def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_successor(
-    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
+    quiet_digest: str,
 ) -> None:
     """A removal goes on by the handles of folders, wherever they were renamed to."""
     out = tmp_path / "out"
@@ -217,16 +214,9 @@ def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_succes
             return False
 
     monkeypatch.setattr(packing, "packer_lock", lambda *_, **__: contextlib.nullcontext())
-    zombie = Frozen(lambda: pack_run(run, watcher=NobodyWorks()))
-    unlink = os.unlink
-
-    def freezing(*arguments: Any, dir_fd: int | None = None) -> None:
-        if dir_fd is not None:
-            zombie.freeze_here()
-        unlink(*arguments, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "unlink", freezing)
-    with zombie:
+    removes = lambda: pack_run(run, watcher=NobodyWorks())  # noqa: E731
+    below = lambda *_, dir_fd=None: dir_fd is not None  # noqa: E731
+    with frozen_before(removes, os, "unlink", below) as zombie:
         run_worker(run.work_dir.root)
         pack_run(open_run(run.work_dir.root))
         assert digest_of(out) == quiet_digest
@@ -248,6 +238,7 @@ def test_a_thawed_packer_makes_its_tree_no_second_time(
     small_source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
     quiet_digest: str,
     module: str,
     step: str,
@@ -257,16 +248,7 @@ def test_a_thawed_packer_makes_its_tree_no_second_time(
     run = plan(small_source, out, work)
     run_worker(work)
     monkeypatch.setattr(packing, "packer_lock", lambda *_, **__: contextlib.nullcontext())
-    zombie = Frozen(lambda: pack_run(run))
-    at = importlib.import_module(module)
-    real = getattr(at, step)
-
-    def freezing(*arguments: Any, **options: Any) -> Any:
-        zombie.freeze_here()
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(at, step, freezing)
-    with zombie:
+    with frozen_before(lambda: pack_run(run), importlib.import_module(module), step) as zombie:
         pack_run(open_run(run.work_dir.root))
         assert isinstance(zombie.thaw(), BusyError), zombie.outcome
     assert digest_of(out) == quiet_digest
@@ -355,19 +337,11 @@ def test_the_packer_collects_while_workers_work(
 
 
 def test_a_second_packer_is_refused_while_the_first_is_in_its_swap(
-    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
+    small_source: Path, tmp_path: Path, frozen_before: Callable[..., Frozen], quiet_digest: str
 ) -> None:
     run = plan(small_source, tmp_path / "out", tmp_path / "work")
     run_worker(run.work_dir.root)
-    first = Frozen(lambda: pack_run(run))
-    swap = packing.swap_into_place
-
-    def freezing(*arguments: Any, **options: Any) -> None:
-        first.freeze_here()
-        swap(*arguments, **options)
-
-    monkeypatch.setattr(packing, "swap_into_place", freezing)
-    with first:
+    with frozen_before(lambda: pack_run(run), packing, "swap_into_place") as first:
         with pytest.raises(BusyError, match=f"process {os.getpid()}"):
             pack_run(open_run(run.work_dir.root))
         assert not isinstance(first.thaw(), BaseException), first.outcome
@@ -480,26 +454,21 @@ def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
      "_acquire"],
 )  # fmt: skip
 def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
-    source_copy: Path, monkeypatch: pytest.MonkeyPatch, before: str, place: str
+    source_copy: Path, frozen_before: Callable[..., Frozen], before: str, place: str
 ) -> None:
     """The same command twice; one freezes before a step while the other does everything."""
     output = None if place == "in place" else source_copy.with_name("out")
     call = lambda: leconvert.convert(source_copy, output=output)  # noqa: E731
-    loser = Frozen(call)
     modules = {
         "open_or_plan": api, "_write": planner, "record_invocation": api,
         "work_and_pack": api, "pack_run": worker_pool, "packer_lock": packing,
         "_acquire": locks,
     }  # fmt: skip
-    step = getattr(modules[before], before)
 
-    def freezing(*arguments: Any, **options: Any) -> Any:
-        if before != "_acquire" or arguments[0].name == "packer.lock":
-            loser.freeze_here()
-        return step(*arguments, **options)
+    def packs(*arguments: Any, **_: Any) -> bool:
+        return before != "_acquire" or arguments[0].name == "packer.lock"
 
-    monkeypatch.setattr(modules[before], before, freezing)
-    with loser:
+    with frozen_before(call, modules[before], before, packs) as loser:
         if before == "_write":  # it holds the planner's lock
             with pytest.raises(BusyError, match="planner"):
                 call()

@@ -45,14 +45,6 @@ from leconvert.workdir.run import OpenedRun, open_run
 KILLS = 12
 
 
-@pytest.fixture(scope="session")
-def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of an undisturbed conversion."""
-    out = tmp_path_factory.mktemp("quiet") / "out"
-    leconvert.convert(small_source, output=out)
-    return digest_of(out)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -107,6 +99,18 @@ def test_a_storm_of_kills_ends_in_the_same_bytes(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "work"]
 
 
+def patched_leconvert(*lines: str) -> list[str]:
+    """Return a command of leconvert with ``ShardWriter.write`` replaced by ``write``.
+
+    ``lines`` are the body of ``write``, in which ``original`` is the real one.
+    """
+    code = ["import os, shutil, signal, sys, time", "from leconvert.cli import main"]
+    code += ["from leconvert.run.worker import ShardWriter", "original = ShardWriter.write"]
+    code += ["def write(self, *arguments, **options):", *(f"    {line}" for line in lines)]
+    code += ["    return original(self, *arguments, **options)", "ShardWriter.write = write"]
+    return [sys.executable, "-c", "\n".join([*code, "sys.exit(main())"])]
+
+
 class StopAfter(SilentProgress):
     """Sets an event once a stage has advanced a given number of times."""
 
@@ -148,29 +152,17 @@ def test_a_run_that_was_asked_to_stop_is_resumed(
 
 def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> None:
     """A signal that comes while the program starts is the shell's affair; this one comes later."""
-    code = (
-        "import os, signal, sys, time\n"
-        "from leconvert.run.worker import ShardWriter\n"
-        "from leconvert.cli import main\n"
-        "original = ShardWriter.write\n"
-        "def interrupted(self, *arguments, should_stop, **options):\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    # A second SIGINT would mean impatience: until the main thread has taken this one,\n"
-        "    # of which nothing but this function tells, no shard is written.\n"
-        "    while not should_stop():\n"
-        "        time.sleep(0.001)\n"
-        "    return original(self, *arguments, should_stop=should_stop, **options)\n"
-        "ShardWriter.write = interrupted\n"
-        "sys.exit(main())"
+    command = patched_leconvert(
+        "os.kill(os.getpid(), signal.SIGINT)",
+        # A second SIGINT would mean impatience: until the main thread has taken this one, of which
+        # nothing but this function tells, no shard is written.
+        "while not options['should_stop']():",
+        "    time.sleep(0.001)",
     )
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
     arguments += ["--max-workers", "1"]  # each worker would send one
     stopped = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+        [*command, *arguments], capture_output=True, text=True, check=False, timeout=120
     )
     assert stopped.returncode == 130, stopped.stderr
     assert "same command" in stopped.stderr
@@ -421,19 +413,11 @@ def test_a_crash_after_the_swap_only_leaves_tidying_up(
 
 def test_sigterm_makes_a_worker_process_hand_back(planned: OpenedRun) -> None:
     """The worker is frozen inside a batch, asked to end, and thawed."""
-    code = (
-        "import os, signal, sys\n"
-        "from leconvert.run.worker import ShardWriter\n"
-        "from leconvert.cli import main\n"
-        "original = ShardWriter.write\n"
-        "def frozen(self, *arguments, **options):\n"
-        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "    return original(self, *arguments, **options)\n"
-        "ShardWriter.write = frozen\n"
-        "sys.exit(main())"
-    )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "work", str(planned.work_dir.root)],
+        [
+            *patched_leconvert("os.kill(os.getpid(), signal.SIGSTOP)"),
+            *("work", str(planned.work_dir.root)),
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -481,28 +465,19 @@ def test_two_packers_of_one_run_do_not_meet(planned: OpenedRun) -> None:
 
 
 def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
-    planned: OpenedRun, tmp_path: Path
+    planned: OpenedRun,
 ) -> None:
-    code = (
-        "import shutil, sys\n"
-        "from leconvert.run.worker import ShardWriter\n"
-        "from leconvert.cli import main\n"
-        "original = ShardWriter.write\n"
-        "def removed(self, *arguments, **options):\n"
-        f"    shutil.rmtree({str(planned.work_dir.root)!r})\n"
-        "    return original(self, *arguments, **options)\n"
-        "ShardWriter.write = removed\n"
-        "sys.exit(main())"
-    )
+    work_dir = str(planned.work_dir.root)
+    command = patched_leconvert(f"shutil.rmtree({work_dir!r})")
     stopped = subprocess.run(
-        [sys.executable, "-c", code, "work", "--max-trouble-seconds=2", str(planned.work_dir.root)],
+        [*command, "work", "--max-trouble-seconds=2", work_dir],
         capture_output=True,
         text=True,
         check=False,
     )
     assert stopped.returncode in {7, 11}, stopped.stderr
     assert "Traceback" not in stopped.stderr
-    assert str(planned.work_dir.root) in stopped.stderr
+    assert work_dir in stopped.stderr
 
 
 def test_a_bug_says_that_it_is_one(small_source: Path, tmp_path: Path) -> None:

@@ -74,6 +74,24 @@ def test_what_was_forced_to_the_disk_is_there(root: Path, model: PowerModel, los
     assert content(root) == {**OLD, "new": None, "new/file": b"new"}
 
 
+def test_what_was_made_and_forced_through_a_symbolic_link_is_there(
+    root: Path, model: PowerModel
+) -> None:
+    """Two datasets that share files are compared, and forced to the disk, in folders of links."""
+    view = root.with_name("view")
+    view.mkdir()
+    (view / "part").symlink_to("../root/old")
+    with WatchedDisk(root, power=model):
+        (view / "part" / "new").write_bytes(b"new")
+        (root / "old" / "file").write_bytes(b"other")
+        sync_file(view / "part" / "new")
+        sync_file(view / "part" / "file")
+        sync_dir(view / "part")
+        (view / "part").unlink()
+    model.fail(Loss.ALL)
+    assert content(root) == {"old": None, "old/file": b"other", "old/new": b"new"}
+
+
 @pytest.mark.parametrize(("loss", "bytes_left"), [(Loss.DATA, b"first"), (Loss.NAMES, b"second")])
 def test_bytes_that_were_written_over_come_back_with_their_time(
     root: Path, model: PowerModel, loss: Loss, bytes_left: bytes

@@ -20,8 +20,6 @@ import pytest
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
 
-import leconvert
-
 ROOT = Path(__file__).resolve().parents[2]
 # In order of preference. A kernel without exFAT still mounts it through FUSE, which knows no flags
 # of `renameat2`.
@@ -83,14 +81,6 @@ def said(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))
-
-
-@pytest.fixture(scope="module")
-def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the result on a file system with hard links."""
-    return digest_of(
-        leconvert.convert(small_source, output=tmp_path_factory.mktemp("quiet") / "out").output
-    )
 
 
 def record_of(work: Path) -> Path:

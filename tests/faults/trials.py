@@ -776,6 +776,7 @@ def in_a_process(
         on_change: Called in that process where somebody else shall change a file.
     """
     birth = next(_births)
+    _state_file(place).unlink(missing_ok=True)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -813,7 +814,7 @@ def in_a_process(
             os.kill(pid, signal.SIGKILL)
         said = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if fault is not None and fault.loss is not None:
+    if fault is not None and fault.loss is not None and said:  # one that hung left no state
         state: PowerModel = pickle.loads(_state_file(place).read_bytes())
         state.fail(fault.loss)
     if not said and killed_after is not None and code == -signal.SIGKILL:

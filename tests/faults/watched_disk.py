@@ -22,7 +22,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +46,7 @@ _NAMES = ("mkdir", "rmdir", "unlink", "remove", "truncate", "utime", "chmod")
 _PAIRS = ("link", "rename", "replace")
 _DESCRIPTORS = ("ftruncate", "posix_fallocate", "fchmod")
 _SYNCS = ("fsync", "fdatasync")
+_OF_LINKS = frozenset({"rmdir", "unlink", "remove", "mkdir", "lstat", *_PAIRS})
 _LOOKS = ("stat", "lstat", "listdir", "scandir", "pread", "preadv")
 _CLONES = frozenset({0x40049409, 0x4020940D})  # FICLONE, FICLONERANGE
 _MAKES = os.O_CREAT | os.O_TRUNC
@@ -315,16 +316,38 @@ class Descriptors:
         self.renamed(aside, other)
 
 
-def _where_of(watcher: WatchedDisk, target: Any, folder: int | None = None) -> str:
-    """Return the absolute path of an operation's argument; no symbolic link is followed."""
+def _where_of(watcher: WatchedDisk, target: Any, folder: int | None = None, name: str = "") -> str:
+    """Return the absolute path of what an operation is about, without symbolic links.
+
+    Args:
+        target: Its argument: a path or a descriptor.
+        folder: The folder that a path starts from, as a descriptor.
+        name: The operation, since some are about a link and not about what it leads to.
+    """
     if isinstance(target, int):
         return watcher.descriptors.path_of(target)
     text = target if isinstance(target, str) else os.fsdecode(target)
     if folder is not None:
         text = f"{watcher.descriptors.path_of(folder)}/{text}"
-    if text.startswith("/") and not _UNRESOLVED.search(text):
-        return text  # nothing to resolve: nearly always
-    return os.path.abspath(text)  # noqa: PTH100
+    if not text.startswith("/") or _UNRESOLVED.search(text):
+        text = os.path.abspath(text)  # noqa: PTH100
+    above, _, last = text.rpartition("/")
+    return f"{_followed(above)}/{last}" if name in _OF_LINKS else _followed(text)
+
+
+def _followed(path: str, most_links: int = 40) -> str:
+    """Return a path without symbolic links; `os.path.realpath` would look by watched functions.
+
+    What is written and forced through a folder of links is on the disk as well.
+    """
+    place = ""
+    for name in path.split("/")[1:]:
+        place = f"{place}/{name}"
+        with suppress(OSError):  # it is no link
+            leads_to = Path(place).parent / os.readlink(place)  # noqa: PTH115 - fast
+            if most_links:
+                place = _followed(os.path.normpath(leads_to), most_links - 1)
+    return place
 
 
 def _half_of(count: int) -> int:
@@ -449,7 +472,8 @@ def _of_one_path(watcher: WatchedDisk, name: str, *, changes: bool) -> Callable[
     real = getattr(os, name)
 
     def call(path: Any = ".", *rest: Any, **options: Any) -> Any:
-        paths = (_where_of(watcher, path, options.get("dir_fd")),)
+        about = name if options.get("follow_symlinks", True) else "lstat"
+        paths = (_where_of(watcher, path, options.get("dir_fd"), about),)
         return watcher.do(name, paths, lambda: real(path, *rest, **options), changes=changes)
 
     return call
@@ -460,8 +484,8 @@ def _of_two_paths(watcher: WatchedDisk, name: str) -> Callable[..., Any]:
 
     def call(source: Any, target: Any, **options: Any) -> Any:
         paths = (
-            _where_of(watcher, source, options.get("src_dir_fd")),
-            _where_of(watcher, target, options.get("dst_dir_fd")),
+            _where_of(watcher, source, options.get("src_dir_fd"), name),
+            _where_of(watcher, target, options.get("dst_dir_fd"), name),
         )
 
         def move() -> Any:
@@ -609,7 +633,10 @@ def _renameat2(watcher: WatchedDisk) -> Callable[..., None]:
     real = getattr(fs, "_renameat2")  # noqa: B009 - private to the package, not to us
 
     def call(source: Any, target: Any, flags: int) -> None:
-        paths = (_where_of(watcher, source), _where_of(watcher, target))
+        paths = (
+            _where_of(watcher, source, name="rename"),
+            _where_of(watcher, target, name="rename"),
+        )
 
         def move() -> None:
             if not watcher.can_exchange:

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from lab_kit import wait_until
 from slurm_lab import SlurmCluster
-from slurm_lab.scenarios import SCENARIOS, Ground, make_ground
+from slurm_lab.ground import Ground, make_ground
+from slurm_lab.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.lab
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.scenarios import Ground
+from slurm_lab.cluster import require
 from slurm_lab.guests import GuestCluster
 from slurm_lab.over_nfs import HOSTS, MEMORY_MB, SCENARIOS
-from slurm_lab.requirements import require
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from lab_kit import wait_until
 from slurm_lab import SlurmCluster
-from slurm_lab.requirements import missing_packages
+from slurm_lab.cluster import missing_packages
 
 from leconvert.api import convert
 from leconvert.cli import main

@@ -23,13 +23,13 @@ from leconvert.model.values import (
     StreamLayout,
     StreamScan,
 )
+from leconvert.run import layout as run_layout
 from leconvert.run.layout import (
     check_layout_options,
     count_out_of_reach,
     cut_batches,
     layout_streams,
     roll_over,
-    together,
 )
 from leconvert.support.errors import UsageError
 
@@ -385,7 +385,7 @@ def test_no_frame_is_evaluated_more_than_a_few_times(
         asked += len(length)
         return frames_out_of_reach(begin_frame, length, rate)
 
-    monkeypatch.setattr(together, "frames_out_of_reach", counting)
+    monkeypatch.setattr(run_layout, "frames_out_of_reach", counting)
     lengths = (np.arange(20_000) % 40 + 280).tolist()
     streams = [stream_scan(name, [0] * len(lengths)) for name in ("data", "videos/cam")]
     starts = common_starts(source_scan(lengths, streams, fps), STREAMING)

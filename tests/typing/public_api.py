@@ -34,6 +34,9 @@ def converting() -> None:
     leconvert.convert("my_dataset", "my_dataset_v30")  # type: ignore[call-arg, arg-type]
     leconvert.convert("my_dataset", outptu="my_dataset_v30")  # type: ignore[call-arg]
     leconvert.convert("my_dataset", workers=WorkerOptions(num_workers="four"))  # type: ignore[arg-type]
+    assert_type(leconvert.merge(["one", "two"], output="both", stop=None), ConversionReport)
+    leconvert.merge(["one", "two"], output="both", selection="0-3")  # type: ignore[call-arg]
+    leconvert.trim("my_dataset", frames={0: (1, 2)}, layout="streaming")  # type: ignore[arg-type]
 
 
 def engines() -> None:

@@ -21,8 +21,6 @@ from lab_kit import ScenarioFailedError, demand, wait_until
 from nfs_lab.guest import INSIDE, LOOK_SECONDS, MAILBOX, Finished, Guest, GuestCommand
 from nfs_lab.lab import MOUNT, NfsLab
 
-__all__ = ["Conversion", "Observed", "quiet_digest"]
-
 _EVENT_SECONDS = 120.0
 _FIRST_SHARD = "leconvert.run.worker:ShardWriter.write#1"
 BUSY = 12

@@ -31,8 +31,6 @@ from lab_kit import LabError, wait_until
 from nfs_lab.network import Network
 from nfs_lab.requirements import preload
 
-__all__ = ["INSIDE", "LOOK_SECONDS", "MAILBOX", "Finished", "Guest", "GuestCommand"]
-
 MAILBOX = "/mnt/lab"
 """Where a guest sees its own mailbox."""
 

@@ -20,8 +20,6 @@ from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.network import Network
 from nfs_lab.requirements import MODULES, kernel_version, prepare, require
 
-__all__ = ["DEFAULT_FOLDER", "MOUNT", "SHARED", "LabOptions", "NfsLab"]
-
 DEFAULT_FOLDER = Path("/dev/shm/leconvert-nfs-lab")
 """Memory, so that the server's disk is not this machine's, which others use too."""
 

@@ -12,8 +12,6 @@ import time
 
 from lab_kit import LabError, run_tool
 
-__all__ = ["Network"]
-
 _BRIDGE = "bridge0"
 _SUBNET = "10.99.0"
 _GATEWAY = f"{_SUBNET}.254"

@@ -11,16 +11,6 @@ from pathlib import Path
 import lab_kit
 from lab_kit import LabError, find_program, install, require_root, run_tool
 
-__all__ = [
-    "MODULES",
-    "has_wide_registers",
-    "kernel_version",
-    "missing_packages",
-    "preload",
-    "prepare",
-    "require",
-]
-
 MODULES = Path("/usr/lib/uml/modules")
 """Where Debian keeps the modules of its User-Mode-Linux kernel, a folder a version."""
 

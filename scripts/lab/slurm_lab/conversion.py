@@ -13,15 +13,6 @@ from tree_digest import tree_digest
 
 from slurm_lab.ground import Ground
 
-__all__ = [
-    "answers",
-    "conversion",
-    "engine",
-    "engine_options",
-    "slow_program",
-    "troubled_conversion",
-]
-
 _JOB_SECONDS = 240.0
 # A worker that takes its time over a batch: the dataset is small, and there must be a middle in
 # which nodes crash and jobs are requeued, which takes SLURM many seconds. Nothing is awaited.

@@ -16,8 +16,6 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from slurm_lab.conversion import answers, engine_options, slow_program
 from slurm_lab.ground import Ground
 
-__all__ = ["fleet"]
-
 _DATASETS = 40
 _WORKERS = 6
 _SECONDS = 300.0

@@ -14,15 +14,6 @@ from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from slurm_lab.cluster import JobEnd, SlurmCluster
 
-__all__ = [
-    "JOB_SECONDS",
-    "LENGTHS",
-    "PROGRAM",
-    "SMALL",
-    "Ground",
-    "make_ground",
-]
-
 PROGRAM = f"{sys.executable} -m leconvert"
 JOB_SECONDS = 240.0
 SMALL = ("--cpus", "2", "--mem", "4G", "--time", "00:10:00", "--num-workers", "2")

@@ -15,9 +15,7 @@ from nfs_lab import Guest, GuestCommand, NfsLab
 from nfs_lab.guest import MAILBOX
 from nfs_lab.lab import MOUNT, SHARED
 
-from slurm_lab.configuration import Controller, Node, configuration
-
-__all__ = ["GuestCluster"]
+from slurm_lab.cluster import Controller, Node, configuration
 
 _INSIDE = Path(__file__).resolve().parent / "inside"
 _UP_SECONDS = 90.0

@@ -16,8 +16,6 @@ from tree_digest import tree_digest
 
 from slurm_lab.cluster import JobEnd, SlurmCluster, under_the_name
 
-__all__ = ["RAY_NODES", "SLURM_NODES", "mixed"]
-
 SLURM_NODES = 2
 """How many nodes SLURM has; a worker runs on each."""
 

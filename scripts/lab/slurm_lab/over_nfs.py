@@ -16,8 +16,6 @@ from nfs_lab.scenarios import Ground
 
 from slurm_lab.guests import GuestCluster
 
-__all__ = ["HOSTS", "MEMORY_MB", "SCENARIOS"]
-
 HOSTS = 4
 """A host for the controller and three nodes."""
 

@@ -18,9 +18,7 @@ from leconvert.run.engines.options import Site
 from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, engine, troubled_conversion
 from slurm_lab.fleet import fleet
-from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground, make_ground
-
-__all__ = ["SCENARIOS", "Ground", "make_ground"]
+from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground
 
 # One rank: writes down which frames it got in an epoch, and where it ran.
 _RANK = """
@@ -53,7 +51,11 @@ def chain(ground: Ground) -> Iterator[Row]:
     demand(ranks == expected, f"results are {ranks}")
     of_two = [r for r in results if r["options"]["world_size"] == 2]
     loaded = [r["loaded_episodes"] for r in of_two]
-    demand(sum(loaded) == len(LENGTHS), f"the two nodes loaded {loaded} episodes")
+    # Ranks get as many frames each, so the episode at the border is loaded in parts by both.
+    demand(
+        len(LENGTHS) <= sum(loaded) <= len(LENGTHS) + 1 and max(loaded) < len(LENGTHS),
+        f"the two nodes loaded {loaded} episodes",
+    )
     demand((ground.folder / "chain/summary.csv").exists(), "there is no summary.csv")
     yield Row(
         "chain",

@@ -677,19 +677,23 @@ def find_on_hub(group: HubGroup) -> Iterator[FoundDataset]:
 
     Their files are not fetched, so that nothing is said of what a scan would find.
     """
-    names = datasets_of(group)
-    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="find") as pool:
-        for seen in pool.map(glance_at, names):
-            yield FoundDataset(
-                HubName(seen.repo_id),
-                seen.repo_id,
-                seen.version,
-                seen.episodes,
-                seen.size_bytes,
-                problem=seen.problem
-                or (None if seen.version else "no LeRobot dataset: its meta/info.json is missing"),
-                is_scanned=False,
-            )
+    for seen in map_on_hub(glance_at, datasets_of(group)):
+        yield FoundDataset(
+            HubName(seen.repo_id),
+            seen.repo_id,
+            seen.version,
+            seen.episodes,
+            seen.size_bytes,
+            problem=seen.problem
+            or (None if seen.version else "no LeRobot dataset: its meta/info.json is missing"),
+            is_scanned=False,
+        )
+
+
+def map_on_hub[T, R](ask: Callable[[T], R], datasets: Iterable[T]) -> Iterator[R]:
+    """Ask the Hub about datasets, some at a time; the answers come in the order of these."""
+    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="hub") as pool:
+        yield from pool.map(ask, datasets)
 
 
 def _size_bytes(folder: Path) -> int:

@@ -12,8 +12,8 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from leconvert.dataset.findings import all_remedies
-from leconvert.fleet.lists import FleetDataset, HubName, Policy
+from leconvert.fleet.lists import FleetDataset, HubName, Policy, map_on_hub
 from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
 from leconvert.fleet.work import (
     Fleet,
@@ -30,10 +30,9 @@ from leconvert.fleet.work import (
     draft_dataset,
     is_finished,
     open_fleet,
-    policy_repairs,
     weighed,
+    with_policy,
 )
-from leconvert.model.repairs import RepairOptions
 from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION
 from leconvert.remote.source import Resolved, glance_at
 from leconvert.report.records import SettledBatches
@@ -42,7 +41,6 @@ from leconvert.run.conversion import LeaseOptions
 from leconvert.run.leasing import list_batches, read_done, read_failed
 from leconvert.run.planner import MovedBytes, PlanSummary, free_bytes_of
 from leconvert.support.errors import (
-    FindingsError,
     HubUnavailableError,
     LeconvertError,
     StorageError,
@@ -328,28 +326,20 @@ def _look_at_open(dataset: FleetDataset, folder: WorkDir) -> DatasetStatus:
 
 
 def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
-    batches = int(record.get("batches", 0))
-    return _row(
-        dataset,
-        DatasetState.FINISHED if record["was_finished"] else DatasetState.CONVERTED,
-        batches=batches,
-        done=batches,
-        version=str(record.get("to", "")),
-        episodes=int(record.get("episodes", 0)),
-        frames=int(record.get("frames", 0)),
-        files=int(record.get("files", 0)),
-        source_bytes=int(record.get("source_bytes", 0)),
-        seconds=float(record.get("seconds", 0.0)),
-        verified=str(record.get("verified", "")),
-        verified_at=str(record.get("verified_at", "")),
-        source_digest=str(record.get("source_digest", "")),
-        flags=tuple(record["flags"]),
-        repairs=tuple(record.get("repairs", ())),
-        findings=tuple(record.get("findings", ())),
-        pushed="@".join(record["pushed"].values()) if record.get("pushed") else "",
-        received_bytes=int(record.get("received_bytes", 0)),
-        sent_bytes=int(record.get("sent_bytes", 0)),
-    )
+    """Return a dataset's row by its ``done`` record, whose fields have the names of a row's."""
+    told = {"version": record.get("to"), "done": record.get("batches"), **record}
+    told["pushed"] = "@".join((record.get("pushed") or {}).values())
+    fields = {
+        one.name: _KINDS[type(one.default)](told[one.name])
+        for one in dataclass_fields(DatasetStatus)
+        if type(one.default) in _KINDS and told.get(one.name) is not None
+    }
+    finished = DatasetState.FINISHED if record["was_finished"] else DatasetState.CONVERTED
+    return _row(dataset, finished, **fields)
+
+
+# What the columns of a row are made of, by the type of their defaults.
+_KINDS: Mapping[type, Callable[[Any], Any]] = {int: int, float: float, str: str, tuple: tuple}
 
 
 def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
@@ -435,12 +425,15 @@ _CSV_COLUMNS = (
 
 
 def _csv_row(one: DatasetStatus) -> list[object]:
-    return [
-        one.name, one.state.value, one.source, one.target, one.version, one.episodes, one.frames,
-        one.files, one.source_bytes, round(one.seconds, 3), one.verified, _said(one.findings),
-        "; ".join(one.repairs), " ".join(one.flags), one.source_digest, one.error or "",
-        one.message, one.next_step or "", one.pushed, one.received_bytes, one.sent_bytes,
-    ]  # fmt: skip
+    told = {
+        **asdict(one),
+        "state": one.state.value,
+        "seconds": round(one.seconds, 3),
+        "findings": _said(one.findings),
+        "repairs": "; ".join(one.repairs),
+        "flags": " ".join(one.flags),
+    }
+    return [told[name] for name in _CSV_COLUMNS]
 
 
 def _said(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -572,8 +565,7 @@ def price_fleet(
     here = [dataset for dataset in datasets if isinstance(dataset.source, Path)]
     there = [dataset for dataset in datasets if isinstance(dataset.source, HubName)]
     found = list(parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in here]))
-    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="price") as pool:
-        found += pool.map(partial(_price_on_hub, policy=policy, scratch=scratch), there)
+    found += map_on_hub(partial(_price_on_hub, policy=policy, scratch=scratch), there)
     found.sort(key=lambda priced: priced.name)
     rooms: Counter[str] = Counter()
     folders: dict[int, str] = {}  # one of each file system
@@ -604,9 +596,6 @@ def _targets(datasets: Sequence[FleetDataset]) -> list[Path]:
 
 def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
-
-
-_HUB_THREADS = 8
 
 
 def _price_on_hub(
@@ -680,8 +669,8 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
         if changed and not dataset.options.layout.append:  # it is converted anew
             proof = replace(dataset.options.proof, force_conversion=True)
             dataset = replace(dataset, options=replace(dataset.options, proof=proof))
-        repairs, is_in_place = _finished(dataset, policy)
-        if is_in_place:
+        repairs, verified = with_policy(policy, dataset, partial(is_finished, dataset))
+        if verified is not None:
             return PricedDataset(*place, is_finished=True, flags=repairs.flags())
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
         if dataset.target is not None and is_there(dataset.target):
@@ -691,16 +680,6 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
     except LeconvertError as error:
         return _stopped(place, error)
     return _priced(place, repairs.flags(), plan, weighed(dataset).cost_seconds)
-
-
-def _finished(dataset: FleetDataset, policy: Policy) -> tuple[RepairOptions, bool]:
-    """Return the repairs that a dataset gets, as when it is converted; is it finished?"""
-    repairs = policy.always(dataset)
-    while True:
-        try:
-            return repairs, is_finished(dataset, repairs) is not None
-        except FindingsError as error:
-            repairs = policy_repairs(policy, dataset, error, repairs)
 
 
 def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDataset:

@@ -36,7 +36,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -58,6 +57,7 @@ from leconvert.fleet.lists import (
     Policy,
     conversion_from_record,
     conversion_record,
+    map_on_hub,
 )
 from leconvert.fleet.results import (
     AtHand,
@@ -514,9 +514,6 @@ def cost_seconds(info: Any, *, moves: bool = True) -> float:
     return round(seconds, 3) if 0 <= seconds < float("inf") else _SECONDS_A_DATASET
 
 
-_HUB_THREADS = 8
-
-
 def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
     """Return the datasets with a guess at those on the Hub; none is made once that fails."""
     silent = threading.Event()
@@ -535,8 +532,7 @@ def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
             return replace(dataset, cost_seconds=cost_seconds(info, moves=not dataset.migrates))
         return dataset
 
-    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="weigh") as pool:
-        return list(pool.map(weigh, datasets))
+    return list(map_on_hub(weigh, datasets))
 
 
 # One dataset: an ordinary conversion, with the repairs that the policy allows for what is found.
@@ -602,7 +598,7 @@ class Converted:
         }
 
 
-def policy_repairs(
+def _policy_repairs(
     policy: Policy,
     dataset: FleetDataset,
     error: FindingsError | UnfitFilesError,
@@ -614,6 +610,22 @@ def policy_repairs(
     if more is None:
         raise error
     return more
+
+
+def with_policy[T](
+    policy: Policy, dataset: FleetDataset, attempt: Callable[[RepairOptions], T]
+) -> tuple[RepairOptions, T]:
+    """Try with the repairs that the policy gives a dataset, and again with what it allows then.
+
+    Returns:
+        The repairs of the try that met no finding, and what it gave.
+    """
+    repairs = policy.always(dataset)
+    while True:
+        try:
+            return repairs, attempt(repairs)
+        except (FindingsError, UnfitFilesError) as error:
+            repairs = _policy_repairs(policy, dataset, error, repairs)
 
 
 def convert_dataset(
@@ -823,10 +835,10 @@ def _convert_at_hand(
         try:
             return attempt(repairs)
         except FindingsError as error:
-            repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+            repairs = _policy_repairs(fleet.policy, dataset, error, repairs)
         except UnfitFilesError as error:
             if not repairs.fetch_unfit:
-                repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+                repairs = _policy_repairs(fleet.policy, dataset, error, repairs)
             if repairs.fetch_unfit and error.moves is None:
                 raise
             if repairs.fetch_unfit and hand.scratch is None:
@@ -867,22 +879,16 @@ def draft_dataset(
     dataset: FleetDataset, policy: Policy, folder: WorkDir, hand: AtHand | None = None
 ) -> tuple[RepairOptions, PlanSummary]:
     """Return the repairs that a dataset gets, with what the policy allows, and what it comes to."""
-    repairs = policy.always(dataset)
     here = hand.dataset if hand is not None else dataset
     assert isinstance(here.source, Path)
-    while True:
-        try:
-            draft = draft_plan(
-                here.source,
-                here.target or folder.root / "result",
-                folder.root,
-                replace(dataset.options, repairs=repairs),
-                arrival=None if hand is None else hand.origin,
-            )
-        except (FindingsError, UnfitFilesError) as error:
-            repairs = policy_repairs(policy, dataset, error, repairs)
-        else:
-            return repairs, draft.summary
+    source, target = here.source, here.target or folder.root / "result"
+    arrival = None if hand is None else hand.origin
+
+    def draft(repairs: RepairOptions) -> PlanSummary:
+        options = replace(dataset.options, repairs=repairs)
+        return draft_plan(source, target, folder.root, options, arrival=arrival).summary
+
+    return with_policy(policy, dataset, draft)
 
 
 # A worker of the fleet.
@@ -1200,27 +1206,21 @@ class _Conversions:
 
 
 class _ReportedBytes:
-    """Progress of a conversion that a worker's record shows: the bytes that it goes through."""
+    """Progress of a conversion, and its one stage that a worker's record shows: bytes moved."""
 
     def __init__(self, reporter: WorkerReporter) -> None:
         self._reporter = reporter
 
     def stage(self, name: str, total: int, unit: str) -> Stage:
-        silent = NO_PROGRESS.stage(name, total, unit)
-        return _ReportedStage(self._reporter) if (name, unit) == ("work", "B") else silent
+        return self if (name, unit) == ("work", "B") else NO_PROGRESS.stage(name, total, unit)
 
     def say(self, line: str) -> None:
         pass
 
-
-class _ReportedStage:
-    def __init__(self, reporter: WorkerReporter) -> None:
-        self._reporter = reporter
-
     def advance(self, amount: int) -> None:
         self._reporter.advance(amount)
 
-    def __enter__(self) -> _ReportedStage:
+    def __enter__(self) -> _ReportedBytes:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -469,6 +469,7 @@ def join_clips(
     scratch_dir: str | os.PathLike[str] | None = None,
     coded: Callable[[int], str] | None = None,
     last_index: LastIndex | None = None,
+    is_whole: bool = False,
     on_bytes: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     sync: bool = False,
@@ -490,6 +491,8 @@ def join_clips(
         coded: Says where the coded bytes of a clip are, by its place in ``clips``: a path that is
             valid until the next is asked for. For clips whose own files hold the index alone.
         last_index: What the join before held, and what this one leaves for the next.
+        is_whole: Whether the one clip is a file that is copied with all its samples. Nothing is cut
+            off and nothing follows, so that it may begin with any frame, as it did before.
         on_bytes: Called with the number of coded bytes as they arrive.
         should_stop: Asked now and then; when it answers True the join ends.
         sync: Force the file to the disk.
@@ -514,7 +517,7 @@ def join_clips(
     with ExitStack() as cleanup:
         scratch = _Scratch(scratch_dir, target, fps, cleanup)
         coded_bytes, digests, samples, first = _read_episodes(
-            clips, scratch, LastIndex() if last_index is None else last_index
+            clips, scratch, LastIndex() if last_index is None else last_index, is_whole=is_whole
         )
         header = build_header(
             samples,
@@ -638,7 +641,7 @@ class _CodedBytes:
 
 
 def _read_episodes(
-    clips: Sequence[Slice], scratch: _Scratch, last: LastIndex
+    clips: Sequence[Slice], scratch: _Scratch, last: LastIndex, *, is_whole: bool
 ) -> tuple[_CodedBytes, list[str], FileSamples, ClipIndex]:
     """Return where each episode's bytes lie, its digest, all samples, and the first index."""
     coded_bytes = _CodedBytes()
@@ -680,10 +683,10 @@ def _read_episodes(
         sizes, keyframes = index.sizes[start:stop], index.keyframes[start:stop]
         if count < index.num_samples:
             _check_cut(index, clip.path, start, stop)
-        elif not keyframes[0]:
+        elif not (keyframes[0] or is_whole):
             raise broken(clip.path, "it does not begin with a keyframe")
         lead = index.reordering(start, stop)
-        if lead is not None and lead[0]:
+        if lead is not None and lead[0] and not is_whole:
             raise broken(clip.path, "it shows a frame before its first keyframe")
         runs = index.byte_runs(start, stop)
         samples.add(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from leconvert.dataset.findings import lossless_remedy
+from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of
 from leconvert.dataset.formats.v2 import load_info, read_info
 from leconvert.dataset.scan import FileFacts, check_source_unchanged, scan_source
@@ -42,14 +43,11 @@ from leconvert.model.values import (
 from leconvert.run.appending import check_can_append, layout_appended
 from leconvert.run.conversion import Conversion
 from leconvert.run.layout import (
-    MISFIT_SAID,
     check_layout_options,
     choose_block_align,
     count_out_of_reach,
     cut_batches,
-    fit_files,
     layout_streams,
-    misfit_counts,
 )
 from leconvert.support.errors import (
     FindingsError,

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
-from leconvert.support.text import first_few
+from leconvert.support.text import first_few, json_record
 from leconvert.workdir.former import FormerState, former_states
 from leconvert.workdir.fs import LOCAL, FileSystem, is_there, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
@@ -155,10 +155,7 @@ class CleanReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        record = asdict(self)
-        for name in ("removed", "kept"):
-            record[name] = [{**row, "path": str(row["path"])} for row in record[name]]
-        return record
+        return json_record(self)
 
 
 def clean_work_dir(
@@ -711,7 +708,7 @@ class UndoReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        return {**asdict(self), "dataset": str(self.dataset), "result": str(self.result)}
+        return json_record(self)
 
 
 @any_storage_errors()
@@ -1078,7 +1075,7 @@ class ReleaseReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        return asdict(self)
+        return json_record(self)
 
 
 def judge(state: BatchState, holder: Holder | None, *, force: bool) -> tuple[Verdict, str]:

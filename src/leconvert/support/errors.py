@@ -3,14 +3,14 @@
 An error's class decides the code that the program ends with; `EXIT_CODES` says of each code what it
 means and what to do. Every error is one sentence that names the path, and most carry ``next_step``:
 what to do about this very case. Errors survive pickling, so that they can cross a process boundary
-with their fields.
+with their fields: all of them are in ``__dict__``, and all arguments but the message have defaults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 __all__ = [
     "EXIT_CODES",
@@ -178,6 +178,12 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
 """What each exit code means and what to do, by the code."""
 
 
+class _Told(TypedDict, total=False):
+    path: str | None
+    next_step: str | None
+    details: Sequence[str]
+
+
 class LeconvertError(Exception):
     """The base of all errors here.
 
@@ -186,14 +192,11 @@ class LeconvertError(Exception):
         path: The file or folder that it is about.
         next_step: What the user can do, as one sentence; shown below the message.
         details: Further lines, for example one per missing file.
-
-    Attributes:
         findings: What is wrong with a source, as far as that has a code: mappings of the fields of
             `leconvert.model.values.Finding`.
     """
 
     exit_code: ClassVar[int] = 70
-    findings: Sequence[Mapping[str, Any]] = ()
 
     def __init__(
         self,
@@ -202,16 +205,14 @@ class LeconvertError(Exception):
         path: str | None = None,
         next_step: str | None = None,
         details: Sequence[str] = (),
+        findings: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
         self.path = path
         self.next_step = next_step
         self.details = tuple(details)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuilt = _rebuild, (type(self), self.message, self.path, self.next_step, self.details)
-        return (*rebuilt, {"findings": self.findings}) if self.findings else rebuilt
+        self.findings: Sequence[Mapping[str, Any]] = tuple(findings)
 
     def as_record(self) -> dict[str, Any]:
         """Return the error as a JSON-serialisable mapping, for ``--json`` and failure records."""
@@ -224,16 +225,6 @@ class LeconvertError(Exception):
             "exit_code": self.exit_code,
         }
         return {**record, "findings": list(self.findings)} if self.findings else record
-
-
-def _rebuild(
-    cls: type[LeconvertError],
-    message: str,
-    path: str | None,
-    next_step: str | None,
-    details: tuple[str, ...],
-) -> LeconvertError:
-    return cls(message, path=path, next_step=next_step, details=details)
 
 
 class UsageError(LeconvertError):
@@ -260,27 +251,7 @@ class SourceError(LeconvertError):
 
 
 class FindingsError(SourceError):
-    """The scan found errors in the source.
-
-    Args:
-        message: As for all errors.
-        path: The source.
-        next_step: As for all errors.
-        findings: Each of them, and warnings beside them, as a mapping of the fields of
-            `leconvert.model.values.Finding`.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        next_step: str | None = None,
-        details: Sequence[str] = (),
-        findings: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        super().__init__(message, path=path, next_step=next_step, details=details)
-        self.findings = tuple(findings)
+    """The scan found errors in the source: ``findings`` has them, and warnings beside them."""
 
 
 class UnreadableSourceError(SourceError):
@@ -288,25 +259,16 @@ class UnreadableSourceError(SourceError):
 
     Args:
         message: As for all errors.
-        path: The file.
-        next_step: As for all errors.
-        details: As for all errors.
         code: What a scan that finds such a file calls it.
+        told: As for all errors; ``path`` is the file.
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        next_step: str | None = None,
-        details: Sequence[str] = (),
-        code: str = "unreadable-file",
+        self, message: str, *, code: str = "unreadable-file", **told: Unpack[_Told]
     ) -> None:
-        super().__init__(message, path=path, next_step=next_step, details=details)
-        finding = {"code": code, "severity": "error", "message": message, "path": path}
+        finding = {"code": code, "severity": "error", "message": message, "path": told.get("path")}
         others = {"episode": None, "stream": None, "remedy": None, "remedies": ()}
-        self.findings = ({**finding, **others},)
+        super().__init__(message, **told, findings=[{**finding, **others}])
 
 
 class SourceChangedError(SourceError):
@@ -386,27 +348,13 @@ class HubUnavailableError(HubError):
 
     Args:
         message: As for all errors.
-        path: As for all errors.
-        next_step: As for all errors.
-        details: As for all errors.
         wait_seconds: How long the Hub asked to wait before the next request; 0 if it did not.
+        told: As for all errors.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        next_step: str | None = None,
-        details: Sequence[str] = (),
-        wait_seconds: float = 0.0,
-    ) -> None:
-        super().__init__(message, path=path, next_step=next_step, details=details)
+    def __init__(self, message: str, *, wait_seconds: float = 0.0, **told: Unpack[_Told]) -> None:
+        super().__init__(message, **told)
         self.wait_seconds = wait_seconds
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, arguments = super().__reduce__()
-        return rebuild, arguments, {"wait_seconds": self.wait_seconds}
 
 
 class HubAccessError(LeconvertError):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 GET_AGAIN = "Get the file again from where it came: `git lfs pull`, the Hub, or another copy"
 """What helps first with a file that is missing or damaged; whatever else helps loses something."""
@@ -75,6 +78,16 @@ def shown(text: object) -> str:
     if len(said) > _SHOWN_CHARACTERS:
         said = said[: _SHOWN_CHARACTERS - 3] + "..."
     return said
+
+
+def json_record(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a mapping for JSON, with paths as texts."""
+
+    def mapping(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: str(held) if isinstance(held, Path) else held for name, held in items}
+
+    record: dict[str, Any] = asdict(value, dict_factory=mapping)
+    return record
 
 
 # Secrets, taken out of command lines and messages before they are recorded or shown.

@@ -7,11 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from leconvert.dataset.fitness import data_misfits
+from leconvert.dataset.fitness import MISFIT_SAID, data_misfits, misfit_counts
 from leconvert.media import ClipIndex
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import IntArray, Misfit
-from leconvert.run.layout import MISFIT_SAID, misfit_counts
 
 NTSC = Fraction(30000, 1001)
 

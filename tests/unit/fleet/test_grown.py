@@ -71,6 +71,13 @@ def test_a_source_grows_again_and_again_and_no_run_removes_what_another_put_asid
     convert(stages[-1], output=tmp_path / "alone")
     assert digests[0] == digest_of(tmp_path / "alone")
     assert [digest_of(place) for place in former_of(result)] == digests[1:]
+    # No other fleet takes them for datasets.
+    said: list[str] = []
+    globbed = [fleet.Line(str(tmp_path / "out/*"))]
+    found = fleet.fleet_datasets(globbed, tmp_path / "more", say=said.append)
+    assert [one.name for one in found] == ["set"]
+    assert "3 former states left out" in said[0]
+    assert fleet.find_datasets(tmp_path / "out") == [result]
     # All are found from the fleet's work dir, and go after they were compared with the result.
     seen = clean_fleet(tmp_path / "work", dry_run=True)
     assert [row.path for row in seen.removed] == former_of(result)
@@ -139,19 +146,6 @@ def test_lists_in_which_places_meet_are_refused_before_any_work(
         assert "--name" in str(refused.value.next_step)
         assert digest_of(tmp_path / "in") == before
         assert not (tmp_path / "work").exists()
-
-
-def test_a_glob_leaves_former_states_out(stages: list[Path], tmp_path: Path) -> None:
-    for stage in stages[:2]:
-        become(tmp_path / "in/set", stage)
-        run(tmp_path)
-    said: list[str] = []
-    found = fleet.fleet_datasets(
-        [fleet.Line(str(tmp_path / "out/*"))], tmp_path / "more", say=said.append
-    )
-    assert [one.name for one in found] == ["set"]
-    assert "1 former state left out" in said[0]
-    assert fleet.find_datasets(tmp_path / "out") == [tmp_path / "out/set"]
 
 
 def test_a_former_result_with_something_of_its_own_stays(

@@ -10,7 +10,7 @@ import pytest
 from table_bytes import counted, stsd, stsz, visual_entry
 from tests.mp4_boxes import Box, parsed
 
-from leconvert.media import FileHeader, FileSamples, build_header, frame_ticks, header
+from leconvert.media import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.boxes import IDENTITY_MATRIX
 from leconvert.support.errors import SourceError, UsageError
 
@@ -187,9 +187,9 @@ def test_offsets_are_wide_exactly_where_the_file_ends_beyond_4_gib(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     narrow = built(two_episodes())
-    monkeypatch.setattr(header, "_WIDE_FROM_BYTES", narrow.size_bytes)
+    monkeypatch.setattr("leconvert.media.join._WIDE_FROM_BYTES", narrow.size_bytes)
     assert built(two_episodes()) == narrow
-    monkeypatch.setattr(header, "_WIDE_FROM_BYTES", narrow.size_bytes - 1)
+    monkeypatch.setattr("leconvert.media.join._WIDE_FROM_BYTES", narrow.size_bytes - 1)
     wide = built(two_episodes())
     # Each of two places takes four bytes more, and the size of the media eight.
     first = len(narrow.content) + 2 * 4 + 8

@@ -118,7 +118,9 @@ def files_of(result: Path, folder: str) -> list[str]:
     return sorted(path.name for path in (result / folder).rglob("*") if path.is_file())
 
 
-def test_new_episodes_get_files_of_their_own_and_old_files_stay(result: Path) -> None:
+def test_new_episodes_get_files_of_their_own_and_all_else_is_as_converted_anew(
+    result: Path, tmp_path: Path
+) -> None:
     before = snapshot(result)
     inodes = {name: (result / name).stat().st_ino for name in before}
     report = append(result)
@@ -135,25 +137,20 @@ def test_new_episodes_get_files_of_their_own_and_old_files_stay(result: Path) ->
     assert_is_result(result)
     # What it was is whole, and no part of it was written.
     assert snapshot(report.kept_source) == before
-
-
-def test_the_result_says_what_a_fresh_conversion_says_but_for_the_files(
-    result: Path, tmp_path: Path
-) -> None:
-    append(result)
     fresh = leconvert.convert(tmp_path / "source", output=tmp_path / "fresh").output
     for name in ("meta/info.json", "meta/stats.json", "meta/tasks.parquet"):
         assert (result / name).read_bytes() == (fresh / name).read_bytes()
-
-    def rows(root: Path) -> Iterator[dict[str, Any]]:
-        places = v3.placing_columns(v3.Dataset(root).streams)
-        for block in v3.EpisodesReader(root).blocks(
-            lambda name: name in {"length", "episode_index"} or name not in places
-        ):
-            yield from block.to_pylist()
-
     assert list(rows(result)) == list(rows(fresh))
     assert digest_of(result / "data") != digest_of(fresh / "data")
+
+
+def rows(root: Path) -> Iterator[dict[str, Any]]:
+    """Yield what is said of each episode, but for where it is."""
+    places = v3.placing_columns(v3.Dataset(root).streams)
+    for block in v3.EpisodesReader(root).blocks(
+        lambda name: name in {"length", "episode_index"} or name not in places
+    ):
+        yield from block.to_pylist()
 
 
 def former_of(result: Path) -> list[Path]:
@@ -205,29 +202,23 @@ def test_undo_refuses_a_former_state_that_was_changed(result: Path) -> None:
     assert v3.EpisodesReader(result).num_rows == 4
 
 
-def test_clean_removes_the_former_state_if_nothing_is_lost_with_it(result: Path) -> None:
-    append(result)
-    (old,) = former_of(result)
-    (old / "notes.txt").write_text("mine")
-    (row,) = clean_kept_source(result).kept
-    assert row.reason == "it was changed since it was put aside"
-    (old / "notes.txt").unlink()
-    assert clean_kept_source(result).kept == ()
-    assert not old.exists()
-    assert_is_result(result)
-
-
-def test_what_the_user_put_into_a_former_state_stays_at_the_next_appending(
+def test_a_former_state_that_the_user_changed_stays_until_it_is_as_it_was(
     result: Path, grow: Grow
 ) -> None:
     append(result)
     (old,) = former_of(result)
     (old / "notes.txt").write_text("mine")
     before = snapshot(old)
+    (row,) = clean_kept_source(result).kept
+    assert row.reason == "it was changed since it was put aside"
     grow(5)
     append(result)
     assert snapshot(old) == before
     assert former_of(result)[1:] == [old]
+    (old / "notes.txt").unlink()
+    assert clean_kept_source(result).kept == ()
+    assert not old.exists()
+    assert_is_result(result)
 
 
 def own_card(result: Path) -> None:
@@ -387,17 +378,6 @@ def test_a_grown_v30_dataset(grow: Grow, tmp_path: Path) -> None:
     assert v3.EpisodesReader(tmp_path / "out").num_rows == 5
 
 
-def test_a_result_to_which_lerobot_or_another_run_added_is_refused(
-    result: Path, grow: Grow, tmp_path: Path
-) -> None:
-    """Whoever put it there: it has an episode that the source does not have."""
-    shutil.rmtree(result)
-    leconvert.convert(grow(5), output=result)
-    grow(4)
-    with pytest.raises(TargetError, match=r"it has 5 episodes, and .* 4"):
-        append(result)
-
-
 def changed_task(source: Path, result: Path) -> None:
     edit_lines(source, "tasks", lambda lines: lines[1].update(task="Another."))
 
@@ -455,9 +435,23 @@ def result_in_v21(source: Path, result: Path) -> None:
     shutil.copytree(source, result)
 
 
+def changed_length(source: Path, result: Path) -> None:
+    shutil.rmtree(source)
+    make_dataset(source, spec_of(4, frames=[12, 8, 9, 15]))
+
+
+def grown_result(source: Path, result: Path) -> None:
+    """As by LeRobot's recorder, or by another run."""
+    shutil.rmtree(result)
+    more = make_dataset(source.with_name("more"), spec_of(5))
+    leconvert.convert(more, output=result)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
+        (changed_length, TargetError, r"its episode 1 has 7 frames, and in .* 8"),
+        (grown_result, TargetError, r"it has 5 episodes, and .* 4"),
         (changed_task, TargetError, "its tasks are not the first tasks"),
         (changed_fps, TargetError, "does not write, .*: fps in meta/info.json"),
         (changed_feature, TargetError, "does not write, .*: names of feature 'action'"),
@@ -480,14 +474,6 @@ def test_what_is_not_its_beginning_is_refused_and_stays(
     assert refused.value.next_step
     assert snapshot(result) == before
     assert former_of(result) == []
-
-
-def test_an_episode_of_another_length_is_refused(result: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    shutil.rmtree(source)
-    make_dataset(source, spec_of(4, frames=[12, 8, 9, 15]))
-    with pytest.raises(TargetError, match=r"its episode 1 has 7 frames, and in .* 8"):
-        append(result)
 
 
 def test_what_has_no_end_to_append_to_is_refused(result: Path) -> None:

@@ -195,6 +195,8 @@ def test_places_that_make_no_sense_are_refused(
     for inside in (two[0], two[1] / "out", tmp_path):
         with pytest.raises(UsageError):
             leconvert.merge(two, output=inside)
+    with pytest.raises(TypeError, match="selection"):
+        leconvert.merge(two, output=tmp_path / "out", selection="0-3")  # type: ignore[call-arg]
 
 
 @pytest.fixture
@@ -267,17 +269,11 @@ def test_selected_episodes_name_their_numbers_and_a_plain_conversion_none(
     assert found is not None
     assert found.source_episode_index.tolist() == [0, 2]
     assert leconvert.verify_pair(tmp_path / "part", two[0], depth="bytes").ok
-    leconvert.convert(two[0], output=tmp_path / "whole")
-    assert not (tmp_path / "whole" / PROVENANCE_PATH).exists()
-
-
-def test_a_result_from_before_there_was_provenance_is_verified(
-    two: list[Path], tmp_path: Path
-) -> None:
-    selection = EpisodeSelection(episodes="0,2")
-    leconvert.convert(two[0], output=tmp_path / "part", selection=selection)
+    # As a result from before there was a provenance.
     (tmp_path / "part" / PROVENANCE_PATH).unlink()
     assert leconvert.verify_pair(tmp_path / "part", two[0], depth="bytes").ok
+    leconvert.convert(two[0], output=tmp_path / "whole")
+    assert not (tmp_path / "whole" / PROVENANCE_PATH).exists()
 
 
 def rewritten(root: Path, column: str, values: list[object]) -> None:
@@ -290,97 +286,78 @@ def rewritten(root: Path, column: str, values: list[object]) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("column", "values"),
-    [
+@pytest.fixture
+def merged(two: list[Path], tmp_path: Path) -> Path:
+    leconvert.merge(two, output=tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_verify_finds_a_provenance_that_is_wrong_torn_or_missing(
+    two: list[Path], merged: Path
+) -> None:
+    right = (merged / PROVENANCE_PATH).read_bytes()
+    wrong: tuple[tuple[str, list[object]], ...] = (
         ("episode_index", [0, 1, 2, 4, 3]),
         ("source", [0, 0, 1, 1, 1]),
         ("source_episode_index", [0, 2, 1, 0, 1]),
         ("sha256", ["0" * 64] * 5),
-    ],
-)
-def test_verify_finds_a_wrong_provenance(
-    two: list[Path], tmp_path: Path, column: str, values: list[object]
-) -> None:
-    out = tmp_path / "out"
-    leconvert.merge(two, output=out)
-    rewritten(out, column, values)
-    found = leconvert.verify_pair(out, two).differences
-    assert found
-    assert {difference.path for difference in found} == {PROVENANCE_PATH}
-
-
-def test_verify_finds_a_torn_and_a_missing_provenance(two: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    leconvert.merge(two, output=out)
-    (out / PROVENANCE_PATH).write_bytes(b"PAR1")
+    )
+    for column, values in wrong:
+        rewritten(merged, column, values)
+        found = leconvert.verify_pair(merged, two).differences
+        assert {difference.path for difference in found} == {PROVENANCE_PATH}, column
+        (merged / PROVENANCE_PATH).write_bytes(right)
+    (merged / PROVENANCE_PATH).write_bytes(b"PAR1")
     with pytest.raises(SourceError, match="cannot be used"):
-        leconvert.verify_pair(out, two)
-    (out / PROVENANCE_PATH).unlink()
+        leconvert.verify_pair(merged, two)
+    (merged / PROVENANCE_PATH).unlink()
     with pytest.raises(UsageError, match="was made from 1 dataset, not from 2"):
-        leconvert.verify_pair(out, two)
+        leconvert.verify_pair(merged, two)
 
 
-def test_verify_wants_all_sources_and_says_which(two: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    leconvert.merge(two, output=out)
-    with pytest.raises(UsageError, match="was made from 2 datasets, not from 1") as caught:
-        leconvert.verify_pair(out, two[0])
-    assert "source0, source1" in str(caught.value.next_step)
-
-
-def test_sources_are_known_by_their_tables_wherever_they_are(
-    two: list[Path], tmp_path: Path
+def test_verify_wants_all_sources_and_knows_them_by_their_tables_wherever_they_are(
+    two: list[Path], merged: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    leconvert.merge(two, output=out)
+    with pytest.raises(UsageError, match="was made from 2 datasets, not from 1") as caught:
+        leconvert.verify_pair(merged, two[0])
+    assert "source0, source1" in str(caught.value.next_step)
     moved = [tmp_path / "b", tmp_path / "a"]
     for old, new in zip(two, moved, strict=True):
         shutil.move(old, new)
-    assert leconvert.verify_pair(out, moved[::-1], depth="bytes").ok
+    assert leconvert.verify_pair(merged, moved[::-1], depth="bytes").ok
 
 
-def test_an_episode_that_changed_in_its_source_is_named(two: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    leconvert.merge(two, output=out)
+def test_an_episode_that_changed_in_its_source_is_named(two: list[Path], merged: Path) -> None:
     path = two[1] / v2.STATS_PATH
     lines = path.read_text().splitlines()
     record = json.loads(lines[1])
     record["stats"]["action"]["mean"][0] += 1
     path.write_text("\n".join([lines[0], json.dumps(record)]) + "\n")
-    found = leconvert.verify_pair(out, two).differences
+    found = leconvert.verify_pair(merged, two).differences
     assert [(one.path, one.episode) for one in found] == [(PROVENANCE_PATH, 1)]
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "said"),
-    [
+def test_check_says_where_the_provenance_is_of_other_episodes(merged: Path, tmp_path: Path) -> None:
+    right = (merged / PROVENANCE_PATH).read_bytes()
+    assert check_dataset(merged).findings == ()
+    wrong: tuple[tuple[str, list[object], str], ...] = (
         ("episode_index", [0, 1, 2, 4, 3], "row 3 is called 4"),
         ("source", [0, 0, 0, 1, 2], "names source 2 for episode 4"),
-    ],
-)
-def test_check_says_where_the_provenance_is_of_other_episodes(
-    two: list[Path], tmp_path: Path, column: str, values: list[object], said: str
-) -> None:
-    out = tmp_path / "out"
-    leconvert.merge(two, output=out)
-    assert check_dataset(out).findings == ()
-    rewritten(out, column, values)
-    (finding,) = check_dataset(out).findings
-    assert (finding.code, finding.severity) == ("provenance", "warning")
-    assert said in finding.message
-    (out / PROVENANCE_PATH).write_bytes(b"PAR1")
-    assert [finding.code for finding in check_dataset(out).findings] == ["provenance"]
-    assert "`leconvert convert DATASET NEW`" in str(finding.remedy)
-    leconvert.convert(out, output=tmp_path / "new")
+    )
+    for column, values, said in wrong:
+        rewritten(merged, column, values)
+        (finding,) = check_dataset(merged).findings
+        assert (finding.code, finding.severity) == ("provenance", "warning")
+        assert said in finding.message
+        assert "`leconvert convert DATASET NEW`" in str(finding.remedy)
+        (merged / PROVENANCE_PATH).write_bytes(right)
+    (merged / PROVENANCE_PATH).write_bytes(b"PAR1")
+    assert [finding.code for finding in check_dataset(merged).findings] == ["provenance"]
+    leconvert.convert(merged, output=tmp_path / "new")
     assert check_dataset(tmp_path / "new").findings == ()
 
 
 # --- a run of several sources ---------------------------------------------------------------------
-
-
-def trees(root: Path) -> dict[str, bytes]:
-    return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
 def test_a_merge_that_was_begun_is_finished_by_the_same_call(
@@ -395,7 +372,7 @@ def test_a_merge_that_was_begun_is_finished_by_the_same_call(
         leconvert.merge(two[::-1], output=out, work_dir=work, layout=layout)
     report = leconvert.merge(two, output=out, work_dir=work, layout=layout)
     assert report.run_id == run.manifest.run_id
-    assert trees(out) == trees(tmp_path / "once")
+    assert digest_of(out) == digest_of(tmp_path / "once")
 
 
 @pytest.mark.parametrize("relative", [v2.EPISODES_PATH, "data/chunk-000/episode_000001.parquet"])
@@ -448,15 +425,15 @@ def test_a_finished_merge_given_again_says_so_and_another_is_refused(
     assert digest_of(out) != before
 
 
-def test_a_result_is_the_same_wherever_its_sources_lie(two: list[Path], tmp_path: Path) -> None:
+def test_a_result_is_the_same_wherever_its_sources_lie(
+    two: list[Path], merged: Path, tmp_path: Path
+) -> None:
     elsewhere = [tmp_path / "elsewhere" / source.name for source in two]
     for source, copy in zip(two, elsewhere, strict=True):
         shutil.copytree(source, copy)
-    leconvert.merge(two, output=tmp_path / "out")
     leconvert.merge(elsewhere, output=tmp_path / "again")
-    assert digest_of(tmp_path / "out") == digest_of(tmp_path / "again")
-    text = (tmp_path / "out" / PROVENANCE_PATH).read_bytes()
-    assert str(tmp_path).encode() not in text
+    assert digest_of(merged) == digest_of(tmp_path / "again")
+    assert str(tmp_path).encode() not in (merged / PROVENANCE_PATH).read_bytes()
 
 
 # ------------------------------------------------------------------------------------------------

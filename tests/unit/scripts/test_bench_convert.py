@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
-from tests.scripts import loaded_script
+SCRIPT = "benches.convert"
 
 
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.convert") as module:
-        yield module
-
-
-def _row(runner: str, wall_seconds: float) -> dict[str, Any]:
-    return {
-        "runner": runner,
-        "wall_seconds": wall_seconds,
-        "user_seconds": 1.0,
-        "system_seconds": 0.5,
-        "peak_rss_bytes": 100_000_000,
-    }
-
-
-def test_ratios_are_of_medians_against_the_reference_and_the_copy(script: ModuleType) -> None:
-    rows = [_row("reference", wall) for wall in (9.0, 30.0, 10.0)]
-    rows += [_row("inline", wall) for wall in (2.0, 2.5, 90.0)]
-    rows += [_row("cp -r", wall) for wall in (1.0, 1.0, 1.0)]
+def test_ratios_are_of_medians_against_the_reference_and_the_copy(
+    script: ModuleType, measured_row: Any
+) -> None:
+    rows = [measured_row("reference", wall) for wall in (9.0, 30.0, 10.0)]
+    rows += [measured_row("inline", wall) for wall in (2.0, 2.5, 90.0)]
+    rows += [measured_row("cp -r", wall) for wall in (1.0, 1.0, 1.0)]
 
     head, _, *lines = script.table(rows).splitlines()
 

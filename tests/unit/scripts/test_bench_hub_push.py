@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.scripts import loaded_script
 
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.hub_push") as module:
-        yield module
+SCRIPT = "benches.hub_push"
 
 
 def test_each_push_is_measured_warm_and_cold(

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.scripts import loaded_script
 
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.probe") as module:
-        yield module
+SCRIPT = "benches.probe"
 
 
 def test_every_loader_mode_and_number_of_workers_runs_on_both_layouts_of_files(

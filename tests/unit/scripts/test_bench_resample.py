@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.scripts import loaded_script
 
 from leconvert.bench.options import ResampleOptions
 
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.resample") as module:
-        yield module
+SCRIPT = "benches.resample"
 
 
 def test_every_set_up_makes_sense(script: ModuleType) -> None:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 from tests.scripts import loaded_script
 
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.show") as module:
-        yield module
+SCRIPT = "benches.show"
 
 
 def _row(workers: int, window: float, wall: float) -> str:

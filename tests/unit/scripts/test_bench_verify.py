@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.scripts import SCRIPTS, loaded_script
+from tests.scripts import SCRIPTS
+
+SCRIPT = "benches.verify"
 
 
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("benches.verify") as module:
-        yield module
-
-
-def _row(runner: str, wall_seconds: float) -> dict[str, Any]:
-    return {
-        "runner": runner,
-        "wall_seconds": wall_seconds,
-        "user_seconds": 1.0,
-        "system_seconds": 0.5,
-        "peak_rss_bytes": 100_000_000,
-    }
-
-
-def test_ratios_are_of_medians_against_both_hashes(script: ModuleType) -> None:
-    rows = [_row("bytes", wall) for wall in (0.5, 9.0, 0.6)]
-    rows += [_row("hash", 0.5), _row("hash 1", 0.8)]
-    rows += [_row("convert", wall) for wall in (2.0, 2.0, 7.0)]
-    rows += [_row("convert unchecked", 1.9) | {"user_seconds": 0.925}]
+def test_ratios_are_of_medians_against_both_hashes(script: ModuleType, measured_row: Any) -> None:
+    rows = [measured_row("bytes", wall) for wall in (0.5, 9.0, 0.6)]
+    rows += [measured_row("hash", 0.5), measured_row("hash 1", 0.8)]
+    rows += [measured_row("convert", wall) for wall in (2.0, 2.0, 7.0)]
+    rows += [measured_row("convert unchecked", 1.9) | {"user_seconds": 0.925}]
     *lines, last = script.table(rows).splitlines()
     assert lines[2] == "| bytes | 3 | 0.60 (0.50-9.00) |  | 1.50 | 95 | 1.20 | 0.75 |"
     assert lines[4].endswith("| 1.60 | 1.00 |")

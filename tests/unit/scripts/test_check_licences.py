@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.scripts import loaded_script
 
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("check_licences") as module:
-        yield module
+SCRIPT = "check_licences"
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 from packaging.requirements import Requirement
-from tests.scripts import loaded_script
+
+SCRIPT = "check_package"
 
 WHEEL = (
     "leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py",
@@ -23,12 +23,6 @@ SDIST = tuple(
     for name in ("src/leconvert/py.typed", "pyproject.toml", "README.md", "CHANGELOG.md",
                  "LICENSE", "docs/cli.md", "PKG-INFO")
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("check_package") as module:
-        yield module
 
 
 def test_a_wheel_holds_the_package_its_types_and_the_licence(script: ModuleType) -> None:

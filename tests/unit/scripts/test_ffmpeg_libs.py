@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = Path(__file__).resolve().parents[3] / "scripts" / "ffmpeg_libs.py"
-    spec = importlib.util.spec_from_file_location("ffmpeg_libs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = "ffmpeg_libs"
 
 
 def _wheel(folder: Path) -> Path:

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from tests.scripts import loaded_script
 
 from leconvert.cli.main import build_parser
 
+SCRIPT = "gpu_check"
+
 OPTIONS = Namespace(repeats=2, duration_s=1.0, num_workers=3, steps=5)
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with loaded_script("gpu_check") as module:
-        yield module
 
 
 def test_each_step_is_a_command_of_the_program(script: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
     races.py claims FOLDER BATCHES START        every batch in the same order as the other hosts
     races.py publications FOLDER BATCHES START  all hosts hold every batch and publish it at once
-    races.py share FOLDER BATCHES START         claims as workers do: spread, from a cached view
 
 START is a time of day, seconds since 1970 on the clock of the machine that the guests run on; each
 guest finds out how far its own is off. Each contest has a moment of its own, so that a host that
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leconvert.run.leasing import Board, Lease, LeaseStore, WorkerIdentity
+from leconvert.run.leasing import Lease, LeaseStore, WorkerIdentity
 from leconvert.workdir.records import RunPaths, WorkDir
 
 RUN_ID = "races"
@@ -94,23 +93,11 @@ def race_to_publish(run: RunPaths, batches: int, start: float) -> dict[str, Any]
     }
 
 
-def share(run: RunPaths, batches: int, start: float) -> dict[str, Any]:
-    """Claim what nobody has until nothing is left."""
-    store = open_store(run, lease_seconds=3600)
-    board = Board(store, batches)
-    wait_for(start)
-    began = time.time()
-    won = []
-    while (lease := board.next_fresh()) is not None:
-        won.append(lease.batch_id)
-    return {"token": store.worker.token, "won": won, "seconds": time.time() - began}
-
-
 def main() -> None:
     kind, folder, batches, start = sys.argv[1:]
     run = WorkDir(Path(folder)).run(RUN_ID)
     run.ensure()
-    race = {"claims": race_for_claims, "publications": race_to_publish, "share": share}[kind]
+    race = {"claims": race_for_claims, "publications": race_to_publish}[kind]
     print(json.dumps(race(run, int(batches), float(start) + clock_offset())))
 
 

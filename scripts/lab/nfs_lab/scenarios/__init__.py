@@ -4,14 +4,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 from lab_kit import Row
 
-from nfs_lab.scenarios.conditions import clock_skew, latency, server_restart, set_clock, set_latency
+from nfs_lab.scenarios.conditions import (
+    clock_skew,
+    latency,
+    promises,
+    server_restart,
+    set_clock,
+    set_latency,
+    whole_conversion,
+)
 from nfs_lab.scenarios.contests import brief, changed_source, late_names, races
-from nfs_lab.scenarios.costs import costs
 from nfs_lab.scenarios.ground import Ground
-from nfs_lab.scenarios.power import packer_power_loss, worker_power_loss
-from nfs_lab.scenarios.promises import promises
-from nfs_lab.scenarios.whole import whole_conversion
-from nfs_lab.scenarios.zombies import frozen_hosts
+from nfs_lab.scenarios.losses import frozen_hosts, packer_power_loss, worker_power_loss
 
 __all__ = ["ALL", "SCENARIOS", "Ground", "set_clock", "set_latency"]
 
@@ -28,7 +32,6 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
     "latency": latency,
     "server-restart": server_restart,
     "whole-conversion": whole_conversion,
-    "costs": costs,
 }
 """Every scenario by name, in the order in which they run."""
 

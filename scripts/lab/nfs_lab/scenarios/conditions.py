@@ -1,24 +1,27 @@
-"""What a site may do to a run: clocks that disagree, a slow network, a server that restarts."""
+"""The site: what its file system promises, clocks that disagree, a slow network, a restart."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from lab_kit import Row, demand
 
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.lab import MOUNT
 from nfs_lab.scenarios.ground import Ground
-from nfs_lab.scenarios.power import MID_BATCH, check_same, take_over
-
-__all__ = ["clock_skew", "latency", "server_restart", "set_clock", "set_latency"]
+from nfs_lab.scenarios.losses import MID_BATCH, take_over
 
 _HOUR = 3600
 _LATENCY_MS = 25
 _CLAIMS = 40
 _RESTART_AFTER = 20
+_MEET_SECONDS = "120"
+_NEEDED = ("link", "race", "create_race", "listing", "news", "host_lock")
+"""What has to hold between the hosts of an NFS server."""
 
 
 def set_clock(guest: Guest, hours: float) -> None:
@@ -47,9 +50,7 @@ def clock_skew(ground: Ground) -> Iterator[Row]:
     set_clock(second, 72)
     seconds = take_over(conversion, holder, successor)
     successor.finish()
-    conversion.check_published_once()
-    conversion.pack(second).finish()
-    check_same(ground, conversion, second)
+    ground.pack_and_check(conversion, second)
     set_clock(second, 0)
     conversion.remove()
     yield Row(
@@ -77,7 +78,7 @@ def latency(ground: Ground) -> Iterator[Row]:
         began = time.monotonic()
         conversion.pack(hosts[1]).finish()
         pack_seconds = time.monotonic() - began
-        check_same(ground, conversion, hosts[0])
+        ground.check_same(conversion, hosts[0])
         command = ground.lab.python(INSIDE / "costs.py", f"{MOUNT}/costs-{milliseconds}", _CLAIMS)
         done = hosts[0].run(command, environment=ground.lab.environment())
         demand(done.code == 0, f"costs.py failed: {done.err[-600:]}")
@@ -118,10 +119,8 @@ def server_restart(ground: Ground) -> Iterator[Row]:
         for worker in workers:
             worker.finish()
         seconds = time.monotonic() - dark
-        conversion.check_published_once()
         taken = sum(entry["generation"] > 1 for w in workers for entry in w.told("claimed"))
-        conversion.pack(hosts[0]).finish()
-        check_same(ground, conversion, hosts[0])
+        ground.pack_and_check(conversion, hosts[0])
         conversion.remove()
         yield Row(
             "server restart",
@@ -131,3 +130,60 @@ def server_restart(ground: Ground) -> Iterator[Row]:
             f"no worker fails; all done {seconds:.1f} s after the loss; {taken} batches taken over;"
             " each published once, same digest",
         )
+
+
+def promises(ground: Ground) -> Iterator[Row]:
+    """Let two hosts try together what leasing and the swap rely on."""
+    first, second, *_ = ground.all_on()
+    folder = f"{MOUNT}/promises"
+    first.shell(f"mkdir -p {folder}")
+    command = [sys.executable, "-m", "leconvert", "check-fs", folder, "--wait", _MEET_SECONDS]
+    environment = ground.lab.environment()
+    peer = first.start([*command, "--peer"], environment=environment)
+    done = second.run([*command, "--json"], environment=environment)
+    demand(done.code == 0, f"`check-fs` ended with {done.code}: {done.err[-600:]}")
+    demand(peer.wait().code == 0, "`check-fs --peer` failed.")
+    found = {finding["promise"]: finding for finding in json.loads(done.out)["findings"]}
+    broken = [name for name in _NEEDED if not found[name]["holds"]]
+    demand(not broken, f"These promises do not hold: {broken}")
+    missing = [finding["says"] for finding in found.values() if not finding["holds"]]
+    seen = "; ".join(
+        f"{found[name]['says']}: {found[name]['note']}" for name in ("listing", "stat")
+    )
+    yield Row(
+        "promises",
+        "two hosts run `check-fs --peer` and `check-fs` in one folder",
+        f"{len(found) - len(missing)} of {len(found)} hold, not: {', '.join(missing)}; {seen}",
+    )
+
+
+def whole_conversion(ground: Ground) -> Iterator[Row]:
+    """Plan, work on every host, pack with ``--verify bytes``, verify once more elsewhere."""
+    hosts = ground.all_on()
+    original = ground.large()
+    conversion = ground.conversion("whole", original, 10)
+    # On the share, as users have it: there a file system that shares extents can do so.
+    source = conversion.source = f"{conversion.folder}/source"
+    hosts[0].shell(f"mkdir -p {conversion.folder} && cp -r {original} {source}")
+    began = time.monotonic()
+    conversion.plan(hosts[0])
+    workers = conversion.work_together(hosts)
+    packer = conversion.pack(hosts[0], "--verify", "bytes")
+    summaries = [json.loads(worker.finish().out) for worker in workers]
+    report = json.loads(packer.finish().out)
+    seconds = time.monotonic() - began
+    conversion.check_published_once()
+    demand(report["verified"] == "bytes", f"The packer verified {report['verified']}.")
+    conversion.leconvert(hosts[-1], "verify", conversion.target(), "--source", source, "--bytes")
+    ground.check_same(conversion, hosts[-1], source=original)
+    shares = " : ".join(str(summary["batches_done"]) for summary in summaries)
+    cloned = report["cloned_bytes"] / 2**20
+    yield Row(
+        "whole conversion",
+        f"{Path(original).name}, {conversion.batches} batches, {len(hosts)} hosts, "
+        f"{ground.lab.options.file_system}",
+        f"{seconds:.1f} s from plan to swap; batches a host {shares}; {cloned:.0f} MiB shared, "
+        f"{report['copied_bytes'] / 2**20:.0f} MiB copied by workers; `verify --bytes` on another "
+        "host passes; same digest as without NFS",
+    )
+    conversion.remove()

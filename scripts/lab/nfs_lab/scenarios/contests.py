@@ -10,9 +10,7 @@ from typing import Any
 from lab_kit import Row, demand
 
 from nfs_lab.scenarios.ground import Ground
-from nfs_lab.scenarios.power import lose_a_worker
-
-__all__ = ["brief", "changed_source", "late_names", "races"]
+from nfs_lab.scenarios.losses import lose_a_worker
 
 _CONTESTS = 200
 _BRIEF_CONTESTS = 40
@@ -67,16 +65,11 @@ def races(ground: Ground) -> Iterator[Row]:
     conversion.plan(hosts[0])
     workers = conversion.work_together([guest for guest in hosts for _ in range(2)])
     summaries = [json.loads(worker.finish().out) for worker in workers]
-    conversion.check_published_once()
     demand(
         sum(one["batches_done"] for one in summaries) == conversion.batches,
         "The workers' summaries do not add up to the plan's batches.",
     )
-    conversion.pack(hosts[-1]).finish()
-    demand(
-        conversion.digest(hosts[0]) == ground.digest_of(conversion.source),
-        "The result differs from that of a quiet conversion.",
-    )
+    ground.pack_and_check(conversion, hosts[-1], reader=hosts[0])
     tried = sum(len(worker.told("claimed", won=False)) for worker in workers)
     yield Row(
         "races",

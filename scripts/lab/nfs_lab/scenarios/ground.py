@@ -16,8 +16,6 @@ from nfs_lab.conversion import Conversion, quiet_digest
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.lab import MOUNT, SHARED, NfsLab
 
-__all__ = ["Ground"]
-
 _START_SECONDS = 5.0
 
 
@@ -80,6 +78,35 @@ class Ground:
     def conversion(self, name: str, source: str, lease_seconds: float = 4.0) -> Conversion:
         """Return a conversion in a fresh folder of the share."""
         return Conversion(self.lab, name, source, lease_seconds)
+
+    def check_same(
+        self,
+        conversion: Conversion,
+        guest: Guest,
+        target: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        """Demand that the result, as a host sees it, is the quiet run's, byte for byte.
+
+        Raises:
+            ScenarioFailedError: It is not.
+        """
+        demand(
+            conversion.digest(guest, target) == self.digest_of(source or conversion.source),
+            "The result differs from that of a quiet conversion.",
+        )
+
+    def pack_and_check(
+        self, conversion: Conversion, packer: Guest, reader: Guest | None = None
+    ) -> None:
+        """Demand that every batch was published once, and that packing gives the quiet run's bytes.
+
+        Raises:
+            ScenarioFailedError: It is not so.
+        """
+        conversion.check_published_once()
+        conversion.pack(packer).finish()
+        self.check_same(conversion, reader or packer)
 
     def race(self, kind: str, batches: int, hosts: Sequence[Guest]) -> list[dict[str, Any]]:
         """Run one kind of ``races.py`` on several hosts at once; see there.

@@ -18,13 +18,17 @@ nothing of a package is imported before its engine is asked for.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leconvert.support.errors import EngineError, LeconvertError, UsageError
+from leconvert.support.errors import EngineError, LeconvertError, StorageError, UsageError
 from leconvert.workdir.records import RunPaths
 
 if TYPE_CHECKING:
@@ -136,6 +140,42 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+# What engines of this package say and write down alike.
+
+
+_LAST_LINES = 3
+_LAST_BYTES = 4096
+
+
+def last_words(log: Path) -> str:
+    """Return the last lines of a log in one line; ``no output`` where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
+            said = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return "no output"
+    return " / ".join(said[-_LAST_LINES:]) or "no output"
+
+
+def how_a_worker_failed(name: object, code: int, log: Path) -> str:
+    """Return one line: which worker, how its process ended, and the end of its log."""
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return f"worker {name} {how}: {last_words(log)}"
+
+
+def note_job(paths: RunPaths, engine: str, job_id: str, role: str, tasks: int) -> None:
+    """Write down what was submitted, for `status`; a disk that fails must not lose the job."""
+    # Its imports take time, which most commands do not have.
+    from leconvert.workdir.activity import JobRecord, write_job
+    from leconvert.workdir.identity import new_token
+
+    token = new_token(f"{engine}-{job_id}", os.getpid(), os.urandom)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(StorageError):
+        write_job(paths, paths.root.name, JobRecord(token, engine, job_id, role, tasks, now))
 
 
 # Engines of other packages.

@@ -10,24 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from leconvert.run.engines import how_a_worker_failed
 from leconvert.support.errors import EngineError, InterruptedRunError, UsageError
 from leconvert.support.forkserver import PythonProcess, start_python
 from leconvert.workdir.records import RunPaths
-
-_LAST_LINES = 3
-_LAST_BYTES = 4096
-
-
-def last_words(log: Path) -> str:
-    """Return the last lines of a log in one line; ``no output`` where there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
-            said = file.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return "no output"
-    return " / ".join(said[-_LAST_LINES:]) or "no output"
-
 
 _GRACE_SECONDS = 30.0
 # How a worker ends that was asked to; without a word where it had hardly begun.
@@ -106,8 +92,7 @@ class LocalEngine:
             if process.pid in self._asked_to_stop and code in _AS_ASKED:
                 continue
             if code:
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-                lines.append(f"worker {process.pid} {how}: {last_words(log)}")
+                lines.append(how_a_worker_failed(process.pid, code, log))
         return lines
 
     def stop(self) -> None:

@@ -1,4 +1,8 @@
-"""What workers ask SLURM for, and who asks: plain values, without what talks to SLURM."""
+"""What workers ask SLURM for, and who asks: plain values, without what talks to SLURM.
+
+Every command line with flags of SLURM needs these values; who talks to SLURM writes records of the
+work dir, and their module loads NumPy and pyarrow.
+"""
 
 from __future__ import annotations
 

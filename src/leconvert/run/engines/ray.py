@@ -20,7 +20,6 @@ link is cut, and an end of the whole process when the cluster's head is gone.
 from __future__ import annotations
 
 import ctypes
-import enum
 import json
 import os
 import re
@@ -31,20 +30,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
-from leconvert.run.engines.local import last_words
-from leconvert.support.errors import EngineError, LeconvertError, StorageError, UsageError
+from leconvert.run.engines import how_a_worker_failed, last_words, note_job
+from leconvert.support.errors import EngineError, LeconvertError, UsageError
 from leconvert.support.extras import command_for_extra
-from leconvert.workdir.activity import JobRecord, write_job
-from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import RunPaths
 
 # What workers ask a Ray cluster for; plain values.
@@ -136,180 +132,6 @@ class RayOptions:
         return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
-# Which workers a cluster should have: decisions without a cluster.
-#
-# A *place* is where one worker is wanted. Whoever watches the cluster tells the fleet what
-# happened and starts what is `Fleet.due`.
-#
-# What is not promised: that two workers never serve one place. A node whose link is cut counts as
-# lost, and its worker may go on working behind the cut; leases make that harmless.
-
-
-_MOST_FAILURES = 3
-# A failure after so long is no sign of a place where workers cannot work.
-_SECONDS_OF_GOOD_WORK = 600.0
-_SECONDS_A_FAILURE = 5.0
-_SECONDS_AFTER_A_LOSS = 1.0
-_FAILURES_SHOWN = 10
-# How `leconvert work` ends when it was asked to hand back, also while it was still starting.
-_HANDED_BACK = frozenset((130, -15, -2))
-
-
-class _State(enum.Enum):
-    WAITING = enum.auto()
-    BUSY = enum.auto()
-    HANDED_BACK = enum.auto()
-    GIVEN_UP = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How many workers there may be."""
-
-    total: int
-    per_node: int | None  # None to leave it to Ray where workers go
-    node_wait_seconds: float
-
-
-@dataclass(slots=True)
-class Place:
-    """Where one worker is wanted."""
-
-    number: int
-    node: str | None  # the id of its node; None for wherever there is room
-    tries: int = 0
-    failures: int = 0  # in a row
-    not_before: float = 0.0
-    started_at: float = 0.0
-    state: _State = _State.WAITING
-
-
-class Fleet:
-    """The places of one run, and what happened at them.
-
-    With a limit a node, every node that can hold a worker has its own places, a node that joins
-    gets some, and those of a node that is lost move on to others with fewer than their share.
-    Without, there are as many places as workers may be, and Ray finds room for each.
-
-    A worker that ends because nothing is left ends the search for more; one that was asked to hand
-    back is not replaced; one that failed is, twice, with growing pauses.
-    """
-
-    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        self._clock = clock
-        self._nodes: dict[str, str] = {}
-        self._places: dict[int, Place] = {}
-        self._made = 0
-        self._nothing_left = False
-        self._nodes_seen_at = clock()
-        self._failures: list[str] = []
-        self._failed = 0
-
-    def see_nodes(self, nodes: Mapping[str, str]) -> list[int]:
-        """Take note of the nodes that live and can hold a worker, as host names by id."""
-        self._nodes = dict(nodes)
-        if nodes:
-            self._nodes_seen_at = self._clock()
-        gone = [p for p in self._places.values() if p.node is not None and p.node not in nodes]
-        abandoned = []
-        for place in gone:
-            if place.state is _State.BUSY:
-                abandoned.append(place.number)
-            # Hand-backs count for good: whoever takes workers away wants fewer of them.
-            if place.state is not _State.HANDED_BACK:
-                del self._places[place.number]
-        self._make_places()
-        return abandoned
-
-    def due(self) -> list[Place]:
-        """Return the places where a worker is to be started now; they count as started."""
-        if self._nothing_left:
-            return []
-        now = self._clock()
-        due = [
-            place
-            for place in self._places.values()
-            if place.state is _State.WAITING and place.not_before <= now
-        ]
-        for place in due:
-            place.state, place.started_at, place.tries = _State.BUSY, now, place.tries + 1
-        return due
-
-    def ended(self, number: int, code: int, host: str, said: str) -> None:
-        """Hear that a worker ended by itself."""
-        if code == 0:
-            self._nothing_left = True
-            del self._places[number]
-        elif code in _HANDED_BACK:
-            self._places[number].state = _State.HANDED_BACK
-        else:
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-            self.failed(number, f"worker on {host} {how}: {said}")
-
-    def failed(self, number: int, reason: str) -> None:
-        """Hear that a worker failed, or could not be started."""
-        place, now = self._places[number], self._clock()
-        if now - place.started_at > _SECONDS_OF_GOOD_WORK:
-            place.failures = 0
-        place.failures += 1
-        place.not_before = now + _SECONDS_A_FAILURE * place.failures
-        place.state = _State.WAITING
-        if place.failures >= _MOST_FAILURES:
-            place.state = _State.GIVEN_UP
-            reason += f" (not started again after {_MOST_FAILURES} failures)"
-        self._failed += 1
-        self._failures = [*self._failures, reason][-_FAILURES_SHOWN:]
-
-    def lost(self, number: int) -> None:
-        """Hear that a worker is gone with its node; it is replaced as soon as there is a place."""
-        place = self._places[number]
-        place.state = _State.WAITING
-        place.not_before = self._clock() + _SECONDS_AFTER_A_LOSS
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether no node could hold a worker for too long."""
-        waited = self._clock() - self._nodes_seen_at
-        return not self._nodes and waited > self._limits.node_wait_seconds
-
-    def running(self) -> int:
-        """Return how many workers run, wait to be started, or may yet get a node."""
-        states = Counter(place.state for place in self._places.values())
-        busy = states[_State.BUSY]
-        if self._nothing_left:
-            return busy
-        wanted = busy + states[_State.WAITING]
-        if wanted == 0 and not self._nodes and states[_State.HANDED_BACK] < self._limits.total:
-            return 1
-        return wanted
-
-    def failures(self) -> list[str]:
-        """Return one line a worker that failed: the last of them."""
-        left = self._failed - len(self._failures)
-        return [*([f"{left} more failed before"] if left else []), *self._failures]
-
-    def _make_places(self) -> None:
-        per_node = self._limits.per_node
-        if per_node is None:
-            while self._made < self._limits.total:
-                self._make(None)
-            return
-        # A place that was given up keeps its node from more of the same, and no other node.
-        taken = sum(place.state is not _State.GIVEN_UP for place in self._places.values())
-        held = Counter(place.node for place in self._places.values())
-        for _ in range(self._limits.total - taken):
-            node = min(self._nodes, key=lambda node: held[node], default=None)
-            if node is None or held[node] >= per_node:
-                return
-            held[node] += 1
-            self._make(node)
-
-    def _make(self, node: str | None) -> None:
-        self._made += 1
-        self._places[self._made] = Place(self._made, node)
-
-
 # What a Ray task does on a node: one worker, as a process of its own.
 #
 # Ray is sent `work_on_this_node` as it stands here, so that nodes need no matching version of this
@@ -399,17 +221,7 @@ _WHERE_TO_FIND_ONE = (
 _WORKER = ("-P", "-m", "leconvert.run.engines.ray")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOrder:
-    """What one worker is told."""
-
-    arguments: Sequence[str]
-    log: Path
-    node: str | None  # the id of the node it must run on; None for any
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a worker's task ended."""
 
     code: int | None  # None if it was lost, or never ran
@@ -475,15 +287,15 @@ class RayCluster:
             and all(one["Resources"].get(name, 0) >= need for name, need in asked.items())
         }
 
-    def start(self, order: WorkerOrder) -> Any:
-        """Start a worker as soon as there is room, and return a handle."""
+    def start(self, arguments: Sequence[str], log: Path, node: str | None) -> Any:
+        """Start a worker as soon as there is room, on any node for None, and return a handle."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where: Any = "SPREAD"
-        if order.node is not None:
-            where = NodeAffinitySchedulingStrategy(order.node, soft=False)
+        if node is not None:
+            where = NodeAffinitySchedulingStrategy(node, soft=False)
         task = self._task.options(scheduling_strategy=where, name="leconvert work")
-        return task.remote(_WORKER, list(order.arguments), str(order.log), _WORKER_GRACE_SECONDS)
+        return task.remote(_WORKER, ["work", *arguments], str(log), _WORKER_GRACE_SECONDS)
 
     def ended(self, handles: Iterable[Any], seconds: float) -> Mapping[Any, Outcome]:
         """Return what has ended; wait no longer than so many seconds if nothing has."""
@@ -604,6 +416,15 @@ def _last_line(error: BaseException) -> str:
 
 _SECONDS_A_ROUND = 0.5
 _DRIVER_GRACE_SECONDS = 25.0
+_MOST_FAILURES = 3
+# A failure after so long is no sign of a node where workers cannot work.
+_SECONDS_OF_GOOD_WORK = 600.0
+_SECONDS_A_FAILURE = 5.0
+# Ray may say that a task is lost before it says that its node is.
+_SECONDS_AFTER_A_LOSS = 1.0
+_FAILURES_SHOWN = 10
+# How `leconvert work` ends when it was asked to hand back, also while it was still starting.
+_HANDED_BACK = frozenset((130, -15, -2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,8 +449,29 @@ class Order:
         return cls(options=options, logs_dir=logs_dir, **record)
 
 
+class Slot(NamedTuple):
+    """Room for one worker."""
+
+    node: str | None  # the id of its node; None for wherever Ray finds room
+    number: int
+
+
+class _Task(NamedTuple):
+    handle: Any
+    log: Path
+    started_at: float
+
+
 class Driver:
-    """Starts the workers that a fleet wants, and tells it what became of them."""
+    """Starts a worker in every slot that has none, and looks again at intervals.
+
+    Nodes that join bring slots, nodes that are lost take theirs away: the next look finds room on
+    other nodes. A worker that ends because nothing is left ends the search for more; one that was
+    asked to hand back is not replaced; one that failed is, twice, with growing pauses.
+
+    It does not promise that two workers never serve one slot. A node whose link is cut counts as
+    lost, and its worker may go on behind the cut; leases make that harmless.
+    """
 
     def __init__(
         self,
@@ -639,75 +481,130 @@ class Driver:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        limits = Limits(order.count, order.options.most_on_a_node, order.options.node_wait_seconds)
         self._order = order
         self._cluster = cluster
         self._tell = tell
         self._clock = clock
-        self._fleet = Fleet(limits, clock=clock)
-        # Ray's handle of the worker at each place that has one, and the worker's log.
-        self._busy: dict[Any, tuple[int, Path]] = {}
-
-    @property
-    def started(self) -> int:
-        """How many workers run or wait for room."""
-        return len(self._busy)
+        self._tasks: dict[Slot, _Task] = {}
+        self._started = 0
+        # Hand-backs count for good: whoever takes workers away wants fewer of them.
+        self._handed_back: set[Slot] = set()
+        self._failed_in_a_row: Counter[Slot] = Counter()
+        self._paused_until: dict[Slot, float] = {}
+        self._pausing = 0
+        self._nothing_left = False
+        self._has_nodes = False
+        self._nodes_seen_at = clock()
+        self._failures: deque[str] = deque(maxlen=_FAILURES_SHOWN)
+        self._failed = 0
 
     def run(self, stop: threading.Event) -> None:
         """Keep workers going until none is wanted any more, or ``stop`` is set."""
-        while not stop.is_set() and self._fleet.running():
+        while not stop.is_set() and self.running():
             self.look(stop, _SECONDS_A_ROUND)
-            failures = self._fleet.failures()
-            if self._fleet.is_hopeless:
-                waited = self._order.options.node_wait_seconds
-                failures.append(f"no node of the cluster had room for a worker for {waited:g} s")
-                self._tell({"event": "state", "running": 0, "failures": failures})
-                return
-            running = self._fleet.running()
+            running, failures = self.running(), self.failures()
+            wait_seconds = self._order.options.node_wait_seconds
+            if not self._has_nodes and self._clock() - self._nodes_seen_at > wait_seconds:
+                failures.append(
+                    f"no node of the cluster had room for a worker for {wait_seconds:g} s"
+                )
+                running = 0
             self._tell({"event": "state", "running": running, "failures": failures})
+            if not running:
+                return
 
-    def begin(self) -> None:
-        """Start the first workers."""
-        self._see_nodes()
-        self._start_due()
+    def running(self) -> int:
+        """Return how many workers run, wait to be started, or may yet get a node."""
+        running = len(self._tasks) + self._pausing
+        if running or self._has_nodes or self._nothing_left:
+            return running
+        return int(len(self._handed_back) < self._order.count)
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that failed: the last of them."""
+        left = self._failed - len(self._failures)
+        return [*([f"{left} more failed before"] if left else []), *self._failures]
 
     def look(self, stop: threading.Event, seconds: float) -> None:
-        """See what changed, and start what is wanted now."""
-        if self._busy:
-            for handle, outcome in self._cluster.ended(self._busy, seconds).items():
-                number, log = self._busy.pop(handle)
-                if outcome.failure is not None:
-                    self._fleet.failed(number, outcome.failure)
-                elif outcome.code is None:
-                    self._fleet.lost(number)
-                else:
-                    self._fleet.ended(number, outcome.code, outcome.host, last_words(log))
+        """See what ended, for so many seconds at most, and start what is missing."""
+        if self._tasks:
+            slots = {task.handle: slot for slot, task in self._tasks.items()}
+            for handle, outcome in self._cluster.ended(slots, seconds).items():
+                self._note_end(slots[handle], self._tasks.pop(slots[handle]), outcome)
         else:
             stop.wait(seconds)
-        self._see_nodes()
-        self._start_due()
+        self.start_missing()
+
+    def start_missing(self) -> None:
+        """Start a worker in every slot that has none."""
+        nodes, now = self._cluster.fitting_nodes(), self._clock()
+        self._has_nodes = bool(nodes)
+        if nodes:
+            self._nodes_seen_at = now
+        gone = [slot for slot in self._tasks if slot.node is not None and slot.node not in nodes]
+        self._cluster.cancel([self._tasks.pop(slot).handle for slot in gone])
+        self._pausing = 0
+        if self._nothing_left:
+            return
+        room = self._order.count - len(self._tasks) - len(self._handed_back)
+        for slot in self._slots(nodes):
+            if room <= 0:
+                return
+            if slot in self._tasks or slot in self._handed_back:
+                continue
+            # A slot that was given up leaves its worker to another one.
+            if self._failed_in_a_row[slot] >= _MOST_FAILURES:
+                continue
+            room -= 1
+            if now < self._paused_until.get(slot, 0.0):
+                self._pausing += 1
+                continue
+            self._started += 1
+            log = self._order.logs_dir / f"{self._order.name}-{self._started}.log"
+            handle = self._cluster.start(self._order.arguments, log, slot.node)
+            self._tasks[slot] = _Task(handle, log, now)
 
     def end(self) -> None:
         """Ask all workers to hand back, and wait for that, but not for long."""
-        self._cluster.cancel(self._busy)
+        left = [task.handle for task in self._tasks.values()]
+        self._tasks.clear()
+        self._cluster.cancel(left)
         deadline = self._clock() + _DRIVER_GRACE_SECONDS
-        while self._busy and (left := deadline - self._clock()) > 0:
-            for handle in self._cluster.ended(self._busy, min(left, _SECONDS_A_ROUND)):
-                del self._busy[handle]
+        while left and (seconds := deadline - self._clock()) > 0:
+            ended = self._cluster.ended(left, min(seconds, _SECONDS_A_ROUND))
+            left = [handle for handle in left if handle not in ended]
 
-    def _see_nodes(self) -> None:
-        abandoned = set(self._fleet.see_nodes(self._cluster.fitting_nodes()))
-        lost = [handle for handle, (number, _) in self._busy.items() if number in abandoned]
-        for handle in lost:
-            del self._busy[handle]
-        self._cluster.cancel(lost)
+    def _slots(self, nodes: Iterable[str]) -> Iterable[Slot]:
+        """Return all slots in the order of their filling: evenly over the nodes."""
+        per_node = self._order.options.most_on_a_node
+        if per_node is None:
+            return (Slot(None, number) for number in range(self._order.count))
+        return (Slot(node, number) for number in range(per_node) for node in nodes)
 
-    def _start_due(self) -> None:
-        order = self._order
-        for place in self._fleet.due():
-            log = order.logs_dir / f"{order.name}-{place.number}-{place.tries}.log"
-            worker = WorkerOrder(("work", *order.arguments), log, place.node)
-            self._busy[self._cluster.start(worker)] = (place.number, log)
+    def _note_end(self, slot: Slot, task: _Task, outcome: Outcome) -> None:
+        host, code, failure = outcome.host, outcome.code, outcome.failure
+        if failure is not None:
+            self._note_failure(slot, task, failure)
+        elif code is None:  # it went with its node
+            self._paused_until[slot] = self._clock() + _SECONDS_AFTER_A_LOSS
+        elif code == 0:
+            self._nothing_left = True
+        elif code in _HANDED_BACK:
+            self._handed_back.add(slot)
+        else:
+            self._note_failure(slot, task, how_a_worker_failed(f"on {host}", code, task.log))
+
+    def _note_failure(self, slot: Slot, task: _Task, failure: str) -> None:
+        now = self._clock()
+        if now - task.started_at > _SECONDS_OF_GOOD_WORK:
+            self._failed_in_a_row[slot] = 0
+        self._failed_in_a_row[slot] += 1
+        in_a_row = self._failed_in_a_row[slot]
+        self._paused_until[slot] = now + _SECONDS_A_FAILURE * in_a_row
+        if in_a_row == _MOST_FAILURES:
+            failure += f" (not started again after {_MOST_FAILURES} failures)"
+        self._failures.append(failure)
+        self._failed += 1
 
 
 def _drive() -> int:
@@ -733,8 +630,8 @@ def _drive() -> int:
     driver = Driver(order, cluster, tell)
     stop = threading.Event()
     threading.Thread(target=_listen, args=(sys.stdin, stop), daemon=True).start()
-    driver.begin()
-    tell({"event": "begun", "job_id": cluster.job_id, "workers": driver.started})
+    driver.start_missing()
+    tell({"event": "begun", "job_id": cluster.job_id, "workers": driver.running()})
     driver.run(stop)
     driver.end()
     cluster.close()
@@ -866,7 +763,11 @@ class DriverProcess:
             for number in range(1, _MOST_DRIVERS + 1):
                 if self._drive() or self._begun is None or self._stopping.is_set():
                     return
-                self._note_end(number)
+                why = self._refusal.message if self._refusal is not None else last_words(self._log)
+                with self._lock:
+                    self._driver_failures.append(
+                        f"Ray driver {number} of {_MOST_DRIVERS} ended: {why}"
+                    )
                 if number < _MOST_DRIVERS and self._stopping.wait(self._pause_seconds):
                     return
         finally:
@@ -927,12 +828,6 @@ class DriverProcess:
                     self._worker_failures = event["failures"]
         return bool(event["event"] == "ended")
 
-    def _note_end(self, number: int) -> None:
-        why = self._refusal.message if self._refusal is not None else last_words(self._log)
-        line = f"Ray driver {number} of {_MOST_DRIVERS} ended: {why}"
-        with self._lock:
-            self._driver_failures.append(line)
-
 
 # Starts workers on the nodes of a Ray cluster, through drivers that it does not depend on.
 
@@ -973,11 +868,7 @@ class RayEngine:
         driver = DriverProcess(order)
         self._drivers.append(driver)
         job_id, workers = driver.begin()
-        token = new_token(f"ray-{job_id}", os.getpid(), os.urandom)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        record = JobRecord(token, "ray", job_id, "workers", workers, now)
-        with suppress(StorageError):  # it is for people to look at
-            write_job(paths, paths.root.name, record)
+        note_job(paths, "ray", job_id, "workers", workers)
 
     def running(self) -> int:
         """Return how many workers run or wait for a node, as a driver said last."""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from leconvert.run.engines import JobRequest
-from leconvert.run.engines.local import last_words
+from leconvert.run.engines import JobRequest, last_words, note_job
 from leconvert.run.engines.options import Site, SlurmOptions
-from leconvert.support.errors import EngineError, StorageError
-from leconvert.workdir.activity import JobRecord, write_job
-from leconvert.workdir.identity import new_token
+from leconvert.support.errors import EngineError
 from leconvert.workdir.records import RunPaths
 
 # Talks to SLURM: the only place that runs its commands.
@@ -343,7 +337,7 @@ class SlurmEngine:
         self._jobs.append(job_id)
         self._expected += count
         self._looked_at = None
-        _note(paths, [(job_id, "workers", count)])
+        note_job(paths, "slurm", job_id, "workers", count)
 
     def running(self) -> int:
         """Return how many workers run or wait in the queue, as of some seconds ago.
@@ -413,8 +407,10 @@ class SlurmEngine:
         job_ids = submit(self._jobs_of(handover, paths))
         workers = job_ids[0] if handover.workers else None
         packer = job_ids[-1] if handover.pack_arguments is not None else None
-        submitted = ((workers, "workers", handover.workers), (packer, "packer", 1))
-        _note(paths, [(job, role, tasks) for job, role, tasks in submitted if job is not None])
+        if workers is not None:
+            note_job(paths, "slurm", workers, "workers", handover.workers)
+        if packer is not None:
+            note_job(paths, "slurm", packer, "packer", 1)
         return workers, packer
 
     def script(self, handover: JobRequest, paths: RunPaths) -> str:
@@ -432,13 +428,3 @@ class SlurmEngine:
             after = 0 if jobs else None
             jobs.append(packer_job(options, handover.pack_arguments, log_dir=log_dir, after=after))
         return jobs
-
-
-def _note(paths: RunPaths, submitted: Sequence[tuple[str, str, int]]) -> None:
-    """Write down what was submitted, for `status`; a disk that fails must not lose the jobs."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    for job_id, role, tasks in submitted:
-        token = new_token(f"slurm-{job_id}", os.getpid(), os.urandom)
-        record = JobRecord(token, "slurm", job_id, role, tasks, now)
-        with suppress(StorageError):
-            write_job(paths, paths.root.name, record)

@@ -770,17 +770,12 @@ class HeartbeatKeeper:
     frozen process learns of its loss only when it runs again.
 
     A disk that fails for a moment is tried again at the next beat; ``error`` keeps what it said.
-
-    Args:
-        lease: The lease.
-        interval_seconds: Time between beats; a quarter of the lease by default.
     """
 
     def __init__(
         self,
         lease: Lease,
         *,
-        interval_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
@@ -790,7 +785,7 @@ class HeartbeatKeeper:
         self._clock = clock
         self._beat = PeriodicTask(
             self._show_life,
-            interval_seconds or lease.lease_seconds / _BEATS_PER_LEASE,
+            lease.lease_seconds / _BEATS_PER_LEASE,
             name=f"heartbeat-{lease.batch_id}",
             waiter=waiter,
         )

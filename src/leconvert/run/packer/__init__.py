@@ -12,8 +12,8 @@ nothing. What a predecessor proved is proven again: a proof is good for the proc
 """
 
 from leconvert.run.packer.assembly import check_all_done, taken_over
-from leconvert.run.packer.options import PackReport, WorkerMonitor
 from leconvert.run.packer.proof import (
+    PackReport,
     TreePair,
     does_not_match,
     facts_of_tree,
@@ -21,7 +21,13 @@ from leconvert.run.packer.proof import (
     rest_of_removal,
     tree_facts,
 )
-from leconvert.run.packer.run import NoResultError, finish_run, pack_run, swap_has_begun
+from leconvert.run.packer.run import (
+    NoResultError,
+    WorkerMonitor,
+    finish_run,
+    pack_run,
+    swap_has_begun,
+)
 
 __all__ = [
     "NoResultError",

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from leconvert.dataset.files import dataset_with_meta, names_to_keep
 from leconvert.dataset.scan import FileFacts, check_source_unchanged, meta_digest, source_changed
 from leconvert.run.conversion import ProofOptions
-from leconvert.run.packer.options import PackReport
 from leconvert.run.proof import reason_to_keep, verify_pair
 from leconvert.support.errors import (
     LeconvertError,
@@ -63,6 +62,46 @@ class Packing:
     lock_wait: LockWait
     stop: threading.Event
     progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """What the packer did.
+
+    Attributes:
+        target: The result.
+        kept: Where the replaced dataset is, or None.
+        linked: Files that were linked into the tree.
+        copied: Shards that had to be copied, because the work dir is on another file system
+            or on one without hard links.
+        joined: Files that were joined from parts.
+        cloned_bytes: Coded video bytes that the workers shared with the source.
+        copied_bytes: Coded video bytes that they copied.
+        verified: The depth of the check.
+        removed: The replaced source, where it was removed on request.
+        kept_because: Why it was kept although it was to be removed.
+        verified_because: Why less was compared than was asked for; None otherwise.
+    """
+
+    target: Path
+    kept: Path | None
+    linked: int
+    copied: int
+    joined: int
+    cloned_bytes: int
+    copied_bytes: int
+    verified: str
+    removed: Path | None = None
+    kept_because: str | None = None
+    verified_because: str | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        record = asdict(self)
+        record["target"] = str(self.target)
+        for name in ("kept", "removed"):
+            record[name] = None if record[name] is None else str(record[name])
+        return record
 
 
 def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from leconvert.run.appending import former_episodes, not_as_planned, what_is_los
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.leasing import Board, LeaseStore
 from leconvert.run.packer.assembly import Assembly, Collector, check_all_done
-from leconvert.run.packer.options import PackReport, WorkerMonitor
 from leconvert.run.packer.proof import (
     Packing,
+    PackReport,
     Proof,
     as_dataset,
     check_source_as_compared,
@@ -70,6 +70,30 @@ from leconvert.workdir.swap import (
 # A look lists three folders: pauses grow with what it costs.
 _LOOKS_TO_PAUSES = 20
 _LONGEST_PAUSE_SECONDS = 10.0
+
+
+class WorkerMonitor:
+    """Waits for workers that nobody here knows of: they may come at any time.
+
+    Attributes:
+        pause_seconds: How long the packer waits at least between two looks at the work dir.
+    """
+
+    pause_seconds = 1.0
+
+    def working(self) -> bool:
+        """Say whether anybody works, or may yet come to work."""
+        return True
+
+    def saw_done(self, batch_ids: Collection[int]) -> None:
+        """Hear of batches that are done since the last call."""
+
+    def saw_the_end(self) -> None:
+        """Hear that every batch is settled, or that nobody works any more."""
+
+    def remarks(self) -> Sequence[str]:
+        """Return lines that say why nobody works any more."""
+        return ()
 
 
 @any_storage_errors()

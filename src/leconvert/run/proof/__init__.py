@@ -1,7 +1,13 @@
 """Proof that a result holds what its source held, whatever the versions of the two are."""
 
-from leconvert.run.proof.difference import Difference, VerificationReport
-from leconvert.run.proof.equality import same_bytes, same_json, same_statistic, same_values
+from leconvert.run.proof.difference import (
+    Difference,
+    VerificationReport,
+    same_bytes,
+    same_json,
+    same_statistic,
+    same_values,
+)
 from leconvert.run.proof.files import reason_to_keep
 from leconvert.run.proof.pair import compare_tables, other_sources, verify_pair
 from leconvert.run.proof.samples import Sampling

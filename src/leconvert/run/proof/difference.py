@@ -1,9 +1,23 @@
-"""What a verification reports."""
+"""What a verification reports, and when two things are the same.
+
+One function compares bytes (`first_difference`), one a column's values (`same_values`), one JSON
+values and one statistics; every proof of this package and of repairs uses them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from leconvert.tables.arrow import is_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +75,214 @@ class VerificationReport:
     def ok(self) -> bool:
         """Whether nothing differs."""
         return not self.differences
+
+
+# Two of these fit into the cache of a core beside each other.
+_BLOCK_BYTES = 256 * 1024
+
+type Runs = Sequence[tuple[int, int]]
+"""Begin and length in bytes of ranges of a file, read one behind the other."""
+
+
+class OpenFile(NamedTuple):
+    """A file that is open for reading, and its name for errors."""
+
+    descriptor: int
+    path: str
+
+
+@contextmanager
+def open_file(path: str | os.PathLike[str]) -> Iterator[OpenFile]:
+    """Open a file for a comparison."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield OpenFile(descriptor, os.fspath(path))
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error of the block name a file: the system does not where that is open already."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
+def first_difference(
+    expected: OpenFile,
+    found: OpenFile,
+    expected_runs: Runs | None = None,
+    found_runs: Runs | None = None,
+) -> int | None:
+    """Compare ranges of two files as if those of each were one, a block at a time.
+
+    Args:
+        expected: One file.
+        found: The other.
+        expected_runs: The ranges of the one; None for all of it.
+        found_runs: Those of the other.
+
+    Returns:
+        Place of the first byte that differs, counted from the first byte of the first range; None
+        where all are the same. Where a file or its ranges end early, that is the place.
+    """
+    if expected_runs is None and found_runs is None:
+        with naming(found.path):
+            theirs, ours = os.fstat(expected.descriptor), os.fstat(found.descriptor)
+        if os.path.samestat(theirs, ours):
+            return None  # two names of one file
+        expected_runs, found_runs = [(0, theirs.st_size)], [(0, ours.st_size)]
+    left, right = list(expected_runs or ())[::-1], list(found_runs or ())[::-1]
+    place = 0
+    while left and right:
+        (left_at, left_size), (right_at, right_size) = left.pop(), right.pop()
+        both = min(left_size, right_size)
+        for done in range(0, both, _BLOCK_BYTES):
+            size = min(_BLOCK_BYTES, both - done)
+            wanted = _read(expected, size, left_at + done)
+            have = _read(found, size, right_at + done)
+            if wanted != have or len(have) != size:
+                return place + done + _equal_bytes(wanted, have)
+        place += both
+        if left_size > both:
+            left.append((left_at + both, left_size - both))
+        if right_size > both:
+            right.append((right_at + both, right_size - both))
+    return place if left or right else None
+
+
+def _read(file: OpenFile, size: int, place: int) -> bytes:
+    """Read so many bytes, fewer only where the file ends."""
+    with naming(file.path):
+        data = os.pread(file.descriptor, size, place)
+        while len(data) < size:
+            more = os.pread(file.descriptor, size - len(data), place + len(data))
+            if not more:
+                break
+            data += more
+    return data
+
+
+def _equal_bytes(one: bytes, other: bytes) -> int:
+    """Return the length of the longest equal beginning, by bisection."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def differing_bytes(
+    source: OpenFile, result: OpenFile, path: str, episode: int, stream: str
+) -> Iterator[Difference]:
+    """Yield where a file of a result is not byte for byte the source's."""
+    place = first_difference(source, result)
+    if place is not None:
+        what, said = "bytes of the file", f"others from byte {place} on"
+        yield Difference(what, path, "the source's", said, episode, stream)
+
+
+def is_as_long(path: str, size_bytes: int) -> bool:
+    """Tell whether a file has a size; False where it cannot be asked."""
+    try:
+        return os.stat(path).st_size == size_bytes  # noqa: PTH116 - for every file
+    except OSError:
+        return False
+
+
+def same_bytes(one: Path, other: Path) -> bool:
+    """Say whether two regular files hold the same bytes now: both are read, or are one file.
+
+    Raises:
+        OSError: One of them cannot be read.
+    """
+    if not all(stat.S_ISREG(path.stat().st_mode) for path in (one, other)):
+        return False
+    with open_file(one) as theirs, open_file(other) as ours:
+        return first_difference(theirs, ours) is None
+
+
+def same_values(expected: pa.Array, found: pa.Array) -> bool:
+    """Tell whether two arrays hold the same values bit by bit.
+
+    Floats are compared by their bits, so NaN equals NaN and 0.0 does not equal -0.0. A list of
+    fixed size equals one of variable size with the same values.
+    """
+    if len(expected) != len(found) or expected.null_count != found.null_count:
+        return False
+    if expected.null_count:
+        if not expected.is_null().equals(found.is_null()):
+            return False
+        expected, found = expected.drop_null(), found.drop_null()
+    if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
+        return expected.type == found.type and same_values(expected.storage, found.storage)
+    if is_list(expected.type):
+        import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
+
+        return bool(
+            is_list(found.type)
+            and pc.list_value_length(expected)
+            .cast(pa.int64())
+            .equals(pc.list_value_length(found).cast(pa.int64()))
+            and same_values(pc.list_flatten(expected), pc.list_flatten(found))
+        )
+    if pa.types.is_struct(expected.type):
+        names = [field.name for field in expected.type]
+        return bool(
+            pa.types.is_struct(found.type)
+            and names == [field.name for field in found.type]
+            and all(
+                same_values(left, right)
+                for left, right in zip(expected.flatten(), found.flatten(), strict=True)
+            )
+        )
+    if expected.type != found.type:
+        return False
+    if pa.types.is_floating(expected.type):
+        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[expected.type.bit_width]
+        expected, found = expected.view(bits), found.view(bits)
+    return bool(expected.equals(found))
+
+
+def first_differing_row(expected: pa.Array, found: pa.Array) -> int:
+    """Return the first row in which two columns differ, by bisection."""
+    low, high = 0, max(len(expected), len(found))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if same_values(expected.slice(0, middle), found.slice(0, middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def same_json(expected: object, found: object) -> bool:
+    """Tell whether two JSON values are the same: 1 is neither 1.0 nor true."""
+    return json.dumps(expected, sort_keys=True) == json.dumps(found, sort_keys=True)
+
+
+def differing_keys(expected: Mapping[str, object], found: Mapping[str, object]) -> Iterator[str]:
+    """Yield the keys of two JSON objects whose values differ, or that one of them lacks."""
+    for key in {**expected, **found}:
+        is_in_both = key in expected and key in found
+        if not is_in_both or not same_json(expected[key], found[key]):
+            yield key
+
+
+def same_statistic(expected: object, found: object) -> bool:
+    """Tell whether nested mappings and lists hold the same numbers; NaN equals NaN."""
+    if expected == found:  # mostly, and many times faster than looking into lists here
+        return True
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        return expected.keys() == found.keys() and all(
+            same_statistic(value, found[key]) for key, value in expected.items()
+        )
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(same_statistic, expected, found))
+    return expected != expected and found != found  # noqa: PLR0124

@@ -29,10 +29,9 @@ from leconvert.dataset.scan.changes import extra_files
 from leconvert.dataset.scan.modality import MODALITY_PATH, feature_of_entry, read_modality
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, TARGET_VERSIONS
-from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.equality import naming, same_bytes, same_json
+from leconvert.run.proof.difference import Difference, naming, same_bytes, same_json
 from leconvert.run.proof.expected import Expected
-from leconvert.run.proof.result import ResultTables
+from leconvert.run.proof.metadata import ResultTables
 from leconvert.support.errors import LeconvertError
 from leconvert.support.storage_errors import raise_storage_trouble
 

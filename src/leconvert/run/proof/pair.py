@@ -31,13 +31,14 @@ from leconvert.run.proof.difference import Difference, VerificationReport
 from leconvert.run.proof.expected import Expected, Routes, file_runs
 from leconvert.run.proof.files import compare_other_files
 from leconvert.run.proof.metadata import (
+    ResultTables,
     compare_cameras,
     compare_provenance,
     compare_repairs,
+    tables_of,
     unreadable_metadata,
 )
 from leconvert.run.proof.pieces import Comparer, cut_pieces, expected_seconds
-from leconvert.run.proof.result import ResultTables, tables_of
 from leconvert.run.proof.samples import (
     EVERYTHING,
     Sampling,

@@ -27,13 +27,19 @@ from leconvert.dataset.formats import (
 )
 from leconvert.dataset.scan.file_checks import ClipFacts
 from leconvert.model.values import DATA_STREAM, FloatArray, IntArray
-from leconvert.run.proof.columns import DataSchemas, compare_footer
-from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.equality import is_as_long
+from leconvert.run.proof.difference import Difference, is_as_long
 from leconvert.run.proof.expected import Expected, Routes, file_runs
 from leconvert.run.proof.files import was_repaired
-from leconvert.run.proof.result import ResultTables
-from leconvert.run.proof.rows import KeptTable, RowRules, RowSpan, SourceRows, compare_rows
+from leconvert.run.proof.metadata import ResultTables
+from leconvert.run.proof.rows import (
+    DataSchemas,
+    KeptTable,
+    RowRules,
+    RowSpan,
+    SourceRows,
+    compare_footer,
+    compare_rows,
+)
 from leconvert.run.proof.videos import (
     ClipReader,
     Span,
@@ -199,7 +205,8 @@ class Comparer:
     read_rows: int = 0
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False)
     _schemas: DataSchemas = field(init=False, repr=False)
-    # Where a repair put shorter tables of times the rest of their room is a box that means nothing.
+    # Repairs of earlier versions patched files: where tables of times became shorter, the rest of
+    # their room is a box that means nothing.
     _may_be_free: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -25,8 +25,7 @@ from leconvert.model.repairs import Repairs
 from leconvert.model.values import (
     FloatArray,
 )
-from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.equality import same_statistic
+from leconvert.run.proof.difference import Difference, same_statistic
 from leconvert.run.proof.expected import Expected
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.storage_errors import raise_storage_trouble

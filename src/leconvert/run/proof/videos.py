@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
-from functools import lru_cache
 from itertools import groupby, zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -22,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media
+from leconvert.dataset.fitness import MISFIT_SAID
 from leconvert.model.values import Misfit
-from leconvert.run.layout import MISFIT_SAID
-from leconvert.run.proof.difference import Difference
-from leconvert.run.proof.equality import (
+from leconvert.run.proof.difference import (
+    Difference,
     OpenFile,
     differing_bytes,
     first_difference,
@@ -114,7 +113,7 @@ def compare_kept_clip(
     if index.num_samples != span.length:
         frames = str(index.num_samples)
         yield Difference("number of frames", path, str(span.length), frames, span.episode, stream)
-    for name, expected, have in _other_times(span, 0, _Places.at(fps)):
+    for name, expected, have in _other_times(span, 0, fps):
         yield Difference(name, path, str(expected), str(have), span.episode, stream)
 
 
@@ -173,7 +172,6 @@ def compare_clips(
     Packets are compared as they lie: those of a clip that follow each other are one range of bytes,
     read on both sides a block at a time.
     """
-    places = _Places.at(fps)
     read = [span for span in spans if span.order_digest is None or read_bytes]
     # Episodes of one file follow each other: its index is not read once for each.
     sources = [source for source, _ in groupby(read, attrgetter("source"))]
@@ -184,7 +182,7 @@ def compare_clips(
         for span in spans:
             part = slice(span.first_sample, span.first_sample + span.num_samples)
             lead = index.reordering(part.start, part.stop)
-            found = list(_placed(index, part, lead, span, places))
+            found = list(_placed(index, part, lead, span, fps))
             if span.order_digest is None or read_bytes:
                 if span.source != source:
                     last.close()
@@ -201,47 +199,32 @@ def compare_clips(
 type _Found = Iterator[tuple[str, object, object]]
 
 
-class _Places(NamedTuple):
-    """Where frames belong: ticks a second, ticks a frame, and the rate of times in ``meta``."""
-
-    timescale: int
-    frame_ticks: int
-    rate: Fraction
-
-    @staticmethod
-    @lru_cache(maxsize=16)
-    def at(fps: Fraction) -> _Places:
-        timescale, frame_ticks = media.frame_ticks(fps)
-        return _Places(timescale, frame_ticks, Fraction(timescale, frame_ticks))
-
-
 type _Lead = npt.NDArray[np.int32] | None
 
 
-def _placed(
-    index: media.ClipIndex, part: slice, lead: _Lead, span: Span, places: _Places
-) -> _Found:
+def _placed(index: media.ClipIndex, part: slice, lead: _Lead, span: Span, fps: Fraction) -> _Found:
     """Compare with what must hold of an episode wherever it came from."""
-    start = part.start
-    yield from _other_times(span, start + span.lead, places)
+    start, (timescale, frame_ticks) = part.start, media.frame_ticks(fps)
+    yield from _other_times(span, start + span.lead, fps)
     if not index.keyframes[start]:
         yield "first frame", "a keyframe", "a dependent frame"
-    if index.timescale == places.timescale:
-        yield from _exact_times(index.shown[part], start, lead, places.frame_ticks)
+    if index.timescale == timescale:
+        yield from _exact_times(index.shown[part], start, lead, frame_ticks)
     if span.order_digest is not None:
         digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
         if digest != span.order_digest:
             yield "packet sizes, keyframes or order (digest)", span.order_digest, digest
 
 
-def _other_times(span: Span, begin: int, places: _Places) -> _Found:
+def _other_times(span: Span, begin: int, fps: Fraction) -> _Found:
     """Compare the times in the tables with those of the episode's first frame and of its end."""
+    timescale, frame_ticks = media.frame_ticks(fps)
     for name, have, frames in (
         ("from_timestamp", span.from_timestamp, begin),
         ("to_timestamp", span.to_timestamp, begin + span.length),
     ):
         if have is not None:
-            seconds = frames * places.rate.denominator / places.rate.numerator
+            seconds = frames * frame_ticks / timescale
             if have != seconds:
                 yield name, seconds, have
 

@@ -1,8 +1,14 @@
 """Repairs of v3.0 datasets: what a check finds and what follows from the dataset's own files."""
 
-from leconvert.run.repairing.apply import REPAIR_RUNS, RepairReport, repair_dataset
+from leconvert.run.repairing.apply import (
+    REPAIR_RUNS,
+    RepairReport,
+    choose_repairs,
+    follows_from_files,
+    plan_anew,
+    repair_dataset,
+)
 from leconvert.run.repairing.changes import Changes, compare_trees, read_changes, repairs_of
-from leconvert.run.repairing.choice import choose_repairs, follows_from_files, plan_anew
 from leconvert.run.repairing.plan import RepairPlan
 
 __all__ = [

@@ -47,12 +47,13 @@ from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import read_info, refuse_pointers
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
+from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.run.packer import facts_of_tree
+from leconvert.run.planner import PlannedRepairs, plan_repairs
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
-from leconvert.run.repairing.order import find_order
-from leconvert.run.repairing.plan import RepairPlan, plan_repair
+from leconvert.run.repairing.plan import INDEX_COLUMNS, RepairPlan, plan_repair
 from leconvert.support.errors import (
     InterruptedRunError,
     SourceChangedError,
@@ -73,6 +74,7 @@ from leconvert.workdir.swap import (
     check_target,
     exchange_trees,
     has_mark_of,
+    is_converted,
     mark_tree,
     old_dir,
     recover_marked,
@@ -229,9 +231,7 @@ def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
             next_step="Convert it, with the repairs as options: `leconvert convert "
             f"{shlex.quote(str(root))}`.",
         )
-    check = DatasetCheck(root, raw, progress)
-    order, ordered = find_order(check, raw, progress)
-    return plan_repair(ordered, retime=retime, order=order, stored=check.findings)
+    return plan_repair(DatasetCheck(root, raw, progress), raw, retime=retime, progress=progress)
 
 
 def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
@@ -365,6 +365,7 @@ class _TreeWriter:
             target,
             fps=self._plan.fps,
             block_align=_BLOCK_BYTES,
+            is_whole=len(video.begins) == 1,
         )
         self.copied_bytes += joined.copied_bytes
         self.cloned_bytes += joined.cloned_bytes
@@ -417,3 +418,58 @@ def _prove(
 
 def _kind(finding: Finding) -> tuple[str, str | None, str | None]:
     return finding.code, finding.stream, finding.path
+
+
+# Which repairs make a dataset right: what follows from its own files, else a conversion's.
+# A conversion leaves files out that are gone, declares columns and computes statistics, as it does
+# for v2.x; it makes right in passing what follows from the files.
+
+
+_RETIME = RepairOptions(retime=True)
+
+
+def follows_from_files(options: RepairOptions) -> bool:
+    """Tell whether `repair_dataset` does all that is asked for; else a conversion has to."""
+    return options in (RepairOptions(), _RETIME)
+
+
+def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRepairs:
+    """Find the repairs that make a dataset right, of several the ones that lose least."""
+    if not is_converted(root):
+        return plan_repairs(root, progress=progress)
+    for options in (RepairOptions(), _RETIME):
+        plan = repair_dataset(root, retime=options.retime, dry_run=True, progress=progress).plan
+        if not plan.errors_left and plan.extent is not None:
+            return PlannedRepairs(
+                root,
+                options.flags(),
+                options,
+                plan.extent,
+                plan.extent,
+                NO_REPAIRS,
+                plan.left,
+                plan.summary(),
+            )
+    return plan_anew(root, None, progress=progress)
+
+
+def plan_anew(
+    root: Path, options: RepairOptions | None, *, progress: Progress = NO_PROGRESS
+) -> PlannedRepairs:
+    """Plan the conversion of a v3.0 dataset that makes it right, with some repairs or the best.
+
+    Columns that only count are counted anew wherever `repair_dataset` would count them.
+    """
+    plan = repair_dataset(root, dry_run=True, progress=progress).plan
+    if plan.puts_in_order:
+        raise SourceError(
+            f"Tables of {root} have rows that are not where their numbers say, which a conversion "
+            "would take as they stand.",
+            path=str(root),
+            next_step=f"`leconvert repair {shlex.quote(str(root))}` puts them in order. Then run "
+            "this command again.",
+            details=[f"{f.code}: {f.message}" for f in plan.mended if f.code.endswith("-order")],
+        )
+    if options is not None and any(finding.code in INDEX_COLUMNS for finding in plan.mended):
+        options = replace(options, reindex=True)
+    return plan_repairs(root, options, progress=progress)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -144,7 +144,9 @@ def compare_trees(
     differences += [f"{path} is only in the repaired dataset." for path in sorted(there - names)]
     if changes.episode_rows:
         moved = {path for path in names & there if _is_of_episodes(path)}
-        differences += _compare_moved(source, result, sorted(moved), changes)
+        differences += _compare_moved(
+            source, result, sorted(moved), changes.episode_rows, changes.episodes
+        )
         names -= moved
     if changes.stats:
         differences += _compare_json(source, result, v3.STATS_PATH, changes.stats)
@@ -174,7 +176,7 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
     elif changes.episodes and _is_of_episodes(path):
         yield from _compare_table(one, other, path, changes.episodes)
     elif changes.task_rows and path == v3.TASKS_PATH:
-        yield from _compare_tasks(one, other, changes)
+        yield from _compare_tasks(source, result, changes)
     elif path == v3.INFO_PATH:
         yield from _compare_json(source, result, path, changes.info)
     elif not one.is_file():
@@ -241,46 +243,35 @@ def _is_of_episodes(path: str) -> bool:
     return path.startswith(f"{v3.EPISODES_DIR}/") and path.endswith(".parquet")
 
 
-def _compare_moved(source: Path, result: Path, paths: list[str], changes: Changes) -> Iterator[str]:
-    """Compare the rows of ``meta/episodes``, each with that which it was before."""
+def _compare_moved(
+    source: Path, result: Path, paths: Sequence[str], rows: tuple[int, ...], changed: Sequence[str]
+) -> Iterator[str]:
+    """Compare the rows of some files, together, each with that which it was before."""
     before = [pq.read_table(source / path) for path in paths]
     after = [pq.read_table(result / path) for path in paths]
     for path, one, other in zip(paths, before, after, strict=True):
         if not one.schema.equals(other.schema, check_metadata=True):
             yield f"{path} has another schema."
+            return
         if one.num_rows != other.num_rows:
             yield f"{path} has another number of rows."
-    yield from _compare_rows(
-        pa.concat_tables(before),
-        pa.concat_tables(after),
-        v3.EPISODES_DIR,
-        changes.episode_rows,
-        changes.episodes,
-    )
-
-
-def _compare_tasks(one: Path, other: Path, changes: Changes) -> Iterator[str]:
-    before, after = pq.read_table(one), pq.read_table(other)
-    if not before.schema.equals(after.schema, check_metadata=True):
-        yield f"{v3.TASKS_PATH} has another schema."
+            return
+    old, new = pa.concat_tables(before), pa.concat_tables(after)
+    if sorted(rows) != list(range(old.num_rows)):
+        yield f"{paths[0]} does not have each row once."
         return
-    yield from _compare_rows(before, after, v3.TASKS_PATH, changes.task_rows, ("task_index",))
-    if after.column("task_index").to_pylist() != list(range(after.num_rows)):
-        yield f"{v3.TASKS_PATH} is not numbered by row."
+    for name in old.column_names:
+        moved = old.column(name).take(pa.array(rows)).combine_chunks()
+        if name not in changed and not same_values(moved, new.column(name).combine_chunks()):
+            yield f"{paths[0]} has other values of {name}."
 
 
-def _compare_rows(
-    before: pa.Table, after: pa.Table, path: str, rows: tuple[int, ...], changed: tuple[str, ...]
-) -> Iterator[str]:
-    if sorted(rows) != list(range(before.num_rows)) or after.num_rows != before.num_rows:
-        yield f"{path} does not have each row once."
-        return
-    for name in before.column_names:
-        if name not in changed and not same_values(
-            before.column(name).take(pa.array(rows)).combine_chunks(),
-            after.column(name).combine_chunks(),
-        ):
-            yield f"{path} has other values of {name}."
+def _compare_tasks(source: Path, result: Path, changes: Changes) -> Iterator[str]:
+    path = v3.TASKS_PATH
+    yield from _compare_moved(source, result, [path], changes.task_rows, ["task_index"])
+    numbers = v3.read_task_numbers(result)
+    if numbers != list(range(len(numbers))):
+        yield f"{path} is not numbered by row."
 
 
 def _compare_task_numbers(

@@ -10,6 +10,11 @@ Where an episode's frames begin in a video file is the one thing that cannot be 
 many as the file, in the order of their times or, where these are in none, of the episodes. They
 must begin at keyframes no more rarely than the stored times make them begin. Elsewhere (a file
 that was cut holds frames of no episode) the stored time decides, and episodes may not overlap.
+
+Readers find rows of ``meta/episodes`` and ``meta/tasks.parquet`` by the row, writers by the number
+that stands in it. Where the two differ, another column decides: for episodes the rows of the data
+that each says are its, for tasks those that the episodes list. Where that fits neither, nobody
+knows, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ from leconvert.dataset.formats import v3
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Extent, Finding, FloatArray, IntArray
 from leconvert.support.errors import SourceError, StorageError, UnreadableSourceError
+from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.support.text import count
 
@@ -183,7 +189,7 @@ class RepairPlan:
         if self.episode_rows is not None:
             lines.append(f"the order of the rows of {v3.EPISODES_DIR}")
         if self.task_rows is not None:
-            is_moved = moved(self.task_rows) is not None
+            is_moved = _moved(self.task_rows) is not None
             what = "the order and numbers of the rows" if is_moved else "task_index"
             lines.append(f"{what} of {v3.TASKS_PATH}")
         if self.episodes:
@@ -220,7 +226,7 @@ class RepairPlan:
         }
 
 
-def rows_are_certain(check: DatasetCheck) -> bool:
+def _rows_are_certain(check: DatasetCheck) -> bool:
     """Tell whether it is known which rows are whose, and all of them are there."""
     return not any(
         finding.code in _ROWS_IN_DOUBT
@@ -229,35 +235,37 @@ def rows_are_certain(check: DatasetCheck) -> bool:
     )
 
 
-def moved(rows: IntArray | None) -> IntArray | None:
+def _moved(rows: IntArray | None) -> IntArray | None:
     """Return an order if it is another than the stored one."""
     return None if rows is None or np.array_equal(rows, np.arange(len(rows))) else rows
 
 
 def plan_repair(
     check: DatasetCheck,
+    raw: Mapping[str, Any],
     *,
     retime: bool = False,
-    order: NewOrder = AS_STORED,
-    stored: Collection[Finding] = (),
+    progress: Progress = NO_PROGRESS,
 ) -> RepairPlan:
     """Decide what a repair changes.
 
     Files are read, nothing is written.
 
     Args:
-        check: What a check found, of the dataset in that order.
+        check: What a check found.
+        raw: The dataset's ``info.json``.
         retime: Whether timestamps of rows become ``frame_index / fps``, where they are not.
-        order: The order in which the rows of its tables will be.
-        stored: What was found of the dataset in the order in which it is stored.
+        progress: Where another check reports, of the dataset with its tables in another order.
     """
-    declared, table, ranges = check.declared, check.table, check.ranges
-    if declared is None or table is None or ranges is None:
-        return RepairPlan(check.root, Fraction(1), left=tuple(check.findings))
-    planner = _Planner(check, declared, table, ranges, order, retime=retime)
+    order, ordered = _find_order(check, raw, progress)
+    if ordered.declared is None or ordered.table is None or ordered.ranges is None:
+        return RepairPlan(check.root, Fraction(1), left=tuple(ordered.findings))
+    planner = _Planner(
+        ordered, ordered.declared, ordered.table, ordered.ranges, order, retime=retime
+    )
     plan = planner.plan()
-    there = {finding.code for finding in check.findings}
-    by_order = tuple(finding for finding in stored if finding.code not in there)
+    there = {finding.code for finding in ordered.findings}
+    by_order = tuple(finding for finding in check.findings if finding.code not in there)
     return replace(plan, mended=by_order + plan.mended)
 
 
@@ -276,7 +284,7 @@ class _Planner:
     ) -> None:
         self._check = check
         self._order = order
-        self._episode_rows = moved(order.episodes)
+        self._episode_rows = _moved(order.episodes)
         self._declared = declared
         self._table = table
         self._ranges = ranges
@@ -299,7 +307,7 @@ class _Planner:
         codes = {finding.code for finding in self._check.findings}
         if self._order.episodes is not None and self._episode_rows is None:
             self._episodes["episode_index"] = np.arange(len(self._table))
-        if rows_are_certain(self._check):
+        if _rows_are_certain(self._check):
             self._plan_ranges(codes)
             self._plan_data()
             self._plan_tasks()
@@ -471,9 +479,11 @@ class _Planner:
         if codes <= expected.keys():
             return  # nothing of it can be told from its times
         if not media.has_exact_times(index, fps):
-            if not index.begins_at(0):
+            if index.other_tracks and not index.begins_at(0):
+                # FFmpeg, which copies its tracks, would call the first frame a keyframe.
                 self._remarks.append(
-                    f"{routed.path} is left as it is: it does not begin with a keyframe."
+                    f"{routed.path} is left as it is: it has sound or another track, and does not "
+                    "begin with a keyframe."
                 )
                 return
             try:
@@ -511,7 +521,9 @@ class _Planner:
         if index.other_tracks:
             return VideoRepair(path, "remux", index.num_samples, ())
         cuts = {*spans.begin.tolist(), *spans.stop.tolist()} - {0, index.num_samples}
-        begins = [0, *(cut for cut in sorted(cuts) if index.begins_at(cut))]
+        begins = [0]
+        if index.begins_at(0):  # else it can be copied whole only
+            begins += [cut for cut in sorted(cuts) if index.begins_at(cut)]
         return VideoRepair(path, "join", index.num_samples, tuple(begins))
 
     def _plan_stats(self) -> None:
@@ -657,3 +669,106 @@ def _stats_feature(column: str) -> str | None:
     if not column.startswith(v3.STATS_PREFIX):
         return None
     return column.removeprefix(v3.STATS_PREFIX).rpartition("/")[0]
+
+
+# Rows may call tasks by numbers that are no rows of the table.
+_ANY_NUMBER = 1 << 31
+
+
+# The order in which the rows of tables belong.
+
+
+def _find_order(
+    check: DatasetCheck, raw: Mapping[str, Any], progress: Progress
+) -> tuple[NewOrder, DatasetCheck]:
+    """Find the order in which tables belong, and check the dataset as if they stood in it."""
+    order = AS_STORED
+    for code, told in (("episode-order", _order_of_episodes), ("tasks-order", _order_of_tasks)):
+        if not any(finding.code == code for finding in check.findings):
+            continue
+        wanted = told(check, order)
+        if wanted is None:
+            continue
+        again = DatasetCheck(check.root, raw, progress, wanted)
+        if _rows_are_certain(again):
+            order, check = wanted, again
+    return order, check
+
+
+def _order_of_episodes(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
+    """Order them by the rows that are theirs, if these follow each other by row or by number."""
+    if check.table is None:
+        return None
+    number, first_row = check.table.episode_index, check.table.from_index
+    if np.all(np.diff(first_row) > 0):
+        return replace(order, episodes=np.arange(len(number)))
+    rows = np.argsort(number, kind="stable")
+    if not np.array_equal(number[rows], np.arange(len(number))) or np.any(
+        np.diff(first_row[rows]) <= 0
+    ):
+        return None
+    reader = v3.EpisodesReader(check.root)
+    file = np.repeat(
+        np.arange(len(reader.paths)),
+        [sum(block.num_rows for block in reader.blocks(_is_index, path)) for path in reader.paths],
+    )
+    schemas = [reader.schema(path) for path in reader.paths]
+    if np.any(file[rows] != file) and not all(schema.equals(schemas[0]) for schema in schemas):
+        return None  # a file has no column for what a row brings from another
+    return replace(order, episodes=rows)
+
+
+def _is_index(name: str) -> bool:
+    return name == "episode_index"
+
+
+def _order_of_tasks(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
+    """Order them as their numbers say, or number them by row: as the lists of episodes have it."""
+    texts, table = check.tasks, check.table
+    if texts is None or table is None or not _rows_are_certain(check):
+        return None
+    if len(set(texts)) < len(texts):
+        return None
+    try:
+        listed, _ = v3.read_episode_table(
+            v3.EpisodesReader(check.root), [], task_rows={text: n for n, text in enumerate(texts)}
+        )
+        numbers = v3.read_task_numbers(check.root)
+        of_rows = _tasks_of_rows(check)
+    except (UnreadableSourceError, OSError, pa.ArrowException):
+        return None
+    if listed is None or not len(listed.task_ends):
+        return None
+    if order.episodes is not None:
+        listed = listed.in_order(order.episodes)
+
+    def fits(row_of: Mapping[int, int]) -> bool:
+        return all(
+            {row_of.get(task) for task in of_rows.get(episode, ())} == listed.tasks_of(episode)
+            for episode in range(len(listed))
+        )
+
+    if not all(number is None or isinstance(number, int | float) for number in numbers):
+        return None
+    whole = [int(n) for n in numbers if isinstance(n, int | float) and float(n).is_integer()]
+    row_of = {number: row for row, number in enumerate(whole)}
+    if len(row_of) == len(numbers) and min(row_of) >= 0 and fits(row_of):
+        rows = np.array([row_of[number] for number in sorted(row_of)], np.int64)
+        return replace(order, tasks=rows, task_numbers=np.array(sorted(row_of), np.int64))
+    if fits({row: row for row in range(len(texts))}):
+        return replace(order, tasks=np.arange(len(texts)))
+    return None
+
+
+def _tasks_of_rows(check: DatasetCheck) -> dict[int, tuple[int, ...]]:
+    """Return what the rows of each episode call its tasks."""
+    assert check.table is not None
+    assert check.ranges is not None
+    assert check.declared is not None
+    found: dict[int, tuple[int, ...]] = {}
+    for routed in check.files.get(DATA_STREAM, []):
+        rows = v3.RowCheck(routed, check.table, check.ranges, check.declared, _ANY_NUMBER)
+        with pq.ParquetFile(check.root / routed.path) as file:
+            rows.read(file)
+        found |= rows.tasks
+    return found

@@ -1,162 +1,252 @@
-"""The driver between a fleet and a cluster whose every move a test decides."""
+"""Which workers a driver starts on a cluster whose every move a test decides."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leconvert.run.engines.ray import Driver, Order, Outcome, RayOptions, WorkerOrder
+from leconvert.run.engines.ray import Driver, Order, Outcome, RayOptions
 
 if TYPE_CHECKING:
     from conftest import TurnedClock
 
+LOST = Outcome(None)
+NOTHING_LEFT = Outcome(0, "host")
+FAILED = Outcome(11, "host")
+
 
 class FakeCluster:
-    """Nodes that come and go, and workers that end, when a test says so."""
+    """Nodes that come and go, and workers that end, when a test says so.
 
-    def __init__(self, *nodes: str) -> None:
-        self.nodes = {node: f"host-{node}" for node in nodes}
-        self.orders: list[WorkerOrder] = []
+    Attributes:
+        started: The arguments, log and node of every worker; its position is its handle.
+    """
+
+    def __init__(self, nodes: str) -> None:
+        self.nodes = nodes
+        self.started: list[tuple[Iterable[str], Path, str | None]] = []
         self.cancelled: list[int] = []
-        self._ended: dict[int, Outcome] = {}
+        self.outcomes: dict[int, Outcome] = {}
 
-    def end(self, worker: int, outcome: Outcome) -> None:
-        self._ended[worker] = outcome
+    def fitting_nodes(self) -> Collection[str]:
+        return list(self.nodes)
 
-    def lose(self, node: str) -> None:
-        del self.nodes[node]
+    def start(self, arguments: Iterable[str], log: Path, node: str | None) -> int:
+        self.started.append((arguments, log, node))
+        return len(self.started) - 1
 
-    def fitting_nodes(self) -> Mapping[str, str]:
-        return dict(self.nodes)
+    def ended(self, handles: Iterable[int], _seconds: float) -> Mapping[int, Outcome]:
+        return {one: self.outcomes.pop(one) for one in list(handles) if one in self.outcomes}
 
-    def start(self, order: WorkerOrder) -> int:
-        self.orders.append(order)
-        return len(self.orders) - 1
-
-    def ended(self, handles: Iterable[Any], _seconds: float) -> Mapping[Any, Outcome]:
-        return {one: self._ended.pop(one) for one in list(handles) if one in self._ended}
-
-    def cancel(self, handles: Iterable[Any]) -> None:
+    def cancel(self, handles: Iterable[int]) -> None:
         self.cancelled += handles
-
-    @property
-    def workers_on(self) -> list[str | None]:
-        return [order.node for order in self.orders]
 
 
 class Drive:
-    """A driver on such a cluster, one look at a time."""
+    """A driver on such a cluster that has taken its first look."""
 
     def __init__(
-        self, cluster: FakeCluster, options: RayOptions, folder: Path, clock: TurnedClock
-    ) -> None:
-        self.cluster = cluster
+        self, clock: TurnedClock, folder: Path, nodes: str, count: int, per_node: int | None,
+        cluster: FakeCluster | None = None,
+    ) -> None:  # fmt: skip
+        self.clock = clock
+        self.cluster = cluster or FakeCluster(nodes)
         self.told: list[Mapping[str, Any]] = []
-        order = Order(options, min(10, options.most_workers), ["WORK"], folder, "ray-1")
-        self.driver = Driver(order, cluster, self.told.append, clock=clock)
+        options = RayOptions(workers=count, workers_per_node=per_node, node_wait_seconds=60.0)
+        order = Order(options, count, ["WORK"], folder, "ray-1")
+        self.driver = Driver(order, self.cluster, self.told.append, clock=clock)  # type: ignore[arg-type]
         self.stop = threading.Event()
-        self.driver.begin()
+        self._seen = 0
+        self.driver.start_missing()
 
-    def look(self) -> None:
+    def look(self, nodes: str | None = None, *, after: float = 0.0, **ended: Outcome) -> str:
+        """Look again; return the nodes of the workers started since the last look, ``*`` for any.
+
+        Args:
+            nodes: The nodes from now on.
+            after: So many seconds later.
+            ended: How workers ended: ``w0`` is the one that was started first.
+        """
+        self.clock.seconds += after
+        self.cluster.nodes = self.cluster.nodes if nodes is None else nodes
+        self.cluster.outcomes |= {int(name[1:]): outcome for name, outcome in ended.items()}
         self.driver.look(self.stop, 0.0)
+        return self.fresh()
+
+    def fresh(self) -> str:
+        fresh, self._seen = self.cluster.started[self._seen :], len(self.cluster.started)
+        return "".join(node or "*" for _, _, node in fresh)
+
+    @property
+    def running(self) -> int:
+        return self.driver.running()
 
 
 @pytest.fixture
-def drive(tmp_path: Path, clock: TurnedClock) -> Drive:
-    options = RayOptions(nodes=2, workers_per_node=1, node_wait_seconds=30.0)
-    return Drive(FakeCluster("a", "b", "c"), options, tmp_path, clock)
+def drive(tmp_path: Path, clock: TurnedClock) -> Any:
+    def make(nodes: str, count: int, per_node: int | None, **options: Any) -> Drive:
+        return Drive(clock, tmp_path, nodes, count, per_node, **options)
+
+    return make
 
 
-def test_workers_get_logs_of_their_own_and_the_arguments(drive: Drive, tmp_path: Path) -> None:
-    assert drive.cluster.workers_on == ["a", "b"]
-    assert [order.log for order in drive.cluster.orders] == [
-        tmp_path / "ray-1-1-1.log",
-        tmp_path / "ray-1-2-1.log",
+def test_every_node_gets_its_share_and_a_node_that_joins_too(drive: Any) -> None:
+    two = drive("ab", 100, 2)
+    assert (two.fresh(), two.look("abc"), two.look(), two.running) == ("abab", "cc", "", 6)
+
+
+def test_no_more_than_the_total_start_and_nodes_are_filled_evenly(drive: Any) -> None:
+    assert drive("abc", 4, 2).fresh() == "abca"
+
+
+def test_workers_get_logs_of_their_own_and_the_arguments(drive: Any, tmp_path: Path) -> None:
+    arguments, logs, nodes = zip(*drive("ab", 2, 1).cluster.started, strict=True)
+    assert arguments == (["WORK"], ["WORK"])
+    assert nodes == ("a", "b")
+    assert logs == (tmp_path / "ray-1-1.log", tmp_path / "ray-1-2.log")
+
+
+def test_the_workers_of_a_lost_node_start_where_there_is_room_though_they_never_answer(
+    drive: Any,
+) -> None:
+    lossy = drive("abc", 4, 2)
+    assert lossy.fresh() == "abca"
+    assert lossy.look("ac") == "c"
+    assert lossy.cluster.cancelled == [1]
+    assert lossy.look(w1=NOTHING_LEFT) == ""  # too late: nobody waits for it any more
+    assert lossy.running == 4
+
+
+def test_a_loss_that_is_heard_before_the_node_s_end_waits_and_moves(drive: Any) -> None:
+    lossy = drive("a", 1, 1)
+    assert (lossy.fresh(), lossy.look(w0=LOST), lossy.running) == ("a", "", 1)
+    assert lossy.look("b") == "b"
+    assert (lossy.cluster.cancelled, lossy.driver.failures()) == ([], [])
+
+
+def test_without_a_limit_a_node_ray_decides_and_losses_are_replaced(drive: Any) -> None:
+    anywhere = drive("a", 3, None)
+    assert (anywhere.fresh(), anywhere.look("b")) == ("***", "")
+    assert (anywhere.look(w1=LOST), anywhere.look(after=2.0)) == ("", "*")
+
+
+def test_a_worker_that_finds_nothing_left_ends_the_search_for_more(drive: Any) -> None:
+    ending = drive("ab", 10, 1)
+    assert (ending.fresh(), ending.look(w0=NOTHING_LEFT)) == ("ab", "")
+    assert ending.running == 1
+    assert ending.look("abc", w1=LOST) == ""
+    assert ending.look(after=100.0) == ""
+    assert (ending.running, ending.driver.failures()) == (0, [])
+    ending.look("")
+    assert ending.running == 0, "no node is waited for any more"
+
+
+@pytest.mark.parametrize("code", [130, -15, -2])
+def test_a_worker_that_handed_back_is_not_replaced(drive: Any, code: int) -> None:
+    shrinking = drive("ab", 2, 1)
+    shrinking.fresh()
+    assert shrinking.look(w0=Outcome(code, "host")) == ""
+    assert shrinking.look("abc", after=100.0) == ""
+    assert shrinking.look("bc") == ""
+    assert (shrinking.running, shrinking.driver.failures()) == (1, [])
+    shrinking.look("", w1=Outcome(code, "host"))
+    assert shrinking.running == 0
+
+
+def test_a_worker_that_fails_is_started_again_twice_with_growing_pauses(
+    drive: Any, tmp_path: Path
+) -> None:
+    failing = drive("a", 1, 1)
+    failing.fresh()
+    (tmp_path / "ray-1-1.log").write_text("leconvert: the disk is full\n")
+    for worker, pause in (("w0", 5.0), ("w1", 10.0)):
+        assert failing.look(**{worker: FAILED}) == ""
+        assert (failing.look(after=pause - 0.1), failing.running) == ("", 1)
+        assert failing.look(after=0.2) == "a"
+    failing.look(w2=Outcome(-9, "host"))
+    assert (failing.look(after=1000.0), failing.running) == ("", 0)
+    assert failing.driver.failures() == [
+        "worker on host ended with code 11: leconvert: the disk is full",
+        "worker on host ended with code 11: no output",
+        "worker on host was killed by signal 9: no output (not started again after 3 failures)",
     ]
-    assert list(drive.cluster.orders[0].arguments) == ["work", "WORK"]
-    assert drive.driver.started == 2
 
 
-def test_a_node_that_dies_is_replaced_although_its_task_never_answers(drive: Drive) -> None:
-    drive.cluster.lose("b")
-    drive.look()
-    assert drive.cluster.workers_on == ["a", "b", "c"]
-    assert drive.cluster.cancelled == [1]
-    drive.cluster.end(1, Outcome(0, "host-b"))  # too late: nobody waits for it any more
-    drive.look()
-    assert drive.driver.started == 2
+def test_a_slot_that_was_given_up_leaves_its_worker_to_another_node(drive: Any) -> None:
+    failing = drive("a", 1, 1)
+    for worker in ("w0", "w1", "w2"):
+        failing.look(after=60.0, **{worker: Outcome(None, "host", "it cannot be started")})
+        failing.look(after=60.0)
+    assert failing.fresh() == ""
+    assert failing.look("ab") == "b"
 
 
-def test_a_lost_task_is_started_where_its_node_is_not(drive: Drive, clock: TurnedClock) -> None:
-    drive.cluster.end(1, Outcome(None))
-    drive.cluster.lose("b")
-    drive.look()
-    assert drive.cluster.workers_on == ["a", "b", "c"]
+def test_a_failure_after_long_good_work_counts_as_the_first(drive: Any) -> None:
+    failing = drive("a", 1, 1)
+    for number in range(5):
+        failing.look(after=700.0, **{f"w{number}": FAILED})
+        assert failing.look(after=6.0) == "a"
+    assert failing.running == 1
 
 
-def test_the_end_of_a_worker_s_log_says_why_it_failed(
-    drive: Drive, tmp_path: Path, clock: TurnedClock
-) -> None:
-    (tmp_path / "ray-1-1-1.log").write_text("leconvert: the disk is full\n")
-    drive.cluster.end(0, Outcome(11, "host-a"))
-    drive.look()
-    clock.seconds += 6.0
-    drive.look()
-    assert drive.cluster.orders[2].log.name == "ray-1-1-2.log"
-    drive.cluster.end(1, Outcome(0, "host-b"))
-    drive.cluster.end(2, Outcome(0, "host-a"))
-    drive.driver.run(drive.stop)
-    assert drive.told[-1] == {
-        "event": "state",
-        "running": 0,
-        "failures": ["worker on host-a ended with code 11: leconvert: the disk is full"],
+def test_only_the_last_failures_are_told_apart(drive: Any) -> None:
+    failing = drive("a", 12, 12)
+    failing.look(**{f"w{n}": Outcome(None, "host", f"failure {n}") for n in range(12)})
+    assert failing.driver.failures() == [
+        "2 more failed before",
+        *(f"failure {n}" for n in range(2, 12)),
+    ]
+
+
+def test_what_became_of_the_workers_is_told(drive: Any) -> None:
+    ending = drive("ab", 2, 1)
+    ending.cluster.outcomes = {
+        0: Outcome(None, "host-a", "leconvert is not installed on host-a"),
+        1: NOTHING_LEFT,
     }
+    ending.driver.run(ending.stop)
+    failures = ["leconvert is not installed on host-a"]
+    assert ending.told == [{"event": "state", "running": 0, "failures": failures}]
 
 
-def test_what_kept_a_worker_from_starting_is_a_failure(drive: Drive) -> None:
-    drive.cluster.end(0, Outcome(None, "host-a", "leconvert is not installed on host-a"))
-    drive.cluster.end(1, Outcome(0))
-    drive.driver.run(drive.stop)
-    assert drive.told[-1]["failures"] == ["leconvert is not installed on host-a"]
-
-
-def test_a_cluster_that_loses_its_last_node_is_given_up_in_the_end(
-    drive: Drive, clock: TurnedClock
-) -> None:
-    drive.cluster.nodes.clear()
-    drive.look()
-    clock.seconds += 31.0
-    drive.driver.run(drive.stop)
-    assert drive.told == [
+def test_a_cluster_without_a_node_is_waited_for_but_not_for_ever(drive: Any) -> None:
+    empty = drive("a", 2, 1)
+    assert empty.fresh() == "a"
+    empty.look("")
+    assert (empty.cluster.cancelled, empty.running) == ([0], 1)
+    assert (empty.look(after=59.0), empty.running) == ("", 1)
+    assert empty.look("b") == "b"
+    empty.look("")
+    empty.clock.seconds += 61.0
+    empty.driver.run(empty.stop)
+    assert empty.told == [
         {
             "event": "state",
             "running": 0,
-            "failures": ["no node of the cluster had room for a worker for 30 s"],
+            "failures": ["no node of the cluster had room for a worker for 60 s"],
         }
     ]
 
 
-def test_an_end_cancels_all_workers_and_waits_until_they_handed_back(drive: Drive) -> None:
-    drive.cluster.end(0, Outcome(130, "host-a"))
-    drive.cluster.end(1, Outcome(130, "host-b"))
-    drive.driver.end()
-    assert drive.cluster.cancelled == [0, 1]
-    assert drive.driver.started == 0
+def test_an_end_cancels_all_workers_and_waits_until_they_handed_back(drive: Any) -> None:
+    ending = drive("ab", 2, 1)
+    ending.cluster.outcomes = {0: Outcome(130, "host-a"), 1: Outcome(130, "host-b")}
+    ending.driver.end()
+    assert (ending.cluster.cancelled, ending.cluster.outcomes) == ([0, 1], {})
 
 
-def test_an_end_does_not_wait_for_ever(tmp_path: Path, clock: TurnedClock) -> None:
+def test_an_end_does_not_wait_for_ever(drive: Any, clock: TurnedClock) -> None:
     class Hanging(FakeCluster):
-        def ended(self, _: Iterable[Any], seconds: float) -> Mapping[Any, Outcome]:
+        def ended(self, _: Iterable[int], seconds: float) -> Mapping[int, Outcome]:
             clock.seconds += seconds
             return {}
 
-    drive = Drive(Hanging("a"), RayOptions(workers_per_node=1), tmp_path, clock)
-    before = clock.seconds
-    drive.driver.end()
+    hanging, before = drive("a", 1, 1, cluster=Hanging("a")), clock.seconds
+    hanging.driver.end()
     assert clock.seconds - before == pytest.approx(25.0)
 
 

@@ -10,7 +10,8 @@ import pytest
 from layout_scans import stream_of
 
 from leconvert.model.values import MEBIBYTE, IntArray, StreamScan
-from leconvert.run.layout import roll_together, together
+from leconvert.run import layout
+from leconvert.run.layout import roll_together
 
 BIG = 1e18
 
@@ -228,7 +229,7 @@ def test_shares_are_made_anew_a_few_times_where_reach_goes_on_forcing_cuts() -> 
 def test_among_many_files_one_small_rest_is_let_be(
     many: int, files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "_MANY_FILES", many)
+    monkeypatch.setattr(layout, "_MANY_FILES", many)
     video = stream_of("videos/a", STUBBORN_SIZES)
     assert len(cut(STUBBORN_LENGTHS, video, limit=100, fps="10")) - 1 == files
 
@@ -251,7 +252,7 @@ def test_what_is_in_doubt_is_asked_once_a_file_in_windows_that_double(
         assert np.diff(begin_frame).tolist() == [96] * (len(length) - 1)
         return np.zeros(len(length), np.int64)
 
-    monkeypatch.setattr(together, "frames_out_of_reach", nothing_lost)
+    monkeypatch.setattr(layout, "frames_out_of_reach", nothing_lost)
     lengths = [96] * 400
     assert cut(lengths, light(lengths, "videos/a"), files=1) == [0, 400]
     # 30,720 frames of 30 a second are certain, which is where episode 320 begins.

@@ -11,6 +11,7 @@ from layout_scans import source_of, stream_of
 
 from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import LayoutOptions, StreamLayout
+from leconvert.run import layout
 from leconvert.run.layout import (
     check_layout_options,
     choose_block_align,
@@ -18,7 +19,6 @@ from leconvert.run.layout import (
     layout_streams,
     roll_over,
 )
-from leconvert.run.layout import files as layout_files
 from leconvert.support.errors import UsageError
 
 KIBIBYTE = 1024
@@ -127,7 +127,7 @@ def test_lost_frames_are_counted_once_for_cameras_that_are_cut_alike(
         calls.append(arguments[0].tolist())  # type: ignore[attr-defined]
         return frames_out_of_reach(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(layout_files, "frames_out_of_reach", counting)
+    monkeypatch.setattr(layout, "frames_out_of_reach", counting)
     lengths = [9000, 8000, 7000, 9000, 9000]
     videos = [
         replace(stream_of(f"videos/{name}", [1] * 5), frames=np.array(lengths)) for name in "abc"

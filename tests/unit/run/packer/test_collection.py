@@ -128,29 +128,27 @@ def test_a_size_that_the_client_remembers_from_an_earlier_look_does_not_count(
     assert pack_run(worked).joined > 0
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
+def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew(
+    worked: OpenedRun,
+) -> None:
+    damages: tuple[tuple[Callable[[OpenedRun], None], str], ...] = (
         (truncate_video, " bytes instead of "),
         (remove_table, ".parquet is gone"),
         (forget_table, " bytes instead of None"),
         (forget_digest, " is described for another number of episodes"),
         (remove_stats, ".stats.jsonl is gone"),
         (change_stats, ".stats.jsonl is not what its worker wrote"),
-    ],
-)
-def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew(
-    worked: OpenedRun, damage: Callable[[OpenedRun], None], said: str
-) -> None:
-    damage(worked)
-    with pytest.raises(IncompleteError) as caught:
-        list(Collector(worked).take([0, 1]))
-    assert caught.value.message.startswith("1 batch must be done anew: what the workers wrote")
-    [detail] = caught.value.details
-    assert detail.startswith(f"batch 0: {worked.paths.root}")
-    assert said in detail
-    assert list_batches(worked.paths.done_dir) == {1}
-    assert run_worker(worked.work_dir.root).batches_done == 1
+    )
+    for damage, said in damages:
+        damage(worked)
+        with pytest.raises(IncompleteError) as caught:
+            list(Collector(worked).take([0, 1]))
+        assert caught.value.message.startswith("1 batch must be done anew")
+        [detail] = caught.value.details
+        assert detail.startswith(f"batch 0: {worked.paths.root}")
+        assert said in detail
+        assert list_batches(worked.paths.done_dir) == {1}
+        assert run_worker(worked.work_dir.root).batches_done == 1
     assert pack_run(worked).verified == "structure"
 
 

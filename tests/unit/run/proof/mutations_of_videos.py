@@ -13,7 +13,7 @@ from tests.mp4_boxes import Box, changed, stbl_of
 from leconvert import media
 from leconvert.model.values import Slice
 
-__all__ = ["MUTATIONS", "exchange"]
+__all__ = ["MUTATIONS"]
 
 _FPS = Fraction(30)
 _LENGTHS = (6, 4, 4, 1)  # of the episodes in the first file

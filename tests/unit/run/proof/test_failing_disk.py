@@ -78,7 +78,7 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return read(file, size, place)
 
-    monkeypatch.setattr("leconvert.run.proof.equality.os.pread", pread)
+    monkeypatch.setattr("leconvert.run.proof.difference.os.pread", pread)
 
 
 @pytest.mark.parametrize("name", [TOP, DATA])

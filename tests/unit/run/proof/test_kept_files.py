@@ -49,45 +49,53 @@ def test_a_byte_that_differs_is_found(pair: tuple[Path, Path], path: str) -> Non
     assert any(each.startswith(path) for each in differences(result, source))
 
 
-def put_into_both(source: Path, result: Path, change: Callable[[], object]) -> None:
-    """Change a file of the source, and let the result hold it as it is then."""
-    change()
-    table = "data/chunk-000/episode_000001.parquet"
-    for ours, theirs in ((KEPT_CLIP, CLIP), (KEPT_TABLE, table)):
-        (result / ours).write_bytes((source / theirs).read_bytes())
-
-
-def test_a_kept_clip_that_lerobot_cannot_read_is_found(
-    pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    source, result = pair
+def late_clip(source: Path, tmp_path: Path) -> None:
     ODDITIES["late start in some clips"](tmp_path / "late")
     (late,) = (tmp_path / "late").glob("videos/**/*_000001.mp4")
-    put_into_both(source, result, lambda: (source / CLIP).write_bytes(late.read_bytes()))
-    what = "a file that LeRobot reads as it is"
-    assert f"{KEPT_CLIP}: {what}" in differences(result, source, "structure")
+    (source / CLIP).write_bytes(late.read_bytes())
 
 
-def test_kept_rows_that_count_otherwise_are_found(pair: tuple[Path, Path]) -> None:
+def longer_clip(source: Path, _: Path) -> None:
+    (source / CLIP).write_bytes((source / CLIP.replace("000001", "000002")).read_bytes())
+
+
+def column(name: str, values: list[int | None]) -> Callable[[Path, Path], None]:
+    array = pa.array(values, pa.int64())
+    return lambda source, _: edit_table(source, 1, lambda rows: with_column(rows, name, array))
+
+
+@pytest.mark.parametrize(
+    ("change", "depth", "said"),
+    [
+        (late_clip, "structure", f"{KEPT_CLIP}: a file that LeRobot reads as it is"),
+        (longer_clip, "structure", f"{KEPT_CLIP}: number of frames"),
+        (column("index", [*range(100, 105)]), "structure", f"{KEPT_TABLE}: column 'index', row 0"),
+        (column("more", [*range(5)]), "structure", f"{KEPT_TABLE}: column 'more'"),
+        # A footer states the least and the greatest alone.
+        (column("index", [8, 10, 9, 11, 12]), "structure", None),
+        (column("index", [8, 10, 9, 11, 12]), "bytes", f"{KEPT_TABLE}: column 'index', row 1"),
+    ],
+)
+def test_a_kept_file_that_does_not_serve_the_result_is_found(
+    pair: tuple[Path, Path],
+    tmp_path: Path,
+    change: Callable[[Path, Path], object],
+    depth: str,
+    said: str | None,
+) -> None:
     source, result = pair
-    wrong = pa.array(range(100, 105), pa.int64())
-    put_into_both(
-        source,
-        result,
-        lambda: edit_table(source, 1, lambda table: with_column(table, "index", wrong)),
-    )
-    assert f"{KEPT_TABLE}: column 'index', row 0" in differences(result, source, "structure")
+    change(source, tmp_path)
+    keep(source, result)
+    found = differences(result, source, depth)
+    assert said in found if said is not None else found == []
+    if change is longer_clip:
+        assert found == [said]
 
 
-def test_a_kept_column_that_is_not_declared_is_found(pair: tuple[Path, Path]) -> None:
-    source, result = pair
-    more = pa.array(range(5), pa.int64())
-    put_into_both(
-        source,
-        result,
-        lambda: edit_table(source, 1, lambda table: with_column(table, "more", more)),
-    )
-    assert f"{KEPT_TABLE}: column 'more'" in differences(result, source, "structure")
+def keep(source: Path, result: Path) -> None:
+    """Let the result hold an episode's files as the source has them now."""
+    for ours, theirs in ((KEPT_CLIP, CLIP), (KEPT_TABLE, "data/chunk-000/episode_000001.parquet")):
+        (result / ours).write_bytes((source / theirs).read_bytes())
 
 
 @pytest.fixture(params=["read whole", "read in windows"])
@@ -129,33 +137,14 @@ def test_numbers_of_rows_are_read_not_taken_from_what_the_footer_or_a_dictionary
     assert found[0].startswith((f"{KEPT_TABLE}: column {column!r}", f"{KEPT_TABLE}: readable rows"))
 
 
-def test_kept_rows_whose_order_is_wrong_are_found_where_bytes_are_compared(
-    pair: tuple[Path, Path],
-) -> None:
-    source, result = pair
-    wrong = pa.array([8, 10, 9, 11, 12], pa.int64())
-    put_into_both(
-        source,
-        result,
-        lambda: edit_table(source, 1, lambda table: with_column(table, "index", wrong)),
-    )
-    # A footer states the least and the greatest alone.
-    assert differences(result, source, "structure") == []
-    assert f"{KEPT_TABLE}: column 'index', row 1" in differences(result, source, "bytes")
-
-
 @pytest.mark.usefixtures("reading")
 @pytest.mark.parametrize("values", [[2] * 5, [1, 1, 1, 1, 2], [1, 1, None, 1, 1]])
 def test_kept_rows_that_name_other_episodes_are_found(
     pair: tuple[Path, Path], values: list[int | None]
 ) -> None:
     source, result = pair
-    wrong = pa.array(values, pa.int64())
-    put_into_both(
-        source,
-        result,
-        lambda: edit_table(source, 1, lambda table: with_column(table, "episode_index", wrong)),
-    )
+    column("episode_index", values)(source, source)
+    keep(source, result)
     (found,) = differences(result, source, "structure")
     said = "readable rows" if None in values else "column 'episode_index', row "
     assert found.startswith(f"{KEPT_TABLE}: {said}")
@@ -178,13 +167,6 @@ def test_files_of_other_episodes_are_not_taken_for_the_sources(pair: tuple[Path,
         (result / kept).write_bytes(other.read_bytes())
     found = differences(result, source, "structure")
     assert {each.partition(":")[0] for each in found} == {KEPT_CLIP, KEPT_TABLE}
-
-
-def test_a_kept_clip_of_another_length_is_found(pair: tuple[Path, Path]) -> None:
-    source, result = pair
-    longer = source / CLIP.replace("000001", "000002")
-    put_into_both(source, result, lambda: (source / CLIP).write_bytes(longer.read_bytes()))
-    assert differences(result, source, "structure") == [f"{KEPT_CLIP}: number of frames"]
 
 
 def swap_sizes(clip: Path) -> None:

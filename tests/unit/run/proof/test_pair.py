@@ -1,46 +1,29 @@
-"""A result that was damaged on purpose is found out, and the message says where."""
+"""How a verification goes about it: in which order, in which pieces, and what is the same."""
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
-from mutations_of_videos import exchange
+from mutation import DATA, TOP, WRIST
+from tests.dataset_damage import Damage, rewrite, set_cells
 
 from leconvert import media
-from leconvert.model.values import Slice
 from leconvert.run.proof import verify_pair
-from leconvert.run.proof.equality import first_differing_row, same_values
+from leconvert.run.proof.difference import first_differing_row, same_values
 from leconvert.run.proof.expected import Routes
 from leconvert.run.proof.pieces import cut_pieces
 from leconvert.support.errors import InterruptedRunError
 from leconvert.support.parallel import Spread
 from leconvert.testing import DatasetSpec, make_dataset
-
-DATA = "data/chunk-000/file-000.parquet"
-TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
-WRIST = "videos/observation.images.wrist/chunk-000/file-000.mp4"
-EPISODES = "meta/episodes/chunk-000/file-000.parquet"
-
-Damage = Callable[[Path], None]
-
-
-@pytest.mark.parametrize("depth", ["structure", "bytes"])
-def test_a_good_result_has_no_differences(converted: Path, small_source: Path, depth: str) -> None:
-    report = verify_pair(converted, small_source, depth=depth)
-    assert report.ok
-    assert (report.files, report.episodes, report.rows, report.video_frames) == (3, 5, 44, 88)
 
 
 def test_row_groups_that_were_copied_are_not_decoded(tmp_path: Path) -> None:
@@ -72,7 +55,7 @@ def test_differences_come_in_one_order_whoever_finds_them(
     root = Path(shutil.copytree(converted, tmp_path / "out"))
     for path, sample in ((WRIST, 40), (TOP, 3), (TOP, 20), (WRIST, 2)):
         flip_bit_in_sample(path, sample)(root)
-    rewrite(DATA, set_cell("timestamp", 14, 0.05))(root)
+    rewrite(DATA, set_cells("timestamp", r14=0.05))(root)
     alone, threads, processes = (
         verify_pair(root, small_source, depth="bytes", spread=spread).differences
         for spread in (Spread(), Spread(threads=4), Spread(processes=2))
@@ -101,42 +84,6 @@ def test_it_stops_after_the_piece_in_hand(converted: Path, small_source: Path) -
     assert caught.value.exit_code == 130
 
 
-def rewrite(path: str, change: Callable[[pa.Table], pa.Table]) -> Damage:
-    """Change a parquet table, keeping one row group an episode where it had that."""
-
-    def damage(root: Path) -> None:
-        with pq.ParquetFile(root / path) as file:
-            groups = [file.read_row_group(n) for n in range(file.num_row_groups)]
-        sizes = [group.num_rows for group in groups]
-        table = change(pa.concat_tables(groups))
-        with pq.ParquetWriter(root / path, table.schema) as writer:
-            start = 0
-            for size in sizes:
-                writer.write_table(table.slice(start, size))
-                start += size
-
-    return damage
-
-
-def set_cell(column: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
-    def change(table: pa.Table) -> pa.Table:
-        values = table.column(column).to_pylist()
-        values[row] = value
-        place = table.column_names.index(column)
-        field = table.schema.field(place)
-        return table.set_column(place, field, pa.array(values, field.type))
-
-    return change
-
-
-def edit_info(**changes: object) -> Damage:
-    def damage(root: Path) -> None:
-        path = root / "meta/info.json"
-        path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
-
-    return damage
-
-
 def flip_bit_in_sample(path: str, sample: int) -> Damage:
     def damage(root: Path) -> None:
         place = int(media.read_clip_index(root / path).offsets[sample]) + 1
@@ -145,137 +92,6 @@ def flip_bit_in_sample(path: str, sample: int) -> Damage:
         (root / path).write_bytes(content)
 
     return damage
-
-
-def flip_bit_in_page(root: Path) -> None:
-    """Change the last byte of a column of the first episode: a value, not a header."""
-    with pq.ParquetFile(root / DATA) as file:
-        chunk = file.metadata.row_group(0).column(0)
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    content = bytearray((root / DATA).read_bytes())
-    content[begin + chunk.total_compressed_size - 1] ^= 1
-    (root / DATA).write_bytes(content)
-
-
-def damage_page_of_statistic(root: Path) -> None:
-    """Overwrite the pages of one column of statistics."""
-    with pq.ParquetFile(root / EPISODES) as file:
-        group = file.metadata.row_group(0)
-        chunks = [group.column(number) for number in range(group.num_columns)]
-    chunk = next(c for c in chunks if c.path_in_schema.startswith("stats/timestamp/max"))
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    content = bytearray((root / EPISODES).read_bytes())
-    content[begin : begin + 8] = b"\xff" * 8
-    (root / EPISODES).write_bytes(content)
-
-
-def edit_box(path: str, box: bytes, place: int) -> Damage:
-    """Change one byte of a box's content; ``place`` counts from behind its type."""
-
-    def damage(root: Path) -> None:
-        content = bytearray((root / path).read_bytes())
-        content[content.index(box) + 4 + place] ^= 1
-        (root / path).write_bytes(content)
-
-    return damage
-
-
-def merge_row_groups(root: Path) -> None:
-    table = pq.read_table(root / DATA)
-    pq.write_table(table, root / DATA)
-
-
-def drop_last_frame(root: Path) -> None:
-    path = root / TOP
-    index = media.read_clip_index(path)
-    shorter = root / "shorter.mp4"
-    media.join_clips([Slice(str(path), 0, index.num_samples - 1)], shorter, fps=leconvert_fps(root))
-    shorter.replace(path)
-
-
-def leconvert_fps(root: Path):  # type: ignore[no-untyped-def]
-    from fractions import Fraction
-
-    return Fraction(json.loads((root / "meta/info.json").read_bytes())["fps"])
-
-
-STRUCTURE: dict[str, tuple[Damage, str, str]] = {
-    "a stray file": (lambda root: (root / "data/x").write_bytes(b""), "data/x", "no such file"),
-    "a missing video": (lambda root: (root / TOP).unlink(), TOP, "an index"),
-    "a truncated video": (
-        lambda root: (root / TOP).write_bytes((root / TOP).read_bytes()[:-1]), TOP, "index",
-    ),
-    "two cameras exchanged": (exchange(TOP, WRIST), TOP, "packet sizes"),
-    "the last frame dropped": (drop_last_frame, TOP, "number of frames"),
-    "a frame duration": (edit_box(TOP, b"stts", 15), TOP, "presentation time"),
-    "the timescale": (edit_box(TOP, b"mdhd", 15), TOP, "timescale"),
-    "a keyframe flag": (edit_box(TOP, b"stss", 11), TOP, "keyframe"),
-    "a truncated table": (
-        lambda root: (root / DATA).write_bytes((root / DATA).read_bytes()[:-1]), DATA, "parquet",
-    ),
-    "merged row groups": (merge_row_groups, DATA, "row groups"),
-    "a wrong episode length": (
-        rewrite(EPISODES, set_cell("length", 1, 8)), "meta/episodes", "length",
-    ),
-    "a wrong start in the dataset": (
-        rewrite(EPISODES, set_cell("dataset_from_index", 3, 21)), "meta/episodes", "from_index",
-    ),
-    "a wrong start in a video": (
-        rewrite(EPISODES, set_cell("videos/observation.images.top/from_timestamp", 2, 0.65)),
-        TOP, "from_timestamp",
-    ),
-    "an end that is off by a rounding": (
-        rewrite(
-            EPISODES,
-            set_cell("videos/observation.images.wrist/to_timestamp", 4, 44 / 30 + 1e-12),
-        ),
-        WRIST, "to_timestamp",
-    ),
-    "a wrong file number": (
-        rewrite(EPISODES, set_cell("data/file_index", 4, 1)), "data/chunk-000/file-001", "file",
-    ),
-    "a wrong task of an episode": (
-        rewrite(EPISODES, set_cell("tasks", 0, ["Dance."])), "meta/episodes", "tasks",
-    ),
-    "a changed task": (
-        rewrite("meta/tasks.parquet", set_cell("task", 0, "Dance.")), "meta/tasks", "tasks",
-    ),
-    "a wrong total": (edit_info(total_frames=43), "meta/info.json", "total_frames"),
-    "a wrong rate": (edit_info(fps=29), "meta/info.json", "fps"),
-    "a lost feature": (edit_info(features={}), "meta/info.json", "features"),
-    "no episodes table": (lambda root: (root / EPISODES).unlink(), "meta/", "metadata"),
-}  # fmt: skip
-
-BYTES: dict[str, tuple[Damage, str, str]] = {
-    "a bit of a packet": (flip_bit_in_sample(TOP, 20), TOP, "coded bytes"),
-    "a bit of a page": (flip_bit_in_page, DATA, "episode 0"),
-    "one value of a row": (
-        rewrite(DATA, set_cell("timestamp", 14, 0.05)), DATA, "column 'timestamp', row 2",
-    ),
-    "two rows exchanged": (
-        rewrite(DATA, lambda t: t.take(pa.array([1, 0, *range(2, t.num_rows)]))), DATA, "row 0",
-    ),
-    "one statistic": (
-        rewrite(EPISODES, set_cell("stats/timestamp/max", 1, [0.25])), "meta/episodes", "max",
-    ),
-    "a page of a statistic": (damage_page_of_statistic, "meta/episodes", "statistics"),
-    "the aggregate": (
-        lambda root: (root / "meta/stats.json").write_text("{}"), "meta/stats.json", "aggregate",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*STRUCTURE, *BYTES])
-def test_damage_is_found_and_named(
-    converted: Path, small_source: Path, tmp_path: Path, name: str
-) -> None:
-    damage, path, word = (STRUCTURE | BYTES)[name]
-    root = Path(shutil.copytree(converted, tmp_path / "out"))
-    damage(root)
-    report = verify_pair(root, small_source, depth="structure" if name in STRUCTURE else "bytes")
-    assert not report.ok
-    said = [str(difference) for difference in report.differences]
-    assert any(line.startswith(path) and word in line for line in said), said
 
 
 class Extension(pa.ExtensionType):  # type: ignore[misc]

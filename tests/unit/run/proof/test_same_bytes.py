@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.run.proof import equality, same_bytes
-from leconvert.run.proof.equality import OpenFile, first_difference, open_file
+from leconvert.run.proof import difference, same_bytes
+from leconvert.run.proof.difference import OpenFile, first_difference, open_file
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equality, "_BLOCK_BYTES", 4)
+    monkeypatch.setattr(difference, "_BLOCK_BYTES", 4)
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.dataset_damage import (
+    DATA,
+    EPISODES,
+    TASKS,
+    TOP,
+    Damage,
+    edit_info,
+    edit_stat,
+    rewrite,
+)
+from tests.dataset_damage import set_cells as changed_cells
 from tests.drift import drift_in_place, drifted, other_timescale, with_sound
 from tests.mp4_boxes import Box, changed, stbl_of
 from tests.trees import snapshot
@@ -38,6 +51,7 @@ from leconvert.run.upkeep import undo_conversion
 from leconvert.support.errors import (
     BusyError,
     InterruptedRunError,
+    LeconvertError,
     SourceChangedError,
     SourceError,
     StorageError,
@@ -48,11 +62,6 @@ from leconvert.support.errors import (
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.locks import target_lock
 
-Damage = Callable[[Path], object]
-DATA = "data/chunk-000/file-000.parquet"
-TASKS = "meta/tasks.parquet"
-EPISODES = "meta/episodes/chunk-000/file-000.parquet"
-TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
 WRIST = "videos/observation.images.wrist/chunk-000/file-000.mp4"
 LENGTHS = [12, 7, 1, 9, 15]
 
@@ -71,42 +80,18 @@ def broken(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "dätä set 'ö'"))
 
 
-def edit_info(**changes: object) -> Damage:
-    def damage(root: Path) -> None:
-        info = json.loads((root / "meta/info.json").read_bytes())
-        (root / "meta/info.json").write_text(json.dumps({**info, **changes}))
-
-    return damage
-
-
 def edit_stats(root: Path) -> None:
-    stats = json.loads((root / "meta/stats.json").read_bytes())
-    stats["observation.state"]["mean"][0] += 10
-    stats["observation.state"]["max"][0] += 30
-    (root / "meta/stats.json").write_text(json.dumps(stats))
+    for name, more in (("mean", 10), ("max", 30)):
+        edit_stat("observation.state", name, partial(add_to_first, more=more))(root)
+
+
+def add_to_first(values: list[float], more: float) -> list[float]:
+    return [values[0] + more, *values[1:]]
 
 
 def set_cells(path: str, column: str, **cells: object) -> Damage:
     """Set cells of a column: ``r3=7`` sets row 3."""
-
-    def damage(root: Path) -> None:
-        with pq.ParquetFile(root / path) as file:
-            sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-            table = file.read()
-        values = table.column(column).to_pylist()
-        for name, value in cells.items():
-            values[int(name.removeprefix("r"))] = value
-        at = table.schema.get_field_index(column)
-        table = table.set_column(
-            at, table.schema.field(at), pa.array(values, table.schema.field(at).type)
-        )
-        with pq.ParquetWriter(root / path, table.schema) as writer:
-            start = 0
-            for size in sizes:
-                writer.write_table(table.slice(start, size))
-                start += size
-
-    return damage
+    return rewrite(path, changed_cells(column, **cells))
 
 
 def reorder(path: str, *rows: int) -> Damage:
@@ -371,16 +356,26 @@ def test_several_files_a_stream_and_several_things_at_once(
 
 def test_in_place_the_dataset_is_kept_and_undo_puts_it_back(broken: Path) -> None:
     drift_in_place(broken)
-    before = snapshot(broken)
+    before, content = snapshot(broken), (broken / TOP).read_bytes()
     old, aside = (broken.with_name(broken.name + end) for end in ("_old", "_repaired"))
-    report = repair_dataset(broken)
+    looked = repair_dataset(broken, dry_run=True)
+    assert codes(looked) == {"frame-times"}
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+    with (broken / TOP).open("rb") as reader:
+        report = repair_dataset(broken)
+        assert reader.read() == content  # who has it open goes on with what it opened
     assert report.kept == old
     assert snapshot(old) == before
     assert check_dataset(broken).findings == ()
+    inodes = [
+        {path.stat().st_ino for path in root.rglob("*") if path.is_file()} for root in (broken, old)
+    ]
+    assert not inodes[0] & inodes[1]
     repaired = snapshot(broken)
     assert sorted(path.name for path in broken.parent.iterdir()) == [broken.name, old.name]
-    looked = undo_conversion(broken, dry_run=True)
-    assert (looked.result, looked.rows, looked.camera_frames) == (aside, 44, 88)
+    undo = undo_conversion(broken, dry_run=True)
+    assert (undo.result, undo.rows, undo.camera_frames) == (aside, 44, 88)
     assert snapshot(broken) == repaired
     assert not undo_conversion(broken).was_undone
     assert snapshot(broken) == before
@@ -412,27 +407,22 @@ def test_an_undo_of_what_was_changed_since_moves_nothing(broken: Path) -> None:
     assert snapshot(broken) == before
 
 
-def test_the_two_trees_share_no_file(broken: Path) -> None:
+def test_samples_lie_so_that_their_blocks_can_be_shared_and_their_times_are_proven(
+    broken: Path, tmp_path: Path
+) -> None:
     drift_in_place(broken)
-    with (broken / TOP).open("rb") as reader:
-        content = (broken / TOP).read_bytes()
-        repair_dataset(broken)
-        assert reader.read() == content  # who has it open goes on with what it opened
-    inodes = [
-        {path.stat().st_ino for path in root.rglob("*") if path.is_file()}
-        for root in (broken, Path(f"{broken}_old"))
-    ]
-    assert not inodes[0] & inodes[1]
-
-
-def test_samples_lie_so_that_their_blocks_can_be_shared(broken: Path, tmp_path: Path) -> None:
-    drift_in_place(broken)
-    report = repair_dataset(broken, output=tmp_path / "out")
+    out = tmp_path / "out"
+    report = repair_dataset(broken, output=out)
     assert [video.path for video in report.plan.videos] == [TOP, WRIST]
     for path in (TOP, WRIST):
-        before, after = (media.read_clip_index(root / path) for root in (broken, tmp_path / "out"))
+        before, after = (media.read_clip_index(root / path) for root in (broken, out))
         assert not ((after.offsets - before.offsets) % 4096).any()
         assert media.samples_sha256(after) == media.samples_sha256(before)
+    changes = read_changes(out)
+    assert changes is not None
+    (out / TOP).write_bytes((broken / TOP).read_bytes())
+    differences = compare_trees(broken, out, changes)
+    assert differences == [f"{TOP} has frames that are not at their exact time."]
 
 
 @pytest.mark.parametrize("damage", [drifted, other_timescale])
@@ -462,18 +452,26 @@ def test_a_track_that_cannot_come_along_is_named(broken: Path) -> None:
     assert check_dataset(broken).findings == ()
 
 
-def test_a_file_that_does_not_begin_with_a_keyframe_is_left_alone(broken: Path) -> None:
+@pytest.mark.parametrize("has_sound", [False, True])
+def test_a_file_that_begins_with_no_keyframe_is_mended_unless_it_has_sound(
+    broken: Path, tmp_path: Path, has_sound: bool
+) -> None:
     def no_keyframe(top: Box) -> None:
         table = stbl_of(top).find("stss")
         numbers = table.payload[12:]
         table.payload = struct.pack(">II", 0, len(numbers) // 4) + numbers
 
     drift_in_place(broken)
-    (broken / TOP).write_bytes(changed((broken / TOP).read_bytes(), no_keyframe))
-    report = repair_dataset(broken)
-    assert [video.path for video in report.plan.videos] == [WRIST]
-    assert any("begin with a keyframe" in remark for remark in report.plan.remarks)
-    assert {finding.path for finding in report.plan.errors_left} == {TOP}
+    content = with_sound(broken / TOP) if has_sound else (broken / TOP).read_bytes()
+    (broken / TOP).write_bytes(changed(drifted(content), no_keyframe))
+    report = repair_dataset(broken, output=tmp_path / "out")
+    assert [video.path for video in report.plan.videos] == [TOP, WRIST][has_sound:]
+    assert {finding.path for finding in report.plan.errors_left} == ({TOP} if has_sound else set())
+    assert len(report.plan.remarks) == has_sound
+    before, after = (media.read_clip_index(root / TOP) for root in (broken, tmp_path / "out"))
+    assert not after.keyframes[0]
+    assert media.samples_sha256(after) == media.samples_sha256(before)
+    assert media.has_exact_times(after, Fraction(30)) != has_sound
 
 
 def test_where_nothing_is_wrong_nothing_is_written(broken: Path) -> None:
@@ -494,15 +492,6 @@ def test_the_public_function_takes_names_of_folders(
     assert isinstance(report, leconvert.RepairReport)
     assert report.target == broken.with_name("out")
     assert check_dataset(report.target).findings == ()
-
-
-def test_a_dry_run_writes_nothing(broken: Path) -> None:
-    drift_in_place(broken)
-    before = snapshot(broken)
-    report = repair_dataset(broken, dry_run=True)
-    assert codes(report) == {"frame-times"}
-    assert snapshot(broken) == before
-    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 
 
 def test_episodes_at_no_certain_frames_are_left_alone(broken: Path) -> None:
@@ -535,16 +524,6 @@ def test_frames_of_no_episode_stay_where_they_are(
     assert times_of(tmp_path / "out") == times_of(sound)
     left = check_dataset(tmp_path / "out").findings
     assert {f.code for f in left if f.severity != "info"} == {"video-neighbours"}
-
-
-def test_frames_off_their_times_are_seen_by_the_proof(broken: Path, tmp_path: Path) -> None:
-    drift_in_place(broken)
-    repair_dataset(broken, output=tmp_path / "out")
-    changes = read_changes(tmp_path / "out")
-    assert changes is not None
-    (tmp_path / "out" / TOP).write_bytes((broken / TOP).read_bytes())
-    differences = compare_trees(broken, tmp_path / "out", changes)
-    assert differences == [f"{TOP} has frames that are not at their exact time."]
 
 
 def test_what_no_repair_can_mend_is_left_with_what_helps(broken: Path) -> None:
@@ -674,12 +653,17 @@ def test_a_dataset_that_changes_meanwhile_is_not_replaced(
     assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 
 
-def test_a_repair_that_is_stopped_leaves_nothing(broken: Path) -> None:
+@pytest.mark.parametrize("error", [InterruptedRunError, VerificationError])
+def test_a_repair_that_is_stopped_or_refused_by_the_proof_leaves_nothing(
+    broken: Path, monkeypatch: pytest.MonkeyPatch, error: type[LeconvertError]
+) -> None:
     drift_in_place(broken)
-    before = snapshot(broken)
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(InterruptedRunError):
+    before, stop = snapshot(broken), threading.Event()
+    if error is InterruptedRunError:
+        stop.set()
+    else:
+        monkeypatch.setattr(apply, "compare_trees", lambda *_a, **_o: ["it differs."])
+    with pytest.raises(error):
         repair_dataset(broken, stop=stop)
     assert snapshot(broken) == before
     assert [path.name for path in broken.parent.iterdir()] == [broken.name]
@@ -709,18 +693,6 @@ def test_the_proof_sees_what_the_repair_did_not_name(
     assert compare_trees(broken, tmp_path / "out", changes) == []
     damage(tmp_path / "out")
     assert len(compare_trees(broken, tmp_path / "out", changes)) == 1
-
-
-def test_nothing_takes_the_place_of_a_dataset_that_the_proof_refuses(
-    broken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drift_in_place(broken)
-    before = snapshot(broken)
-    monkeypatch.setattr(apply, "compare_trees", lambda *_a, **_o: ["it differs."])
-    with pytest.raises(VerificationError, match="is not what was planned"):
-        repair_dataset(broken)
-    assert snapshot(broken) == before
-    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 
 
 def test_images_in_tables_are_carried_over(picture_result: Path, tmp_path: Path) -> None:

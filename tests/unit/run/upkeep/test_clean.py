@@ -82,8 +82,11 @@ def test_a_run_that_was_given_up_goes_with_its_tree_and_the_new_one_goes_on(
     planned: OpenedRun, restarted: OpenedRun, tmp_path: Path
 ) -> None:
     tree = begin_packing(planned)
-    before = snapshot(restarted.paths.root)
+    before, whole = snapshot(restarted.paths.root), snapshot(tmp_path)
+    dry = clean_work_dir(planned.work_dir.root, dry_run=True)
+    assert snapshot(tmp_path) == whole
     report = clean_work_dir(planned.work_dir.root)
+    assert (dry.removed, dry.kept) == (report.removed, report.kept)
     assert removed(report) == {planned.paths.root, tree}
     assert kept(report) == {restarted.paths.root}
     assert not planned.paths.root.exists()
@@ -93,17 +96,6 @@ def test_a_run_that_was_given_up_goes_with_its_tree_and_the_new_one_goes_on(
     run_worker(planned.work_dir.root)
     pack_run(open_run(planned.work_dir.root))
     assert (tmp_path / "out/meta/info.json").exists()
-
-
-def test_a_dry_run_says_the_same_and_writes_nothing(
-    planned: OpenedRun, restarted: OpenedRun, tmp_path: Path
-) -> None:
-    begin_packing(planned)
-    before = snapshot(tmp_path)
-    dry = clean_work_dir(planned.work_dir.root, dry_run=True)
-    assert snapshot(tmp_path) == before
-    wet = clean_work_dir(planned.work_dir.root)
-    assert (dry.removed, dry.kept) == (wet.removed, wet.kept)
 
 
 def test_a_run_under_way_loses_only_attempts_that_lost(
@@ -180,28 +172,18 @@ def test_an_attempt_whose_worker_may_still_write_stays(
     winner.abandon()
 
 
-def test_a_finished_run_goes_and_its_result_stays(planned: OpenedRun, tmp_path: Path) -> None:
-    run_worker(planned.work_dir.root)
-    pack_run(planned)
-    digest = digest_of(tmp_path / "out")
-    report = clean_work_dir(planned.work_dir.root)
-    assert removed(report) == {planned.paths.root}
-    assert not planned.work_dir.current.exists()
-    assert digest_of(tmp_path / "out") == digest
-    assert clean_work_dir(planned.work_dir.root).removed == ()
-
-
-def test_with_its_last_run_a_work_dir_is_empty_and_can_be_planned_in_again(
+def test_a_finished_run_goes_and_its_work_dir_is_empty_and_can_be_planned_in_again(
     planned: OpenedRun, small_source: Path, tmp_path: Path
 ) -> None:
     run_worker(planned.work_dir.root)
     pack_run(planned)
-    root = planned.work_dir.root
+    digest, root = digest_of(tmp_path / "out"), planned.work_dir.root
     planned.work_dir.outlines_dir.mkdir()
     clean_work_dir(root, dry_run=True)
     assert planned.work_dir.outlines_dir.is_dir()
-    clean_work_dir(root)
+    assert removed(clean_work_dir(root)) == {planned.paths.root}
     assert list(root.iterdir()) == []
+    assert digest_of(tmp_path / "out") == digest
     assert clean_work_dir(root) == CleanReport(dry_run=False, removed=(), kept=())
     again = open_or_plan(small_source, tmp_path / "again", root)
     assert planned.work_dir.current_run_id() == again.manifest.run_id
@@ -263,13 +245,20 @@ def test_a_work_dir_in_which_somebody_planned_meanwhile_stays(
     assert work.current_run_id() == "r2"
 
 
-def test_a_finished_run_whose_result_is_gone_stays(planned: OpenedRun, tmp_path: Path) -> None:
+def test_a_finished_run_whose_result_is_not_known_to_be_there_stays(
+    planned: OpenedRun, tmp_path: Path
+) -> None:
     run_worker(planned.work_dir.root)
     pack_run(planned)
-    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
     report = clean_work_dir(planned.work_dir.root)
     assert report.removed == ()
     assert "no v3.0 dataset" in report.kept[0].reason
+    (tmp_path / "elsewhere").rename(tmp_path / "out")
+    planned.paths.manifest.write_text("{")
+    (row,) = clean_work_dir(planned.work_dir.root).kept
+    assert row.path == planned.paths.root
+    assert "manifest.json cannot be read" in row.reason
 
 
 def test_a_run_that_was_interrupted_in_the_middle_of_its_swap_stays_with_its_trees(
@@ -334,10 +323,17 @@ def test_what_others_put_beside_the_runs_is_none_and_stays(
     assert (runs / "Nov25_12-00-00_host/logs/events").read_text() == "mine"
 
 
-def test_what_a_packer_replaced_goes_and_what_one_works_in_stays(planned: OpenedRun) -> None:
+@pytest.mark.parametrize("holds_source", [False, True])
+def test_what_a_packer_replaced_goes_unless_it_holds_a_source_dataset(
+    planned: OpenedRun, small_source: Path, holds_source: bool
+) -> None:
     older, newer = begin_packing(planned), begin_packing(planned)
     assert older != newer
-    assert removed(clean_work_dir(planned.work_dir.root)) == {older}
+    if holds_source:
+        shutil.rmtree(older)
+        shutil.copytree(small_source, older)
+    assert removed(clean_work_dir(planned.work_dir.root)) == (set() if holds_source else {older})
+    assert older.exists() is holds_source
     assert newer.exists()
 
 
@@ -439,16 +435,6 @@ def test_a_run_that_was_never_planned_to_the_end_needs_no_outline(
     assert kept(report) == {restarted.paths.root}
 
 
-def test_a_finished_run_that_cannot_say_where_its_result_is_stays(planned: OpenedRun) -> None:
-    run_worker(planned.work_dir.root)
-    pack_run(planned)
-    planned.paths.manifest.write_text("{")
-    (row,) = clean_work_dir(planned.work_dir.root).kept
-    assert (row.path, row.reason) == (
-        planned.paths.root, "it is finished, but manifest.json cannot be read",
-    )  # fmt: skip
-
-
 def test_a_run_whose_target_lies_in_no_folder_any_more_is_given_up_without_trees(
     planned: OpenedRun, restarted: OpenedRun
 ) -> None:
@@ -476,16 +462,6 @@ def test_a_done_batch_that_cannot_be_judged_keeps_its_attempts(
     assert removed(clean_work_dir(planned.work_dir.root, dry_run=True)) == set()
     done.write_text(json.dumps(record))
     assert removed(clean_work_dir(planned.work_dir.root)) == {lost.attempt_dir}
-
-
-def test_a_replaced_tree_that_holds_a_source_dataset_stays(
-    planned: OpenedRun, small_source: Path
-) -> None:
-    older, _ = begin_packing(planned), begin_packing(planned)
-    shutil.rmtree(older)
-    shutil.copytree(small_source, older)
-    assert removed(clean_work_dir(planned.work_dir.root)) == set()
-    assert older.exists()
 
 
 def test_a_batch_that_was_handed_back_or_whose_holder_died_holds_no_run(
@@ -590,27 +566,47 @@ def test_a_kept_source_is_not_removed_if_a_file_is_overwritten_while_it_is_compa
     assert not removed_old_dir(source_copy).exists()
 
 
-@pytest.mark.parametrize("damage", ["row", "readme", "stray", "packet"])
-def test_a_kept_source_that_holds_anything_else_stays(source_copy: Path, damage: str) -> None:
+def other_task(old: Path, _: Path) -> None:
+    lines = (old / "meta/episodes.jsonl").read_text().splitlines()
+    first = json.loads(lines[0]) | {"tasks": ["another task"]}
+    (old / "meta/episodes.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
+
+
+def other_packet(_: Path, result: Path) -> None:
+    video = next(result.glob("videos/**/*.mp4"))
+    content = bytearray(video.read_bytes())
+    content[-1] ^= 1
+    video.write_bytes(content)
+
+
+def other_version(old: Path, _: Path) -> None:
+    info = json.loads((old / "meta/info.json").read_bytes())
+    (old / "meta/info.json").write_text(json.dumps({**info, "codebase_version": "v2.0"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (other_task, ""),
+        (lambda old, _: (old / "README.md").write_text("more"), ""),
+        (lambda old, _: (old / "videos/chunk-000/stray.mp4").write_bytes(b"of no episode"), ""),
+        (other_packet, ""),
+        (other_version, "v2.0 and v3.0 are here"),
+        (lambda old, _: (old / "meta/tasks.jsonl").unlink(), "small_old/meta/tasks.jsonl"),
+    ],
+)
+def test_a_kept_source_that_is_not_all_in_the_result_stays(
+    source_copy: Path, damage: Callable[[Path, Path], object], said: str
+) -> None:
     leconvert.convert(source_copy)
     old = source_copy.with_name("small_old")
-    if damage == "row":
-        lines = (old / "meta/episodes.jsonl").read_text().splitlines()
-        first = json.loads(lines[0])
-        first["tasks"] = ["another task"]
-        (old / "meta/episodes.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
-    elif damage == "readme":
-        (old / "README.md").write_text("more")
-    elif damage == "stray":
-        (old / "videos/chunk-000/stray.mp4").write_bytes(b"not in any episode")
-    else:
-        video = next(source_copy.glob("videos/**/*.mp4"))
-        content = bytearray(video.read_bytes())
-        content[-1] ^= 1
-        video.write_bytes(content)
+    damage(old, source_copy)
     before = snapshot(old)
     report = clean_kept_source(source_copy)
     assert report.removed == ()
+    (row,) = report.kept
+    assert row.path == old
+    assert said in row.reason
     assert snapshot(old) == before
 
 
@@ -626,23 +622,3 @@ def test_a_kept_source_stays_while_what_a_removal_left_is_in_its_way(source_copy
     doomed.rename(source_copy.with_name("elsewhere"))
     assert removed(clean_kept_source(source_copy)) == {old}
     assert not old.exists()
-
-
-def test_only_a_v2_source_of_a_v3_result_is_compared(source_copy: Path) -> None:
-    leconvert.convert(source_copy)
-    old = source_copy.with_name("small_old")
-    info = json.loads((old / "meta/info.json").read_bytes())
-    (old / "meta/info.json").write_text(json.dumps({**info, "codebase_version": "v2.0"}))
-    (row,) = clean_kept_source(source_copy).kept
-    assert row.path == old
-    assert row.reason.endswith("can be proven; v2.0 and v3.0 are here")
-
-
-def test_a_kept_source_that_cannot_be_read_stays(source_copy: Path) -> None:
-    leconvert.convert(source_copy)
-    old = source_copy.with_name("small_old")
-    (old / "meta/tasks.jsonl").unlink()
-    (row,) = clean_kept_source(source_copy).kept
-    assert row.reason.startswith("the two could not be compared: ")
-    assert str(old / "meta/tasks.jsonl") in row.reason
-    assert old.exists()

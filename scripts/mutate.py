@@ -1,0 +1,697 @@
+#!/usr/bin/env python3
+"""Break the package in many small ways, one at a time, and see whether the tests notice.
+
+    mutate.py map --out /elsewhere/map.db -- -n 2 tests/unit
+    mutate.py run --map /elsewhere/map.db --seed 7 --count 200 > rows.jsonl
+
+``map`` runs the tests once and records which test reaches which line; what a test starts or forks
+counts for the test. ``run`` chooses mutants by the seed alone: the same seed on the same sources
+gives the same mutants, whatever the map, so two suites can be compared (``--suite``, with a map of
+each). Each mutant is written into a copy of the sources, and the tests that reach its line run
+against the copy, the cheapest first, until one fails.
+
+A mutant is one of: a comparison flipped, a constant off by one, a call left out, a condition
+negated. Half of the mutants are in the core (`CORE`). A row says ``caught``, ``survived``,
+``timeout`` (a test did not end, which a person would notice), or ``not covered``. What survived is
+not always a fault of the tests: some mutants do the same as the original.
+
+Mutants run with the rights of the caller, and a broken program may delete what it can reach: use a
+container or an account that owns nothing of value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CORE = ("run", "workdir", "tables", "media", "dataset", "model")
+KINDS = ("comparison", "constant", "call", "condition")
+
+FLIPPED = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
+    "is": "is not", "is not": "is", "in": "not in", "not in": "in",
+}  # fmt: skip
+OPERATOR = re.compile(r"not\s+in\b|is\s+not\b|\bin\b|\bis\b|[<>=!]=|[<>]")
+# Calls with one argument that the program may run without, so that a test has to notice the value.
+WRAPPERS = {"sorted", "reversed", "abs"}
+# What a person reads is not tested word by word.
+WORDS_FOR_PEOPLE = {"help", "metavar", "description", "epilog", "title"}
+TELLING = {"print", "debug", "info", "warning", "warn", "exception", "log"}
+
+# How a process that runs tests is told what to do; inherited by every process that a test starts.
+CONTEXT, WANTED, REPORT = "MUTATE_CONTEXT", "MUTATE_WANTED", "MUTATE_REPORT"
+
+FIRST_SECONDS = 3.0  # of tests: many mutants are caught by one of them, before others are imported
+START_SECONDS = 60.0  # of imports, on a busy machine
+SLOWER = 5  # a mutant may take as many times the time of its tests as recorded
+ADDRESS_SPACE = 16 * 2**30  # a loop that appends for ever ends here
+
+
+type Tests = Sequence[tuple[str, float]]  # names and seconds
+
+# --- mutants ---
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one file; positions count characters of the file."""
+
+    file: str
+    line: int
+    kind: str
+    before: str
+    after: str
+    start: int
+    end: int
+    statement: int  # the first line of the innermost statement
+    in_function: bool
+
+    def applied(self, text: str) -> str:
+        """Return the source of the file with the change."""
+        assert text[self.start : self.end] == self.before
+        return text[: self.start] + self.after + text[self.end :]
+
+
+class _Finder(ast.NodeVisitor):
+    """Collects every mutant of one module."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file, self.text = file, text
+        self.found: list[Mutant] = []
+        self._lines = text.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+        self._statement = 1
+        self._functions = 0
+
+    def _position(self, line: int, column: int) -> int:
+        """Return the index of a place that ast gives in bytes of its line."""
+        before = self._lines[line - 1].encode()[:column].decode()
+        return self._starts[line - 1] + len(before)
+
+    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = self._position(node.lineno, node.col_offset)
+        return start, self._position(node.end_lineno, node.end_col_offset)
+
+    def _add(self, kind: str, line: int, span: tuple[int, int], after: str) -> None:
+        before = self.text[slice(*span)]
+        self.found.append(
+            Mutant(
+                self.file, line, kind, before, after, *span, self._statement, self._functions > 0
+            )
+        )
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.stmt):
+            outer, self._statement = self._statement, node.lineno
+            super().visit(node)
+            self._statement = outer
+        else:
+            super().visit(node)
+
+    def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)  # evaluated where the function is defined
+        self._functions += 1
+        for statement in node.body:
+            self.visit(statement)
+        self._functions -= 1
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _visit_function  # noqa: N815 - names of ast
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if not any(isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets):
+            self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_TypeAlias(self, node: ast.TypeAlias) -> None:
+        """Leave types alone."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Leave texts alone."""
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg not in WORDS_FOR_PEOPLE:
+            self.visit(node.value)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call):
+            function = node.value.func
+            name = getattr(function, "id", getattr(function, "attr", ""))
+            if name in TELLING:
+                return
+            self._add("call", node.lineno, self._span(node), "pass")
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if (
+                name in WRAPPERS and not isinstance(inner, ast.Starred | ast.GeneratorExp)
+            ):
+                inside = self.text[slice(*self._span(inner))]
+                self._add("call", node.lineno, self._span(node), f"({inside})")
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        sides = [node.left, *node.comparators]
+        for left, right in pairwise(sides):
+            gap = self._span(left)[1], self._span(right)[0]
+            operator = OPERATOR.search(self.text, *gap)
+            assert operator is not None
+            after = FLIPPED[" ".join(operator[0].split())]
+            line = self.text.count("\n", 0, operator.start()) + 1
+            self._add("comparison", line, operator.span(), after)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if type(node.value) is int:
+            for after in (node.value + 1, node.value - 1):
+                shown = f"({after})" if after < 0 else str(after)
+                self._add("constant", node.lineno, self._span(node), shown)
+
+    def _condition(self, test: ast.expr) -> None:
+        span = self._span(test)
+        self._add("condition", test.lineno, span, f"(not ({self.text[slice(*span)]}))")
+
+    def visit_If(self, node: ast.If) -> None:
+        names = {name.id for name in ast.walk(node.test) if isinstance(name, ast.Name)}
+        if names & {"TYPE_CHECKING", "__name__"}:
+            return
+        self._condition(node.test)
+        self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> None:
+        if not isinstance(node.test, ast.Constant):
+            self._condition(node.test)
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self._condition(node.test)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        for test in node.ifs:
+            self._condition(test)
+        self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        """Leave assertions alone: the program is right without them."""
+
+
+def mutants_of(source: Path, only: str = "") -> list[Mutant]:
+    """Return every mutant of the Python files below a folder, in order of path and place.
+
+    Args:
+        source: The folder that holds the package's folder.
+        only: Files whose path does not begin with it are left out.
+    """
+    found = []
+    for path in sorted(source.rglob("*.py")):
+        name = path.relative_to(source).as_posix()
+        if name.startswith(only):
+            finder = _Finder(name, path.read_text("utf-8"))
+            finder.visit(ast.parse(finder.text))
+            found += finder.found
+    return found
+
+
+def chosen(candidates: Sequence[Mutant], seed: int, count: int) -> list[Mutant]:
+    """Return mutants chosen by a seed: in the core and elsewhere by turns, each kind as often."""
+    chance = random.Random(seed)
+    pools: dict[tuple[bool, str], list[Mutant]] = {}
+    for mutant in candidates:
+        in_core = mutant.file.partition("/")[2].split("/")[0] in CORE
+        pools.setdefault((in_core, mutant.kind), []).append(mutant)
+    for key in sorted(pools):
+        chance.shuffle(pools[key])
+    found: list[Mutant] = []
+    while len(found) < count and any(pools.values()):
+        in_core = len(found) % 2 == 0
+        keys = sorted(key for key, pool in pools.items() if pool)
+        wanted = [key for key in keys if key[0] is in_core] or keys
+        found.append(pools[chance.choice(wanted)].pop())
+    return found
+
+
+def digest_of(source: Path) -> str:
+    """Return a digest of the Python files below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(source.rglob("*.py")):
+        digest.update(f"{path.relative_to(source)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+# --- inside the processes that run tests: this file is a plugin of coverage and of pytest ---
+
+
+def coverage_init(registry: Any, _options: object) -> None:
+    """Register the plugin that says for which test a line runs."""
+    from coverage import CoveragePlugin
+
+    class Context(CoveragePlugin):
+        """Names the context by the environment, which processes of a test inherit."""
+
+        def dynamic_context(self, frame: Any) -> str | None:
+            # Only frames of the package: a process that was forked from a server gets the
+            # environment of its test after the fork, and before it calls the package.
+            if frame.f_globals.get("__name__", "").split(".")[0] in packages:
+                return os.environ.get(CONTEXT)
+            return None
+
+    packages = set(os.environ.get("MUTATE_PACKAGES", "").split())
+    registry.add_dynamic_context(Context())
+
+
+def _note(kind: str, *facts: object) -> None:
+    """Add a line to the report; whole lines of several processes do not mix."""
+    if report := os.environ.get(REPORT):
+        with open(report, "ab", buffering=0) as file:  # noqa: PTH123 - unbuffered: one write
+            file.write(json.dumps([kind, *facts]).encode() + b"\n")
+
+
+def pytest_configure() -> None:
+    """Bound the memory of a mutant's tests."""
+    if WANTED in os.environ:
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the wanted tests, in the wanted order."""
+    if wanted := os.environ.get(WANTED):
+        order = {name: at for at, name in enumerate(json.loads(Path(wanted).read_text("utf-8")))}
+        items[:] = sorted(
+            (item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid]
+        )
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Note which test runs."""
+    if WANTED in os.environ:
+        _note("started", nodeid)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let lines count for this test from here on."""
+    os.environ[CONTEXT] = item.nodeid
+
+
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> None:
+    """Let what makes a shared fixture count for every test that uses the fixture."""
+    is_shared = fixturedef.scope != "function"
+    os.environ[CONTEXT] = _fixture(fixturedef) if is_shared else request.node.nodeid
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Let lines count for the test again, after its fixtures."""
+    os.environ[CONTEXT] = item.nodeid
+
+
+def _fixture(definition: Any) -> str:
+    return f"fixture {definition.baseid} {definition.argname}"
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Note the shared fixtures that a test used."""
+    if WANTED not in os.environ and hasattr(item, "_fixtureinfo"):
+        known = item._fixtureinfo.name2fixturedefs.values()  # noqa: SLF001 - pytest offers no other
+        shared = [_fixture(found[-1]) for found in known if found[-1].scope != "function"]
+        _note("uses", item.nodeid, shared)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note how each part of a test ended; under xdist, once for all workers."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _note("ended", report.nodeid, report.outcome, report.duration)
+
+
+# --- the map ---
+
+SETTINGS = """\
+[run]
+branch = false
+core = ctrace
+parallel = true
+data_file = {data}
+source_pkgs = {packages}
+patch = _exit, fork, subprocess
+plugins = mutate
+"""
+
+
+def make_map(source: Path, suite: Path, out: Path, arguments: Sequence[str]) -> None:
+    """Run a suite once and keep which of its tests reach which line.
+
+    Tests that fail or are skipped are left out: they say nothing about a mutant.
+
+    Raises:
+        SystemExit: No test passed.
+    """
+    packages = sorted(path.parent.name for path in source.glob("*/__init__.py"))
+    with tempfile.TemporaryDirectory(prefix="leconvert-mutate-") as name:
+        folder = Path(name)
+        settings = folder / "coveragerc"
+        settings.write_text(
+            SETTINGS.format(data=folder / "data", packages=", ".join(packages)), "utf-8"
+        )
+        variables = {
+            **_environment(source, folder),
+            REPORT: str(folder / "report"),
+            "MUTATE_PACKAGES": " ".join(packages),
+        }
+        coverage = [sys.executable, "-m", "coverage"]
+        paths = list(arguments) or [suite.name]
+        pytest = ["-m", "pytest", "-p", "mutate", "-p", "no:cacheprovider", "-q", *paths]
+        command = [*coverage, "run", f"--rcfile={settings}", *pytest]
+        subprocess.run(command, cwd=suite.parent, env=variables, check=False)
+        quietly = ["combine", "--quiet", f"--rcfile={settings}", str(folder)]
+        subprocess.run([*coverage, *quietly], cwd=folder, env=variables, check=True)
+        tests, uses = _told(folder / "report")
+        if not tests:
+            raise SystemExit("No test passed, so there is no map.")
+        out.unlink(missing_ok=True)
+        with sqlite3.connect(out) as map_:
+            _fill(map_, tests, uses, folder / "data", source)
+            map_.execute("INSERT INTO facts VALUES ('sources', ?)", [digest_of(source)])
+        print(f"{out}: {len(tests)} tests", file=sys.stderr)
+
+
+def _environment(source: Path, scratch: Path) -> dict[str, str]:
+    path = f"{source}{os.pathsep}{Path(__file__).parent}"
+    return os.environ | {"PYTHONPATH": path, "PYTEST_DEBUG_TEMPROOT": str(scratch)}
+
+
+def _told(report: Path) -> tuple[dict[str, float], dict[str, set[str]]]:
+    """Return the seconds of each test that passed, and the tests that use each shared fixture."""
+    seconds: dict[str, float] = {}
+    outcomes: dict[str, set[str]] = {}
+    uses: dict[str, set[str]] = {}
+    for line in report.read_text("utf-8").splitlines() if report.exists() else ():
+        match json.loads(line):
+            case ["ended", name, outcome, duration]:
+                seconds[name] = seconds.get(name, 0) + duration
+                outcomes.setdefault(name, set()).add(outcome)
+            case ["uses", name, fixtures]:
+                for fixture in fixtures:
+                    uses.setdefault(fixture, set()).add(name)
+    passed = {name: seconds[name] for name, found in outcomes.items() if found == {"passed"}}
+    return passed, uses
+
+
+def _fill(
+    map_: sqlite3.Connection,
+    tests: Mapping[str, float],
+    uses: Mapping[str, set[str]],
+    data: Path,
+    source: Path,
+) -> None:
+    """Write a map: the tests, cheapest first, and a bit a test for each line."""
+    from coverage import CoverageData
+
+    map_.executescript(
+        "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT);"
+        "CREATE TABLE tests (number INTEGER PRIMARY KEY, name TEXT, seconds REAL);"
+        "CREATE TABLE covers (file TEXT, line INTEGER, tests BLOB, PRIMARY KEY (file, line));"
+    )
+    order = sorted(tests, key=lambda name: (round(tests[name], 2), name))
+    map_.executemany(
+        "INSERT INTO tests VALUES (?, ?, ?)",
+        [(number, name, tests[name]) for number, name in enumerate(order)],
+    )
+    bits = {name: 1 << number for number, name in enumerate(order)}
+    for fixture, users in uses.items():
+        bits[fixture] = sum(bits[name] for name in users if name in bits)
+    measured = CoverageData(str(data))
+    measured.read()
+    for path in sorted(measured.measured_files()):
+        if not Path(path).is_relative_to(source):
+            continue
+        name = Path(path).relative_to(source).as_posix()
+        for line, contexts in measured.contexts_by_lineno(path).items():
+            covering = 0
+            for context in contexts:
+                covering |= bits.get(context, 0)
+            if covering:
+                packed = zlib.compress(covering.to_bytes(len(order) // 8 + 1))
+                map_.execute("INSERT INTO covers VALUES (?, ?, ?)", (name, line, packed))
+
+
+class TestMap:
+    """Which tests reach a line."""
+
+    def __init__(self, path: Path, source: Path) -> None:
+        """Open a map.
+
+        Raises:
+            SystemExit: It was made of other sources.
+        """
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as map_:
+            ((digest,),) = map_.execute("SELECT value FROM facts WHERE name = 'sources'")
+            if digest != digest_of(source):
+                raise SystemExit(f"{path} is the map of other sources: make it again.")
+            order = "SELECT name, seconds FROM tests ORDER BY number"
+            self.tests: list[tuple[str, float]] = list(map_.execute(order))
+            self._covers = {
+                (file, line): int.from_bytes(zlib.decompress(packed))
+                for file, line, packed in map_.execute("SELECT * FROM covers")
+            }
+
+    def covering(self, mutant: Mutant) -> list[tuple[str, float]]:
+        """Return the tests that reach a mutant and their seconds, the cheapest first.
+
+        What runs when its module is imported is reached by all tests that reach the module.
+        """
+        bits = 0
+        if mutant.in_function:
+            for line in (mutant.line, mutant.statement):
+                bits = bits or self._covers.get((mutant.file, line), 0)
+        else:
+            for (file, _), found in self._covers.items():
+                bits |= found if file == mutant.file else 0
+        return [test for number, test in enumerate(self.tests) if bits >> number & 1]
+
+
+# --- trying mutants ---
+
+
+class Tree:
+    """A copy of the sources that mutants are written into, one after another."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.source = Path(shutil.copytree(source, folder / "src"))
+        self.folder = folder
+        self._time = 1_000_000_000
+
+    def write(self, file: str, text: str) -> None:
+        """Write a module; Python compiles again what has another time, in whole seconds."""
+        path = self.source / file
+        path.write_text(text, "utf-8")
+        self._time += 2
+        os.utime(path, (self._time, self._time))
+
+
+def tried(mutant: Mutant, tests: Tests, suite: Path, tree: Tree) -> dict[str, Any]:
+    """Run tests against a mutant and return its row."""
+    row: dict[str, Any] = {
+        "file": mutant.file, "line": mutant.line, "kind": mutant.kind,
+        "before": mutant.before, "after": mutant.after,
+        "tests": 0, "outcome": "survived" if tests else "not covered", "test": None,
+    }  # fmt: skip
+    original = (tree.source / mutant.file).read_text("utf-8")
+    tree.write(mutant.file, mutant.applied(original))
+    try:
+        for batch in _batches(tests):
+            outcome, ran, last = _run_tests(batch, suite, tree)
+            row["tests"] += ran
+            if outcome != "survived":
+                return row | {"outcome": outcome, "test": last}
+    finally:
+        tree.write(mutant.file, original)
+    return row
+
+
+def _batches(tests: Tests) -> Iterator[Tests]:
+    """Yield the tests of the first seconds, then the others."""
+    seconds = 0.0
+    for at, (_, cost) in enumerate(tests):
+        seconds += cost
+        if seconds > FIRST_SECONDS and at:
+            yield tests[:at]
+            yield tests[at:]
+            return
+    if tests:
+        yield tests
+
+
+def _run_tests(tests: Tests, suite: Path, tree: Tree) -> tuple[str, int, str | None]:
+    """Return what some tests say, how many ran, and the last of them."""
+    with tempfile.TemporaryDirectory(dir=tree.folder, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        names = [name for name, _ in tests]
+        (folder / "wanted").write_text(json.dumps(names), "utf-8")
+        files = sorted({name.split("::")[0] for name in names})
+        variables = _environment(tree.source, folder) | {
+            WANTED: str(folder / "wanted"), REPORT: str(folder / "report")
+        }  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "mutate"]
+        command += ["-p", "no:cacheprovider", *files]
+        with (folder / "out").open("wb") as out:
+            process = subprocess.Popen(
+                command, cwd=suite.parent, env=variables, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=out, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = process.wait(START_SECONDS + SLOWER * sum(cost for _, cost in tests))
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what its tests left behind as well
+                process.wait()
+        report = folder / "report"
+        lines = report.read_text("utf-8").splitlines() if report.exists() else []
+        started = [name for kind, name, *_ in map(json.loads, lines) if kind == "started"]
+        last = started[-1] if started else None
+        if code is None:
+            return "timeout", len(started), last
+        if code == 0:
+            return "survived", len(started), last
+        return "caught", len(started), last or "collection"
+
+
+def try_all(
+    mutants: Sequence[Mutant],
+    map_: TestMap,
+    source: Path,
+    suite: Path,
+    *,
+    jobs: int = 1,
+    seconds: float = 60,
+) -> Iterator[dict[str, Any]]:
+    """Try mutants, several at a time, and yield their rows in order.
+
+    Args:
+        mutants: The mutants.
+        map_: Of the suite.
+        source: The sources, which stay as they are.
+        suite: The folder of the tests.
+        jobs: How many at a time.
+        seconds: The recorded time of the tests that a mutant may meet.
+
+    Raises:
+        SystemExit: The cheapest test fails without a mutant.
+    """
+    with tempfile.TemporaryDirectory(prefix="leconvert-mutate-") as name:
+        trees: SimpleQueue[Tree] = SimpleQueue()
+        for number in range(jobs):
+            trees.put(Tree(source, Path(name, str(number))))
+        first = trees.get()
+        if _run_tests(map_.tests[:1], suite, first)[0] != "survived":
+            raise SystemExit(f"{map_.tests[0][0]} fails without a mutant.")
+        trees.put(first)
+
+        def one(mutant: Mutant) -> dict[str, Any]:
+            covering = map_.covering(mutant)
+            tree = trees.get()
+            try:
+                row = tried(mutant, affordable(covering, seconds), suite, tree)
+            finally:
+                trees.put(tree)
+            return row | {"covering": len(covering)}
+
+        with ThreadPoolExecutor(jobs) as threads:
+            yield from threads.map(one, mutants)
+
+
+def affordable(tests: Tests, seconds: float) -> list[tuple[str, float]]:
+    """Return the cheapest tests, up to a time; at least one."""
+    found: list[tuple[str, float]] = []
+    for test in tests:
+        seconds -= test[1]
+        if seconds < 0 and found:
+            break
+        found.append(test)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make a map, or try mutants."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    both = argparse.ArgumentParser(add_help=False)
+    both.add_argument("--src", type=Path, default=REPOSITORY / "src", metavar="DIR")
+    both.add_argument(
+        "--suite", type=Path, default=REPOSITORY / "tests", metavar="DIR",
+        help="the folder of the tests, perhaps of another checkout",
+    )  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("map", parents=[both], help="record what each test reaches")
+    command.add_argument("--out", type=Path, required=True, metavar="FILE")
+    command.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
+    command = commands.add_parser("run", parents=[both], help="try mutants")
+    command.add_argument("--map", type=Path, required=True, metavar="FILE")
+    command.add_argument("--seed", type=int, default=1)
+    command.add_argument("--count", type=int, default=200)
+    command.add_argument(
+        "--only", default="", metavar="PATH", help="such as leconvert/run/leasing/"
+    )
+    command.add_argument("--jobs", type=int, default=1, help="mutants at a time")
+    command.add_argument(
+        "--seconds", type=float, default=60, help="of tests that a mutant may meet (60)"
+    )
+    given = parser.parse_args(arguments)
+    source, suite = given.src.resolve(), given.suite.resolve()
+    if given.command == "map":
+        make_map(source, suite, given.out.resolve(), given.pytest)
+        return 0
+    map_ = TestMap(given.map, source)
+    mutants = chosen(mutants_of(source, given.only), given.seed, given.count)
+    counts: Counter[str] = Counter()
+    rows = try_all(mutants, map_, source, suite, jobs=given.jobs, seconds=given.seconds)
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        counts[row["outcome"]] += 1
+    print(", ".join(f"{count} {name}" for name, count in counts.most_common()), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

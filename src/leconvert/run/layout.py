@@ -1,0 +1,546 @@
+"""Where every episode goes: output files and batches, decided from plain numbers alone.
+
+Nothing here knows of workers, hosts or time, so a layout depends on the source and the options
+only. Sizes are counted in bytes with integers; the reference counts in floating MiB, which gives
+the same answers because a division by 2**20 is exact.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise, repeat
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.model.float32_tolerance import frames_always_in_reach, frames_out_of_reach
+from leconvert.model.values import (
+    DATA_STREAM,
+    FILES_PER_CHUNK,
+    KEEPING_LAYOUTS,
+    MEBIBYTE,
+    TARGET_VERSIONS,
+    Batch,
+    IntArray,
+    LayoutOptions,
+    Shard,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+    camera_of,
+)
+from leconvert.support.errors import UsageError
+
+_REFERENCE, _STREAMING = "reference", "streaming"
+_LAYOUTS = (_REFERENCE, _STREAMING, *KEEPING_LAYOUTS)
+_ONE_FILE_AN_EPISODE = "v2.1"
+# LeRobot sorts paths as text, in which chunk-1000 comes before chunk-101.
+_MOST_FILES = 1000 * FILES_PER_CHUNK
+_BLOCK_BYTES = 4096
+_BLOCKS_WORTH_ALIGNING = 16
+
+
+def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
+    """Return the output files of every stream, in the order of ``scan.streams``."""
+    if options.layout == KEEPING_LAYOUTS[0] and scan.num_episodes > _MOST_FILES:
+        raise UsageError(
+            f"--layout {options.layout} makes a file for each of {scan.num_episodes:,} episodes, "
+            f"and LeRobot reads at most {_MOST_FILES:,} in their order.",
+            next_step="Use --layout reference, which joins them.",
+        )
+    if options.to == _ONE_FILE_AN_EPISODE or options.layout in KEEPING_LAYOUTS:
+        each: IntArray = np.arange(scan.num_episodes + 1, dtype=np.int64)
+        return [StreamLayout(stream.stream, each) for stream in scan.streams]
+    limits = [
+        MEBIBYTE
+        * (
+            options.data_file_size_in_mb
+            if stream.stream == DATA_STREAM
+            else options.video_file_size_in_mb
+        )
+        for stream in scan.streams
+    ]
+    if options.layout == _STREAMING:
+        starts = roll_together(
+            scan.streams, limits, scan.length, scan.fps, min_files=options.loader_workers
+        )
+        return [StreamLayout(stream.stream, starts) for stream in scan.streams]
+    return [
+        StreamLayout(stream.stream, roll_over(stream.roll_bytes, stream.group, limit_bytes))
+        for stream, limit_bytes in zip(scan.streams, limits, strict=True)
+    ]
+
+
+def check_layout_options(options: LayoutOptions) -> None:
+    """Refuse values that nobody can mean, before anything is read."""
+    if options.to not in TARGET_VERSIONS:
+        raise UsageError(f"--to takes {' or '.join(TARGET_VERSIONS)}, not {options.to!r}.")
+    is_v21 = options.to == _ONE_FILE_AN_EPISODE
+    if is_v21 or options.layout in KEEPING_LAYOUTS:
+        usual = LayoutOptions()
+        what = "v2.1" if is_v21 else f"the layout {options.layout}"
+        given = "--to v2.1" if is_v21 else f"--layout {options.layout}"
+        fields = ["data_file_size_in_mb", "video_file_size_in_mb", "loader_workers"]
+        for field in [*fields, *(["layout"] if is_v21 else [])]:
+            if getattr(options, field) != getattr(usual, field):
+                raise UsageError(
+                    f"--{field.replace('_', '-')} says how episodes share files, and {what} has a "
+                    "file for each.",
+                    next_step=f"Leave it out with {given}.",
+                )
+    for name, limit in (
+        ("--data-file-size-in-mb", options.data_file_size_in_mb),
+        ("--video-file-size-in-mb", options.video_file_size_in_mb),
+    ):
+        if not limit > 0:
+            raise UsageError(f"{name} must be positive, not {limit}.")
+    if options.layout not in _LAYOUTS:
+        known = f"{', '.join(_LAYOUTS[:-1])} or {_LAYOUTS[-1]}"
+        raise UsageError(f"--layout takes {known}, not {options.layout!r}.")
+    if options.loader_workers < 1:
+        raise UsageError(f"--loader-workers must be at least 1, not {options.loader_workers}.")
+
+
+def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntArray:
+    """Cut one stream into output files.
+
+    A new file starts before an episode that would bring the current file to the limit or beyond,
+    and wherever the decoder configuration changes. A file holds at least one episode.
+
+    Returns:
+        First position of each file and, last, E; shape (files + 1,).
+    """
+    starts = [0]
+    filled = 0
+    previous = None
+    for position, (size, config) in enumerate(
+        zip(roll_bytes.tolist(), group.tolist(), strict=True)
+    ):
+        if position > starts[-1] and (filled + size >= limit_bytes or config != previous):
+            starts.append(position)
+            filled = 0
+        filled += size
+        previous = config
+    starts.append(len(roll_bytes))
+    return np.array(starts, dtype=np.int64)
+
+
+def count_out_of_reach(scan: SourceScan, layouts: Sequence[StreamLayout]) -> Mapping[str, int]:
+    """Count the frames that LeRobot will not load from a layout, though their times are exact.
+
+    Returns:
+        Frames by stream, one entry a camera; see `leconvert.model.float32_tolerance` for why.
+    """
+    found: dict[str, int] = {}
+    counted: dict[bytes, int] = {}  # cameras whose frames lie alike lose the same ones
+    scans = {stream.stream: stream for stream in scan.streams}
+    for layout in layouts:
+        if camera_of(layout.stream) is None:
+            continue
+        begins = first_frames(scans[layout.stream], layout)
+        key = begins.tobytes()
+        if key not in counted:
+            counted[key] = int(frames_out_of_reach(begins, scan.length, scan.fps).sum())
+        found[layout.stream] = counted[key]
+    return found
+
+
+def first_frames(scan: StreamScan, layout: StreamLayout) -> IntArray:
+    """Return the first frame of each episode in its output file, shape (E,)."""
+    ends = np.concatenate(([0], np.cumsum(scan.frames)))
+    starts = layout.starts[layout.file_numbers(np.arange(len(scan.frames)))]
+    begins: IntArray = ends[:-1] - ends[starts] + scan.lead
+    return begins
+
+
+def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int:
+    """Return the block alignment of episodes in video files, in bytes.
+
+    File systems that share extents (XFS, btrfs, NFS 4.2 over them) do so in whole blocks, so an
+    episode can only be cloned where its offset in the output file equals its offset in the source
+    modulo the block size. That costs half a block of zeros an episode on average and leaves two
+    ragged blocks to write, which pays where clips hold many blocks. It is decided by the source
+    alone, so that results have the same bytes on every file system.
+    """
+    if wanted is not None:
+        if wanted and not (512 <= wanted <= MEBIBYTE and wanted & (wanted - 1) == 0):
+            raise UsageError(
+                f"--block-align takes auto, 0 or a power of two from 512 to 1048576, not {wanted}."
+            )
+        return wanted
+    videos = [stream.size_bytes for stream in streams if stream.stream != DATA_STREAM]
+    clips = sum(len(sizes) for sizes in videos)
+    if not clips:
+        return 0
+    mean = sum(int(sizes.sum()) for sizes in videos) / clips
+    return _BLOCK_BYTES if mean >= _BLOCKS_WORTH_ALIGNING * _BLOCK_BYTES else 0
+
+
+# Cut data and all cameras at the same episodes, for loading.
+#
+# Files are planned, not filled: it is counted how many are needed, and the frames are then shared
+# out evenly over so many. So there is no small rest at the end, and loader workers that take a file
+# each end at about the same time.
+
+_LARGEST_LIMIT_BYTES = 2**62
+_EPISODES_LOOKED_AT_FIRST = 16
+# Where frames out of reach force cuts that even shares did not foresee, shares are made anew;
+# among many files one small rest is not worth it.
+_MOST_TRIALS = 4
+_MANY_FILES = 100
+
+
+def roll_together(
+    streams: Sequence[StreamScan],
+    limits_bytes: Sequence[float],
+    length: IntArray,
+    fps: Fraction,
+    *,
+    min_files: int,
+) -> IntArray:
+    """Cut all streams into output files that start at the same episodes.
+
+    A file holds at least one episode, and after its first none that
+
+    - would bring any stream to its limit or beyond,
+    - needs another decoder configuration in any camera than the one before it, or
+    - would have a frame that LeRobot refuses for its place in the file
+      (`leconvert.model.float32_tolerance`).
+
+    There are at least ``min_files`` of them, as far as there are episodes. Within a run of equal
+    decoder configurations they hold about equal numbers of frames: where neither a limit nor a
+    frame out of reach forbids it and no episode is longer than a file's mean, they differ from
+    that mean by less than the longest episode.
+
+    The time it takes grows with the number of episodes, and with the number of frames only where
+    these are in doubt.
+
+    Returns:
+        First position of each file and, last, E; shape (files + 1,).
+    """
+    num_episodes = len(length)
+    changes = np.zeros(num_episodes - 1, np.bool_)
+    for stream in streams:
+        changes |= stream.group[1:] != stream.group[:-1]
+    edges = np.concatenate(([0], np.flatnonzero(changes) + 1, [num_episodes]))
+    rules = _Rules(streams, limits_bytes, length, fps, edges)
+    runs = list(pairwise(edges.tolist()))
+    files = _share_out(
+        [rules.fewest_files(first, stop) for first, stop in runs],
+        [stop - first for first, stop in runs],
+        [rules.frames(first, stop) for first, stop in runs],
+        min_files,
+    )
+    starts: list[int] = []
+    for (first, stop), wanted in zip(runs, files, strict=True):
+        starts += _cut_evenly(rules, first, stop, wanted)
+    return np.array([*starts, num_episodes], dtype=np.int64)
+
+
+def _share_out(
+    fewest: Sequence[int], episodes: Sequence[int], frames: Sequence[int], min_files: int
+) -> list[int]:
+    """Return files a run, at least ``min_files`` in all: one more where they are largest."""
+    files = list(fewest)
+    largest = [
+        (-frames[run] / files[run], run) for run in range(len(files)) if files[run] < episodes[run]
+    ]
+    heapq.heapify(largest)
+    for _ in range(min_files - sum(files)):
+        if not largest:
+            break
+        _, run = largest[0]
+        files[run] += 1
+        if files[run] < episodes[run]:
+            heapq.heapreplace(largest, (-frames[run] / files[run], run))
+        else:
+            heapq.heappop(largest)
+    return files
+
+
+def _cut_evenly(rules: _Rules, first: int, stop: int, files: int) -> list[int]:
+    """Return the first positions of at least so many files, as even as the rules allow."""
+    starts: list[int] = []
+    for _ in range(_MOST_TRIALS):
+        starts = _cut_towards_shares(rules, first, stop, files)
+        if len(starts) == files or len(starts) > _MANY_FILES:
+            break
+        files = len(starts)
+    return starts
+
+
+def _cut_towards_shares(rules: _Rules, first: int, stop: int, files: int) -> list[int]:
+    """Cut at the episode nearest to each equal share, or as near to it as the rules allow.
+
+    Shares are those of the frames from ``anchor`` on: where a cut had to be elsewhere, what
+    remains is shared out anew, so that the last file does not bear the difference.
+    """
+    starts: list[int] = []
+    anchor, shares, taken = first, files, 0
+    while first < stop:
+        if shares - taken < rules.files_by_size(first):
+            # Frames out of reach took files that the sizes of the rest need.
+            anchor, shares, taken = first, rules.files_by_size(first), 0
+        starts.append(first)
+        taken += 1
+        wanted = rules.nearest_share(anchor, stop, taken, shares)
+        # Neither too little, so that the files left can hold the rest, nor so much that they
+        # would have no episode each.
+        end = max(wanted, rules.first_that_fits(first + 1, stop, shares - taken))
+        end = min(end, rules.end_by_size(first), stop - (shares - taken))
+        end = rules.end_by_reach(first, end)
+        if end != wanted:
+            anchor, shares, taken = end, shares - taken, 0
+        first = end
+    return starts
+
+
+class _Rules:
+    """What ends a file at the latest; all arrays have shape (E,) or (E + 1,).
+
+    A *run* is a range of episodes with equal decoder configurations; files do not leave it.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[StreamScan],
+        limits_bytes: Sequence[float],
+        length: IntArray,
+        fps: Fraction,
+        edges: IntArray,
+    ) -> None:
+        self._length = length
+        self._fps = fps
+        self._frame_ends = np.concatenate(([0], np.cumsum(length, dtype=np.int64)))
+        # Without cameras nothing is looked up by time.
+        self._looks_up = any(camera_of(stream.stream) is not None for stream in streams)
+        self._certain = frames_always_in_reach(fps)
+        self._ends = _latest_ends(streams, limits_bytes, edges)
+        self._needed_negated = _files_needed(self._ends, edges)
+
+    def frames(self, first: int, stop: int) -> int:
+        """Return the frames of a range of episodes."""
+        return int(self._frame_ends[stop] - self._frame_ends[first])
+
+    def end_by_size(self, first: int) -> int:
+        """Return the position after the last that a file from ``first`` on can hold by its size."""
+        return int(self._ends[first])
+
+    def files_by_size(self, first: int) -> int:
+        """Return how many files the rest of the run needs by size alone, from ``first`` on."""
+        return -int(self._needed_negated[first])
+
+    def first_that_fits(self, first: int, stop: int, files: int) -> int:
+        """Return the first position of ``first`` to ``stop`` from which ``files`` are enough."""
+        # The rest of a run never needs more files than a longer rest.
+        needed = self._needed_negated[first:stop]
+        return first + int(np.searchsorted(needed, -files))
+
+    def nearest_share(self, anchor: int, stop: int, taken: int, shares: int) -> int:
+        """Return the position nearest to ``taken / shares`` of the frames of a range."""
+        ends = self._frame_ends
+        # In integers, times ``shares``.
+        target = int(ends[anchor]) * shares + self.frames(anchor, stop) * taken
+        before = int(np.searchsorted(ends, target // shares, side="right")) - 1
+        if before >= stop:
+            return stop
+        above = int(ends[before + 1]) * shares - target
+        return before if target - int(ends[before]) * shares <= above else before + 1
+
+    def end_by_reach(self, first: int, stop: int) -> int:
+        """Return the first position up to ``stop`` that has a frame out of reach, or ``stop``.
+
+        The episode at ``first`` itself is not asked: no cut would help it.
+        """
+        if not self._looks_up:
+            return stop
+        ends = self._frame_ends
+        begin = int(ends[first])
+        position = int(np.searchsorted(ends, begin + self._certain, side="right")) - 1
+        position = max(position, first + 1)
+        # Twice as many each time: most files end soon after, and none is looked at for long.
+        count = _EPISODES_LOOKED_AT_FIRST
+        while position < stop:
+            window = slice(position, min(position + count, stop))
+            lost = frames_out_of_reach(ends[window] - begin, self._length[window], self._fps)
+            if lost.any():
+                return position + int(np.flatnonzero(lost)[0])
+            position += count
+            count *= 2
+        return stop
+
+    def fewest_files(self, first: int, stop: int) -> int:
+        """Return how many files a range takes if each holds as much as the rules allow."""
+        files = 0
+        while first < stop:
+            first = self.end_by_reach(first, min(self.end_by_size(first), stop))
+            files += 1
+        return files
+
+
+def _latest_ends(
+    streams: Sequence[StreamScan], limits_bytes: Sequence[float], edges: IntArray
+) -> IntArray:
+    """Return where a file that starts at each position ends at the latest, shape (E,)."""
+    ends = np.repeat(edges[1:], np.diff(edges))
+    after = np.arange(1, len(ends) + 1)
+    for stream, limit_bytes in zip(streams, limits_bytes, strict=True):
+        filled = np.concatenate(([0], np.cumsum(stream.roll_bytes, dtype=np.int64)))
+        # Sizes are whole, so that a sum reaches the limit where it reaches the next whole number.
+        limit = math.ceil(min(limit_bytes, _LARGEST_LIMIT_BYTES))
+        # The episode that would reach it is the first that stays out.
+        reaching = np.searchsorted(filled, filled[:-1] + limit) - 1
+        np.minimum(ends, np.maximum(reaching, after), out=ends)
+    return ends
+
+
+def _files_needed(ends: IntArray, edges: IntArray) -> IntArray:
+    """Return how many files the rest of the run needs from each position on, negated, shape (E,).
+
+    Filling each file as far as it goes needs the fewest; negated they ascend within a run.
+    """
+    needed = [0] * len(ends)
+    latest = ends.tolist()
+    for first, stop in pairwise(edges.tolist()):
+        for position in range(stop - 1, first - 1, -1):
+            end = latest[position]
+            needed[position] = -1 if end == stop else needed[end] - 1
+    return np.array(needed, dtype=np.int64)
+
+
+# Cut the work of writing output files into batches, the unit that workers lease.
+
+# What one episode costs on top of its bytes, in bytes that could be copied meanwhile: a table is
+# decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), a clip's index is
+# parsed (about 0.1 ms). Only the balance between batches depends on them, never the result.
+_TABLE_COST_FACTOR = 12
+_TABLE_COST_PER_EPISODE = 768 * 1024
+_CLIP_COST_PER_EPISODE = 256 * 1024
+
+_SMALLEST_BATCH_COST = 16 * MEBIBYTE
+_LARGEST_SHARED_BATCH_COST = 256 * MEBIBYTE
+_BATCHES_WANTED = 64
+_NONE_FIT: Mapping[str, npt.NDArray[np.bool_]] = MappingProxyType({})
+
+
+def cut_batches(
+    streams: Sequence[StreamScan],
+    layouts: Sequence[StreamLayout],
+    episodes_per_batch: int | None,
+    fit: Mapping[str, npt.NDArray[np.bool_]] = _NONE_FIT,
+    *,
+    first: int = 0,
+) -> list[Batch]:
+    """Cut the work into batches, the most expensive first."""
+    totals = _Totals(streams)
+    if episodes_per_batch is None:
+        groups = _by_output_file(totals, layouts, fit, first)
+    elif episodes_per_batch > 0:
+        groups = _by_episode_range(totals, layouts, episodes_per_batch, fit, first)
+    else:
+        raise UsageError(f"--episodes-per-batch must be positive, not {episodes_per_batch}.")
+    costed = [(cost, group) for group, cost in groups]
+    costed.sort(key=lambda entry: -entry[0])  # stable: ties stay in stream and file order
+    return [Batch(batch_id, group, *totals.of(group)) for batch_id, (_, group) in enumerate(costed)]
+
+
+class _Totals:
+    """Sums of bytes, frames and cost over any range of positions, in constant time."""
+
+    def __init__(self, streams: Sequence[StreamScan]) -> None:
+        self._bytes = {s.stream: _running_sum(s.size_bytes) for s in streams}
+        self._frames = {s.stream: _running_sum(s.frames) for s in streams}
+
+    def cost(self, stream: str, first: int, stop: int) -> int:
+        (cost,) = self.costs(stream, np.array([first, stop]))
+        return cost
+
+    def costs(self, stream: str, edges: IntArray) -> list[int]:
+        """Return the cost between each two neighbours of some positions."""
+        sizes, episodes = np.diff(self._bytes[stream][edges]), np.diff(edges)
+        costs: list[int]
+        if stream == DATA_STREAM:
+            costs = (sizes * _TABLE_COST_FACTOR + episodes * _TABLE_COST_PER_EPISODE).tolist()
+        else:
+            costs = (sizes + episodes * _CLIP_COST_PER_EPISODE).tolist()
+        return costs
+
+    def of(self, shards: Sequence[Shard]) -> tuple[int, int]:
+        """Return source bytes and frames of some shards."""
+        size_bytes = frames = 0
+        for stream, first, stop in _runs(shards):
+            size_bytes += int(self._bytes[stream][stop] - self._bytes[stream][first])
+            frames += int(self._frames[stream][stop] - self._frames[stream][first])
+        return size_bytes, frames
+
+
+def _runs(shards: Sequence[Shard]) -> Iterator[tuple[str, int, int]]:
+    """Yield the positions of shards that follow each other in a stream: mostly all of a batch."""
+    stream, first, stop = "", 0, 0
+    for shard in shards:
+        if shard.stream != stream or shard.first != stop:
+            if stream:
+                yield stream, first, stop
+            stream, first = shard.stream, shard.first
+        stop = shard.stop
+    if stream:
+        yield stream, first, stop
+
+
+def _running_sum(values: IntArray) -> IntArray:
+    return np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+
+
+def _by_output_file(
+    totals: _Totals,
+    layouts: Sequence[StreamLayout],
+    fit: Mapping[str, npt.NDArray[np.bool_]],
+    first: int,
+) -> Iterator[tuple[tuple[Shard, ...], int]]:
+    """Yield one file a batch, or neighbours of one stream up to a shared cost."""
+    whole_cost = sum(totals.cost(s.stream, first, int(s.starts[-1])) for s in layouts)
+    shared_cost = min(
+        max(whole_cost // _BATCHES_WANTED, _SMALLEST_BATCH_COST), _LARGEST_SHARED_BATCH_COST
+    )
+    for layout in layouts:
+        pending: list[Shard] = []
+        pending_cost = 0
+        begin = int(np.searchsorted(layout.starts, first))
+        costs = totals.costs(layout.stream, layout.starts[begin:])
+        kept = fit[layout.stream][first:].tolist() if layout.stream in fit else repeat(False)
+        files = enumerate(pairwise(layout.starts[begin:].tolist()), begin)
+        for (number, (file_first, stop)), cost, keep in zip(files, costs, kept, strict=False):
+            if pending and pending_cost + cost > shared_cost:
+                yield tuple(pending), pending_cost
+                pending, pending_cost = [], 0
+            pending.append(Shard(layout.stream, number, file_first, stop, True, keep))
+            pending_cost += cost
+        yield tuple(pending), pending_cost
+
+
+def _by_episode_range(
+    totals: _Totals,
+    layouts: Sequence[StreamLayout],
+    episodes_per_batch: int,
+    fit: Mapping[str, npt.NDArray[np.bool_]],
+    begins: int,
+) -> Iterator[tuple[tuple[Shard, ...], int]]:
+    """Yield the slices of consecutive episodes over all streams."""
+    num_episodes = int(layouts[0].starts[-1]) if layouts else 0
+    for first in range(begins, num_episodes, episodes_per_batch):
+        stop = min(first + episodes_per_batch, num_episodes)
+        shards: list[Shard] = []
+        for layout in layouts:
+            first_file, last_file = layout.file_numbers(np.array([first, stop - 1])).tolist()
+            for number in range(first_file, last_file + 1):
+                file = layout.file(number)
+                begin, end = max(first, file.first), min(stop, file.stop)
+                whole = (begin, end) == (file.first, file.stop)
+                keep = layout.stream in fit and bool(fit[layout.stream][begin])
+                shards.append(Shard(layout.stream, number, begin, end, whole, keep))
+        cost = sum(totals.cost(s.stream, s.first, s.stop) for s in shards)
+        yield tuple(shards), cost
