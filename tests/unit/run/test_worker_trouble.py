@@ -152,9 +152,8 @@ def test_a_disk_that_stays_broken_ends_the_worker_with_the_reason_and_nothing_he
     with pytest.raises(StorageError, match="no space left") as caught:
         trouble.worker(patience).run()
     assert trouble.pauses == pauses
-    assert [line for line in caught.value.details if "again for 20 s" in line] == list(
-        caught.value.details[-1:] if patience else ()
-    )
+    told = [line for line in caught.value.details if "tried again for 20 s" in line]
+    assert len(told) == (1 if patience else 0)
     assert caught.value.next_step
     assert set(trouble.outcomes()) == {Outcome.HANDED_BACK}
 
