@@ -42,7 +42,6 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.support.storage_errors import storage_errors
-from leconvert.tables.arrow import int64_array, int64_values
 from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, sync_file, write_durably
 from leconvert.workdir.locks import (
     OneHost,
@@ -400,6 +399,8 @@ class BatchFile:
 
 
 def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
+    from leconvert.tables.arrow import int64_array  # here: `status` starts without all of tables
+
     columns: dict[str, IntArray] = {"episode_index": scan.episode_index, "length": scan.length}
     if len(scan.sources) > 1:
         columns[_SOURCE_COLUMN] = scan.source
@@ -504,6 +505,8 @@ class ScanTable:
                 self._kept[tuple(names)] = first_group, table
             else:
                 pa.default_memory_pool().release_unused()  # what decoding many row groups took
+        from leconvert.tables.arrow import int64_values  # see _write_scan_table
+
         skipped = first_group * _ROWS_PER_GROUP
         rows = slice(first - skipped, stop - skipped)
         return [
