@@ -415,7 +415,9 @@ def make_map(source: Path, suite: Path, out: Path, arguments: Sequence[str]) -> 
 
 def _environment(source: Path, scratch: Path) -> dict[str, str]:
     path = f"{source}{os.pathsep}{Path(__file__).parent}"
-    return os.environ | {"PYTHONPATH": path, "PYTEST_DEBUG_TEMPROOT": str(scratch)}
+    # A worker of a parallel run that starts this one must not pass for a worker of this one.
+    ours = {name: said for name, said in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    return ours | {"PYTHONPATH": path, "PYTEST_DEBUG_TEMPROOT": str(scratch)}
 
 
 def _told(report: Path) -> tuple[dict[str, float], dict[str, set[str]]]:

@@ -12,14 +12,14 @@ from leconvert import LayoutOptions, WorkerOptions
 from leconvert.media import index as indices
 from leconvert.run.proof import verify_pair
 from leconvert.support import parallel
-from leconvert.tables import footers
+from leconvert.tables import data_file
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 
 def parsed(source: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count, from now on, how often the index or the footer of each file of a source is read."""
     seen: Counter[str] = Counter()
-    fetch, opened, by_arrow = indices._fetch, footers.OpenedTable.__init__, footers.open_parquet
+    fetch, opened, by_arrow = indices._fetch, data_file.OpenedTable.__init__, data_file.open_parquet
 
     def note(path: object) -> None:
         if Path(str(path)).is_relative_to(source) and "meta" not in Path(str(path)).parts:
@@ -29,7 +29,7 @@ def parsed(source: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         note(path)
         return fetch(path, *rest, **options)  # type: ignore[arg-type]
 
-    def table(self: footers.OpenedTable, path: str) -> None:
+    def table(self: data_file.OpenedTable, path: str) -> None:
         note(path)
         opened(self, path)
 
@@ -38,8 +38,8 @@ def parsed(source: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return by_arrow(path, **options)
 
     monkeypatch.setattr(indices, "_fetch", fetched)
-    monkeypatch.setattr(footers.OpenedTable, "__init__", table)
-    monkeypatch.setattr(footers, "open_parquet", arrow)
+    monkeypatch.setattr(data_file.OpenedTable, "__init__", table)
+    monkeypatch.setattr(data_file, "open_parquet", arrow)
     return seen
 
 

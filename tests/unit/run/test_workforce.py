@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,16 @@ from leconvert.workdir.run import OpenedRun
 GIB = 2**30
 
 
-@dataclass(frozen=True)
 class Room(Machine):
     """A machine of any size."""
 
-    any_cores: int = 64
-    any_memory: int = 1024 * GIB
+    any_cores: int
+    any_memory: int
+
+    def __new__(cls, any_cores: int = 64, any_memory: int = 1024 * GIB) -> Room:
+        room = super().__new__(cls)
+        room.any_cores, room.any_memory = any_cores, any_memory
+        return room
 
     def cores(self) -> int:
         return self.any_cores

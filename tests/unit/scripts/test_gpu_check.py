@@ -44,13 +44,27 @@ def test_what_a_machine_lacks_is_said_and_what_fails_is_kept(
     one = script.Machine(("H100",), None)
     step = script.Step("train", ("probe", "train", "--out-dir", str(tmp_path)), 2)
 
-    ran = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path)
-    failed = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path)
-    few = script.try_step(step, one, tmp_path)
-    none = script.try_step(step, script.Machine((), "torch finds no GPU"), tmp_path)
+    ran = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path, 9.0)
+    failed = script.try_step(script.Step("limit", ("probe", "limit"), 1), one, tmp_path, 9.0)
+    few = script.try_step(step, one, tmp_path, 9.0)
+    none = script.try_step(step, script.Machine((), "torch finds no GPU"), tmp_path, 9.0)
 
     assert (ran["outcome"], ran["document"]) == ("ran", {"rate": 3})
     assert (failed["outcome"], failed["why"]) == ("failed", "no decoder in $SCRATCH")
     assert (few["outcome"], few["why"]) == ("could not run", "it needs 2 GPUs; here are 1")
     assert (none["outcome"], none["why"]) == ("could not run", "torch finds no GPU")
     assert none["command"] == "leconvert probe train --out-dir $SCRATCH"
+
+
+def test_a_step_that_does_not_end_is_a_failure(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(*_: object, timeout: float, **__: object) -> None:
+        raise subprocess.TimeoutExpired("leconvert", timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    step = script.Step("limit", ("probe", "limit"), 1)
+
+    row = script.try_step(step, script.Machine(("H100",), None), tmp_path, 9.0)
+
+    assert (row["outcome"], row["why"]) == ("failed", "it had not ended after 9 s")
