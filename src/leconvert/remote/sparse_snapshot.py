@@ -65,6 +65,7 @@ from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import (
     Listing,
+    NameGate,
     RemoteFile,
     Store,
     fetch_file,
@@ -311,6 +312,7 @@ class _Writer:
         self.whole_tables = False
         self._store = store
         self._lock = threading.Lock()
+        self._gate = NameGate()  # the folder may be removed once `take_all` has ended
         self._noted = folder / "begun" / "whole.txt"
         self.whole = set(self._noted.read_text().splitlines()) if self._noted.exists() else set()
         self.largest_bytes = 0
@@ -325,13 +327,18 @@ class _Writer:
     ) -> None:
         """Make the tree's file for each; the first error ends it."""
         pieces = [(file, is_episode) for file in files]
-        for _ in parallel_map(self._take, pieces, Spread(threads=THREADS_THAT_WAIT)):
-            advance(1)
+        try:
+            for _ in parallel_map(self._take, pieces, Spread(threads=THREADS_THAT_WAIT)):
+                advance(1)
+        except BaseException:
+            self._gate.close()
+            raise
 
     def _take(self, file: RemoteFile, is_episode: Callable[[str], bool]) -> None:
         target = self._folder / "tree" / file.path
         if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
+            with self._gate.passed(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
             self._make(file, target, of_an_episode=is_episode(file.path))
         if file.path not in self.whole and is_episode(file.path):
             with self._lock:
@@ -360,25 +367,30 @@ class _Writer:
 
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
-        fetch_file(self._store, file, begun, begun.with_suffix(".part"))
+        fetch_file(self._store, file, begun, begun.with_suffix(".part"), gate=self._gate)
+        with self._gate.passed(target):
+            self._note_whole(file)
+            _name(begun, target)
+
+    def _note_whole(self, file: RemoteFile) -> None:
         with self._lock:
             # Noted before it has its name: a name that is noted in vain is noted again, or, where
             # another version of this program goes on and makes holes, struck out.
             with self._noted.open("a") as notes:
                 notes.write(f"{file.path}\n")
             self.whole.add(file.path)
-        _name(begun, target)
 
     def _make_hole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
-        with begun.open("wb") as out:
+        with self._gate.passed(begun), begun.open("wb") as out:
             out.truncate(file.size_bytes)
         self._name_part(file, begun, target)
 
     def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
         """Make a file of headers; False where the scan's own reader is not content with it."""
         begun = self._temporary(file)
-        descriptor = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        with self._gate.passed(begun):
+            descriptor = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             copy = SparseCopy(file, self._store, descriptor)
             if is_clip:
@@ -392,7 +404,8 @@ class _Writer:
         except (HubError, HubAccessError, InterruptedRunError):
             raise
         except (LeconvertError, pa.ArrowException, ValueError):
-            begun.unlink()
+            with self._gate.passed(begun):
+                begun.unlink()
             return False
         finally:
             os.close(descriptor)
@@ -403,7 +416,8 @@ class _Writer:
         """Name a file with holes. One that was noted in vain as whole must not be read as one."""
         with self._lock:
             self.whole.discard(file.path)
-        _name(begun, target)
+        with self._gate.passed(target):
+            _name(begun, target)
 
     def _temporary(self, file: RemoteFile) -> Path:
         """Return a name for a file that is not complete; the same one after a crash."""
