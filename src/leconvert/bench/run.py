@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -271,7 +272,7 @@ def _decoded(
 def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
     """Return what is wrong with the frames of a result; None where nothing was found.
 
-    Without ``--check`` unreadable frames are only counted.
+    Without ``--check`` the first unreadable frame has ended the run before.
     """
     check = document["check"]
     if check is None:
@@ -439,7 +440,7 @@ def _timed(
                 _move(batch, options.device)
             return loader.facts_of(batch)
 
-        try:
+        with _loader_errors(options):
             measured = measure(
                 loader.open_epoch,
                 facts_of,
@@ -448,8 +449,6 @@ def _timed(
                 num_batches=options.num_batches,
                 on_batch=tell,
             )
-        except Exception as error:
-            raise _failed(options, error) from error
         memory.sample()
     if not measured.samples:
         raise ProbeError(
@@ -469,10 +468,19 @@ def _move(batch: Mapping[str, Any], device: str) -> None:
     torch.cuda.synchronize(device)
 
 
-def _failed(options: RunOptions, error: Exception) -> LeconvertError:
+@contextmanager
+def _loader_errors(options: RunOptions) -> Iterator[None]:
+    """Raise a loader's own error, or a frame that does not decode, as a `ProbeError`."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, LeconvertError) and not isinstance(error, UnreadableSourceError):
+            raise  # it has its own remedy
+        raise _failed(options, error) from error
+
+
+def _failed(options: RunOptions, error: Exception) -> ProbeError:
     """Say what a loader's own error was; a worker's comes with the whole traceback as its text."""
-    if isinstance(error, LeconvertError) and not isinstance(error, UnreadableSourceError):
-        return error
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     is_workers = bool(lines) and lines[0].startswith("Caught ")
     said = f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
@@ -492,16 +500,13 @@ def _single_pass(
 ) -> dict[str, float | None]:
     if not options.probe_samples:
         return NO_SINGLE_PASS
-    try:
-        with loader.single() as (samples, decoding_s):
-            return time_single_pass(
-                samples,
-                decoding_s if has_videos else None,
-                num_warmup=options.probe_warmup,
-                num_samples=options.probe_samples,
-            )
-    except Exception as error:
-        raise _failed(options, error) from error
+    with _loader_errors(options), loader.single() as (samples, decoding_s):
+        return time_single_pass(
+            samples,
+            decoding_s if has_videos else None,
+            num_warmup=options.probe_warmup,
+            num_samples=options.probe_samples,
+        )
 
 
 def _remarks(options: RunOptions) -> list[str]:

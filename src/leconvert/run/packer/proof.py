@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
-from leconvert.support.text import first_few, shown
+from leconvert.support.text import first_few, json_record, shown
 from leconvert.workdir.former import TreeFacts
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
 from leconvert.workdir.locks import LockWait
@@ -97,11 +97,7 @@ class PackReport:
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
-        record = asdict(self)
-        record["target"] = str(self.target)
-        for name in ("kept", "removed"):
-            record[name] = None if record[name] is None else str(record[name])
-        return record
+        return json_record(self)
 
 
 def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
