@@ -69,7 +69,7 @@ def cli_page() -> str:
 
 
 class _Listed(NamedTuple):
-    """What a command lists: the heading that it stands below, its row, its name and its keys."""
+    """One option of a command: the heading that it stands below, its row, name and keys."""
 
     title: str
     row: str

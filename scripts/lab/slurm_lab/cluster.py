@@ -119,7 +119,7 @@ _PARTITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Where the controller runs.
+    """The host of the controller.
 
     Attributes:
         host: Its host's name.

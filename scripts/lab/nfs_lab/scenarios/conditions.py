@@ -21,7 +21,7 @@ _CLAIMS = 40
 _RESTART_AFTER = 20
 _MEET_SECONDS = "120"
 _NEEDED = ("link", "race", "create_race", "listing", "news", "host_lock")
-"""What has to hold between the hosts of an NFS server."""
+"""The promises that hold between the hosts of an NFS server."""
 
 
 def set_clock(guest: Guest, hours: float) -> None:
