@@ -7,6 +7,7 @@ frame through LeRobot against the source's frame of the same index, every byte a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -47,7 +48,11 @@ def scratch_limit(source: Path) -> int:
 
 
 class Watch:
-    """Looks again and again at what lies in a scratch folder, as ``du`` would."""
+    """Looks again and again at what lies in a scratch folder, as ``du`` would.
+
+    A look takes time, in which one file can go and another come. Only files that are still there
+    after the look are added up, as they lay there together.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -65,13 +70,17 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(0.002):
-            found = 0
+            seen: dict[tuple[Path, int], int] = {}
             for path in self._folder.rglob("files/**/*"):
-                try:
-                    found += path.stat().st_blocks * 512 * path.is_file()
-                except FileNotFoundError:
-                    continue
-            self.most_bytes = max(self.most_bytes, found)
+                with contextlib.suppress(FileNotFoundError):
+                    if path.is_file():
+                        of = path.stat()
+                        seen[path, of.st_ino] = of.st_blocks * 512
+            there = 0
+            for (path, number), size in seen.items():
+                with contextlib.suppress(FileNotFoundError):
+                    there += size * (path.stat().st_ino == number)
+            self.most_bytes = max(self.most_bytes, there)
 
 
 def round_trip(
