@@ -1,10 +1,7 @@
-"""Write docs/reference from the code: commands, Python, exit codes, findings.
+"""Writes the pages of docs/reference that the code says: commands, Python, exit codes, findings.
 
-    python scripts/make_reference.py            # write the pages
-    python scripts/make_reference.py --check    # say which are not as the code is
-
-Run it after options, public docstrings or errors changed; a test compares the pages with the code.
-The Python interface is read by griffe and never imported, so torch is not needed.
+docs/conf.py calls it whenever the site is built. The Python interface is read by griffe and never
+imported, so torch is not needed.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
@@ -31,8 +27,6 @@ FOLDER = ROOT / "docs/reference"
 
 _COMMANDS = """\
 # Command line reference
-
-<!-- Written by scripts/make_reference.py from the argument parser; changes here are lost. -->
 
 Every command and option, as `leconvert COMMAND --help-all` has them, or `--help` where there is no
 `--help-all`. Options that several commands share are described [once](#shared-options); each
@@ -185,8 +179,6 @@ def _escaped(text: str) -> str:
 _EXIT_CODES = """\
 # Exit codes
 
-<!-- Written by scripts/make_reference.py from leconvert.support.errors; changes here are lost. -->
-
 What a command ends with; `leconvert explain CODE` says the same.
 
 | code | meaning | what to do |
@@ -253,8 +245,6 @@ def _by_code(error: type[LeconvertError]) -> tuple[int, str]:
 _FINDINGS = """\
 # Codes of findings
 
-<!-- Written by scripts/make_reference.py from the catalogues; changes here are lost. -->
-
 What severities mean and what repairs do: [findings](../findings.md) for the source of a
 conversion, [check](../check.md) for a v3.0 dataset by itself.
 
@@ -293,36 +283,14 @@ def _finding(kind: Kind) -> str:
     return f"| `{kind.code}` | {kind.severity} | {kind.meaning} | {helps} |\n"
 
 
-def pages() -> dict[str, str]:
-    """Return the text of each page by its name."""
-    return {
-        "cli.md": cli_page(),
-        "api.md": api_page(ROOT / "src"),
-        "exit-codes.md": errors_page(),
-        "findings.md": findings_page(),
-    }
-
-
-def main() -> int:
-    """Write or compare the pages."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a page is stale")
-    options = parser.parse_args()
-    stale = [name for name, text in pages().items() if _stored(name) != text]
-    for name in stale:
-        if options.check:
-            print(f"{FOLDER / name} is not as the code is: run scripts/make_reference.py")
-        else:
-            FOLDER.mkdir(exist_ok=True)
-            (FOLDER / name).write_text(pages()[name], "utf-8")
-            print(f"wrote {FOLDER / name}")
-    return 1 if stale and options.check else 0
-
-
-def _stored(name: str) -> str | None:
-    place = FOLDER / name
-    return place.read_text("utf-8") if place.is_file() else None
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def write_pages() -> None:
+    """Write the pages, each only where it says something new."""
+    for name, text in (
+        ("cli.md", cli_page()),
+        ("api.md", api_page(ROOT / "src")),
+        ("exit-codes.md", errors_page()),
+        ("findings.md", findings_page()),
+    ):
+        page = FOLDER / name
+        if not page.is_file() or page.read_text("utf-8") != text:
+            page.write_text(text, "utf-8")

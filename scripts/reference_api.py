@@ -33,8 +33,6 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
 _HEAD = """\
 # Python reference
 
-<!-- Written by scripts/make_reference.py from the code; changes here are lost. -->
-
 What is meant for others. `leconvert` itself holds what most programs need; the other modules are
 for those that start workers, load a result or make datasets of their own. Errors are in
 [exit codes](exit-codes.md).

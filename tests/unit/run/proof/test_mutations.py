@@ -154,9 +154,9 @@ def test_every_mutation_has_a_title_of_its_own() -> None:
 
 def test_the_documentation_lists_what_is_found_and_at_which_depth() -> None:
     lines = DOCS.read_text("utf-8").splitlines()
-    listed = [line for line in lines if line.startswith(("### ", "| "))]
+    listed = [line for line in lines if line.startswith(("## ", "| "))]
     expected: list[str] = []
     for heading, mutations in MUTATIONS.items():
-        expected += [f"### {heading}", "| damage | found by |"]
+        expected += [f"## {heading}", "| damage | found by |"]
         expected += [f"| {mutation.title} | `--{mutation.depth}` |" for mutation in mutations]
     assert listed == expected
