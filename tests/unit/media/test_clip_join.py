@@ -224,38 +224,6 @@ def test_fractional_rates_are_kept_exactly(fps: str, make_clip: MakeClip, tmp_pa
             assert container.streams.video[0].average_rate == rate
 
 
-@pytest.mark.parametrize("fps", [Fraction(0), Fraction(-30), Fraction(10**9), Fraction(1, 10**9)])
-def test_impossible_rates_are_refused(fps: Fraction, make_clip: MakeClip, tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        joined([make_clip(RECIPES["x264"])], tmp_path / "joined.mp4", fps)
-    assert names(tmp_path) == []
-
-
-def test_the_index_lies_in_front_and_says_nothing_of_when_or_where(
-    make_clip: MakeClip, tmp_path: Path
-) -> None:
-    results = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        results.append(tmp_path / name / "joined.mp4")
-        joined(family(make_clip, "x264"), results[-1])
-    assert results[0].read_bytes() == results[1].read_bytes()
-    kinds = [box.kind for box in parsed(results[0].read_bytes())]
-    assert kinds == [b"ftyp", b"moov", b"mdat"]
-
-
-def test_bit_rates_of_the_first_clip_are_not_said_of_the_whole_file(
-    make_clip: MakeClip, tmp_path: Path
-) -> None:
-    clips = family(make_clip, "x264")
-    entries = {read_clip_index(clip).sample_entry for clip in clips}
-    assert len(entries) > 1, "the clips should differ in bit rate for this test to mean anything"
-    assert len({read_clip_index(clip).config_key for clip in clips}) == 1
-    result = tmp_path / "joined.mp4"
-    joined(clips, result)
-    assert b"btrt" not in read_clip_index(result).sample_entry
-
-
 def test_long_files_use_wide_times(make_clip: MakeClip, tmp_path: Path) -> None:
     # A frame takes 8,200,001 ticks: more than 2**32 after 524 frames.
     fps = Fraction(3000017, 8_200_001)
@@ -268,20 +236,6 @@ def test_long_files_use_wide_times(make_clip: MakeClip, tmp_path: Path) -> None:
     _, duration = join_module.frame_ticks(fps)
     assert max(packet.pts for packet in packets) == 559 * duration > 2**32
     assert len(decoded_pictures(result)) == 560
-
-
-def test_files_beyond_four_gib_use_wide_offsets(
-    make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clips = family(make_clip, "x264-b-frames")
-    monkeypatch.setattr(join_module, "_WIDE_FROM_BYTES", 1000)
-    result = tmp_path / "joined.mp4"
-    report = joined(clips, result, block_align=512)
-    assert result.stat().st_size == report.size_bytes
-    top = Box(b"", children=parsed(result.read_bytes()))
-    assert stbl_of(top).has("co64")
-    assert top.find("mdat").wide
-    assert_holds(result, clips, THIRTY)
 
 
 def test_an_episode_that_ends_beyond_four_gib_is_really_there(

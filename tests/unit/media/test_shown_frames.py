@@ -17,14 +17,7 @@ from tests.mp4_boxes import Box, changed, stbl_of
 from tests.pictures import decoded_pictures
 from tests.recordings import each
 
-from leconvert.media import (
-    ClipIndex,
-    decode_image,
-    decode_shown,
-    join_clips,
-    pyav,
-    read_clip_index,
-)
+from leconvert.media import ClipIndex, decode_image, decode_shown, join_clips, pyav, read_clip_index
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing.dataset import encode_png
@@ -137,13 +130,6 @@ def test_a_frame_that_is_not_there_is_an_error(
 
 def test_no_ranks_open_nothing(tmp_path: Path) -> None:
     assert list(decode_shown(tmp_path / "absent.mp4", [])) == []
-
-
-def test_what_is_no_video_is_an_error_with_the_path(tmp_path: Path) -> None:
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(b"not a video at all" * 100)
-    with pytest.raises(UnreadableSourceError, match=r"clip\.mp4"):
-        list(decode_shown(path, [0]))
 
 
 def coloured_clip(path: Path, matrix: int, color_range: int, pixel_format: str) -> Picture:
