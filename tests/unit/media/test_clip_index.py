@@ -13,16 +13,14 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from clip_recipes import RECIPES, Recipe
-from tests.mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
+from clip_recipes import RECIPES, ChangedClip, MakeClip
+from tests.mp4_boxes import Box, edit_list, parsed, stbl_of, top_bytes
 from tests.packets import coded_packets
 from tests.recordings import each
 
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index, samples_sha256
 from leconvert.media import clip as clip_module
 from leconvert.support.errors import UnreadableSourceError
-
-MakeClip = Callable[[Recipe], Path]
 
 
 def assert_is_what_ffmpeg_sees(path: Path) -> ClipIndex:
@@ -160,22 +158,18 @@ def uneven_chunks(top: Box) -> None:
     ],
 )
 def test_other_ways_to_write_the_same_clip_are_read_as_ffmpeg_does(
-    change: Callable[[Box], None], make_clip: MakeClip, tmp_path: Path
+    change: Callable[[Box], None], make_clip: MakeClip, changed_clip: ChangedClip
 ) -> None:
     plain = make_clip(RECIPES["x264-b-frames"])
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(plain.read_bytes(), change))
+    path = changed_clip(change)
     assert path.read_bytes() != plain.read_bytes()
     index = assert_is_what_ffmpeg_sees(path)
     assert samples_sha256(index) == samples_sha256(read_clip_index(plain))
     assert index.config_key == read_clip_index(plain).config_key
 
 
-def test_a_late_start_is_part_of_the_presentation_times(
-    make_clip: MakeClip, tmp_path: Path
-) -> None:
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(make_clip(RECIPES["x264-b-frames"]).read_bytes(), late_start))
+def test_a_late_start_is_part_of_the_presentation_times(changed_clip: ChangedClip) -> None:
+    path = changed_clip(late_start)
     index = read_clip_index(path)
     assert Fraction(int(index.presentation_times.min()), index.timescale) == Fraction(1, 2)
 
@@ -286,10 +280,9 @@ def only_an_empty_edit(top: Box) -> None:
     ],
 )
 def test_a_clip_that_cannot_be_joined_as_it_lies_says_why(
-    change: Callable[[Box], None], reason: str, make_clip: MakeClip, tmp_path: Path
+    change: Callable[[Box], None], reason: str, changed_clip: ChangedClip
 ) -> None:
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(make_clip(RECIPES["x264-b-frames"]).read_bytes(), change))
+    path = changed_clip(change)
     with pytest.raises(UnsupportedClipError, match=reason) as caught:
         read_clip_index(path)
     assert reason in caught.value.reason
@@ -303,7 +296,7 @@ def test_a_clip_that_cannot_be_joined_as_it_lies_says_why(
 
 
 def test_several_descriptions_that_differ_in_bit_rate_only_are_one_configuration(
-    make_clip: MakeClip, tmp_path: Path
+    make_clip: MakeClip, changed_clip: ChangedClip
 ) -> None:
     def two_rates(top: Box) -> None:
         stbl = stbl_of(top)
@@ -315,8 +308,7 @@ def test_several_descriptions_that_differ_in_bit_rate_only_are_one_configuration
         stbl.replace("stsc", struct.pack(">II6I", 0, 2, 1, 1, 1, 7, 1, 2))
 
     plain = make_clip(RECIPES["x264-b-frames"])
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(plain.read_bytes(), two_rates))
+    path = changed_clip(two_rates)
     assert read_clip_index(path).config_key == read_clip_index(plain).config_key
 
 
@@ -387,10 +379,9 @@ def timescale_zero(top: Box) -> None:
     ],
 )
 def test_a_broken_clip_is_refused_with_the_reason(
-    change: Callable[[Box], None], words: str, make_clip: MakeClip, tmp_path: Path
+    change: Callable[[Box], None], words: str, changed_clip: ChangedClip
 ) -> None:
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(make_clip(RECIPES["x264-b-frames"]).read_bytes(), change))
+    path = changed_clip(change)
     with pytest.raises(UnreadableSourceError, match=words) as caught:
         read_clip_index(path)
     assert not isinstance(caught.value, UnsupportedClipError)

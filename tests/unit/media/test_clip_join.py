@@ -13,7 +13,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from clip_recipes import RECIPES, Recipe
+from clip_recipes import RECIPES, ChangedClip, MakeClip, Recipe
 from tests.mp4_boxes import Box, changed, parsed, stbl_of
 from tests.packets import coded_packets
 from tests.pictures import decoded_pictures
@@ -39,7 +39,6 @@ from leconvert.support.errors import (
     UsageError,
 )
 
-MakeClip = Callable[[Recipe], Path]
 THIRTY = Fraction(30)
 
 
@@ -284,7 +283,7 @@ def test_a_remux_without_a_place_for_it_is_an_error_of_that_folder(
 
 
 def test_a_clip_that_a_remux_does_not_help_says_both_reasons(
-    make_clip: MakeClip, tmp_path: Path
+    tmp_path: Path, changed_clip: ChangedClip
 ) -> None:
     def first_frame_last_in_groups(top: Box) -> None:
         rows = struct.pack(">IIII", 1, 512 * 20, 11, 512)
@@ -292,9 +291,7 @@ def test_a_clip_that_a_remux_does_not_help_says_both_reasons(
         stbl_of(top).children.append(Box(b"sbgp", bytes(4) + b"rap " + bytes(4)))
         top.find("moov/trak").remove("edts")
 
-    path = tmp_path / "clip.mp4"
-    plain = make_clip(RECIPES["x264-b-frames"])
-    path.write_bytes(changed(plain.read_bytes(), first_frame_last_in_groups))
+    path = changed_clip(first_frame_last_in_groups)
     words = "random access groups, and after a remux: an edit list that hides frames at the start"
     with pytest.raises(UnreadableSourceError, match=words) as caught:
         joined([path], tmp_path / "joined.mp4")
@@ -365,16 +362,14 @@ def test_an_episode_that_begins_without_a_keyframe_is_refused(
 
 
 def test_an_episode_that_shows_a_frame_before_its_keyframe_is_refused(
-    make_clip: MakeClip, tmp_path: Path
+    tmp_path: Path, changed_clip: ChangedClip
 ) -> None:
     def first_frame_last(top: Box) -> None:
         rows = struct.pack(">IIII", 1, 512 * 20, 11, 512)
         stbl_of(top).replace("ctts", struct.pack(">II", 0, 2) + rows)
         top.find("moov/trak").remove("edts")
 
-    path = tmp_path / "clip.mp4"
-    plain = make_clip(RECIPES["x264-b-frames"])
-    path.write_bytes(changed(plain.read_bytes(), first_frame_last))
+    path = changed_clip(first_frame_last)
     with pytest.raises(UnreadableSourceError, match="before its first keyframe"):
         joined([path], tmp_path / "joined.mp4")
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from clip_recipes import RECIPES, Recipe
-from tests.mp4_boxes import Box, changed, stbl_of
+from clip_recipes import RECIPES, ChangedClip, MakeClip
+from tests.mp4_boxes import Box, stbl_of
 
 from leconvert.media import ClipIndex, read_clip_index
 from leconvert.support.errors import UnreadableSourceError
-
-MakeClip = Callable[[Recipe], Path]
 
 
 def media_box(kind: str) -> Callable[[bytes], Callable[[Box], None]]:
@@ -73,11 +70,10 @@ def facts(index: ClipIndex) -> tuple[object, ...]:
     [bytes_behind_the_handler, many_references, a_box_of_another_kind, many_boxes, wide_clock],
 )
 def test_another_way_to_say_the_same_is_read_the_same(
-    change: Callable[[Box], None], make_clip: MakeClip, tmp_path: Path
+    change: Callable[[Box], None], make_clip: MakeClip, changed_clip: ChangedClip
 ) -> None:
     plain = make_clip(RECIPES["x264"])
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(plain.read_bytes(), change))
+    path = changed_clip(change, "x264")
     assert facts(read_clip_index(path)) == facts(read_clip_index(plain))
 
 
@@ -92,9 +88,8 @@ def test_another_way_to_say_the_same_is_read_the_same(
     ],
 )
 def test_a_broken_box_is_named(
-    change: Callable[[Box], None], words: str, make_clip: MakeClip, tmp_path: Path
+    change: Callable[[Box], None], words: str, changed_clip: ChangedClip
 ) -> None:
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(make_clip(RECIPES["x264"]).read_bytes(), change))
+    path = changed_clip(change, "x264")
     with pytest.raises(UnreadableSourceError, match=words):
         read_clip_index(path)
