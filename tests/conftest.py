@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.program import Leconvert, run_leconvert, start_leconvert
+from tests.program import Leconvert, expecting, run_leconvert, start_leconvert
 
 if TYPE_CHECKING:
     from leconvert.workdir.run import OpenedRun
@@ -112,6 +112,24 @@ def small_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That dataset converted to v3.0; do not change it."""
+    import leconvert
+
+    out = tmp_path_factory.mktemp("converted") / "out"
+    leconvert.convert(small_source, output=out)
+    return out
+
+
+@pytest.fixture
+def result_copy(small_result: Path, tmp_path: Path) -> Path:
+    """A copy of the converted dataset that a test may damage."""
+    import shutil
+
+    return Path(shutil.copytree(small_result, tmp_path / "v30"))
+
+
+@pytest.fixture(scope="session")
 def picture_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A v2.1 dataset with a camera and images in its tables; do not change it."""
     from leconvert.testing import make_dataset
@@ -171,14 +189,14 @@ def leconvert_anew() -> Leconvert:
 def leconvert_here(capsys: pytest.CaptureFixture[str]) -> Leconvert:
     """Run ``leconvert ARGUMENTS`` in this process, where torch and LeRobot are imported once."""
 
-    def run(*arguments: object) -> CompletedProcess[str]:
+    def run(*arguments: object, code: int | None = None) -> CompletedProcess[str]:
         from leconvert.cli import main
 
         words = [str(argument) for argument in arguments]
         capsys.readouterr()
-        code = main(words)
+        ended = main(words)
         told = capsys.readouterr()
-        return CompletedProcess(words, code, told.out, told.err)
+        return expecting(code, CompletedProcess(words, ended, told.out, told.err))
 
     return run
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-__all__ = ["Leconvert", "run_leconvert", "start_leconvert", "started"]
+__all__ = ["Leconvert", "expecting", "run_leconvert", "start_leconvert", "started"]
 
 Leconvert = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -31,7 +31,10 @@ _PRELOADED = (
 
 
 def run_leconvert(
-    *arguments: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: object,
+    code: int | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``leconvert ARGUMENTS`` in a process of its own and return what it said.
 
@@ -40,6 +43,7 @@ def run_leconvert(
 
     Args:
         *arguments: Words of the command line.
+        code: What it has to end with, or the test fails with all that was said; None for any.
         env: All environment variables; None for this process's.
         cwd: Where it runs; None for where this process does.
     """
@@ -58,7 +62,15 @@ def run_leconvert(
             process.join()
             raise subprocess.TimeoutExpired(words, _TIMEOUT_SECONDS)
         out, err = (path.read_text() if path.exists() else "" for path in said)
-        return subprocess.CompletedProcess(words, process.exitcode, out, err)
+        return expecting(code, subprocess.CompletedProcess(words, process.exitcode, out, err))
+
+
+def expecting(
+    code: int | None, done: subprocess.CompletedProcess[str]
+) -> subprocess.CompletedProcess[str]:
+    """Return a command that ended, which fails the test if it ended with another code."""
+    assert code in (None, done.returncode), f"{done.args}\n{done.stdout}\n{done.stderr}"
+    return done
 
 
 def _become_leconvert(
@@ -77,9 +89,11 @@ def _become_leconvert(
     program()
 
 
-def start_leconvert(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m leconvert ARGUMENTS``; options go to `subprocess.run`."""
-    return subprocess.run(
+def start_leconvert(
+    *arguments: object, code: int | None = None, **options: object
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m leconvert ARGUMENTS``; other options go to `subprocess.run`."""
+    done = subprocess.run(
         [sys.executable, "-m", "leconvert", *map(str, arguments)],
         capture_output=True,
         text=True,
@@ -87,6 +101,7 @@ def start_leconvert(*arguments: object, **options: object) -> subprocess.Complet
         check=False,
         **options,  # type: ignore[call-overload]
     )
+    return expecting(code, done)
 
 
 @contextmanager

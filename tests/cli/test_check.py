@@ -10,32 +10,22 @@ from pathlib import Path
 
 import pytest
 
-import leconvert as library
 from tests.program import Leconvert
 
 
-@pytest.fixture(scope="module")
-def converted(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound v3.0 dataset; do not change it."""
-    out = tmp_path_factory.mktemp("converted") / "out"
-    library.convert(small_source, output=out)
-    return out
-
-
 @pytest.fixture
-def broken(converted: Path, tmp_path: Path, edit_json: Callable[..., None]) -> Path:
+def broken(small_result: Path, tmp_path: Path, edit_json: Callable[..., None]) -> Path:
     """A copy with one error, two warnings and one remark."""
-    root = Path(shutil.copytree(converted, tmp_path / "hub" / "org" / "näme ö"))
+    root = Path(shutil.copytree(small_result, tmp_path / "hub" / "org" / "näme ö"))
     edit_json(root / "meta/info.json", total_frames=7, splits={"train": "0:9"}, total_tasks=5)
     (root / "videos/left over.txt").write_text("")
     return root
 
 
-def test_a_sound_dataset_is_one_line_and_code_0(leconvert: Leconvert, converted: Path) -> None:
-    checked = leconvert("check", converted, "--strict")
-    assert checked.returncode == 0, checked.stderr
+def test_a_sound_dataset_is_one_line_and_code_0(leconvert: Leconvert, small_result: Path) -> None:
+    checked = leconvert("check", small_result, "--strict", code=0)
     (line,) = checked.stdout.splitlines()
-    assert line.startswith(f"{converted} (v3.0): 0 errors, 0 warnings, 0 infos in 5 episodes, ")
+    assert line.startswith(f"{small_result} (v3.0): 0 errors, 0 warnings, 0 infos in 5 episodes, ")
     assert "44 frames, 3 files" in line
 
 
@@ -43,8 +33,7 @@ def test_a_sound_dataset_is_one_line_and_code_0(leconvert: Leconvert, converted:
 def test_errors_are_a_table_that_fits_and_code_3(
     leconvert: Leconvert, broken: Path, columns: int
 ) -> None:
-    checked = leconvert("check", broken, env={**os.environ, "COLUMNS": str(columns)})
-    assert checked.returncode == 3, checked.stderr
+    checked = leconvert("check", broken, env={**os.environ, "COLUMNS": str(columns)}, code=3)
     *table, last = checked.stdout.splitlines()
     assert all(len(line) <= columns for line in table)
     text = " ".join(" ".join(table).split())
@@ -54,8 +43,7 @@ def test_errors_are_a_table_that_fits_and_code_3(
 
 
 def test_json_holds_every_finding_and_the_counts(leconvert: Leconvert, broken: Path) -> None:
-    checked = leconvert("check", broken, "--json")
-    assert checked.returncode == 3
+    checked = leconvert("check", broken, "--json", code=3)
     report = json.loads(checked.stdout)
     assert (report["ok"], report["errors"], report["warnings"], report["infos"]) == (False, 1, 2, 1)
     assert [(found["severity"], found["code"]) for found in report["findings"]] == [
@@ -75,16 +63,14 @@ def test_warnings_fail_a_strict_check_alone(
 
 def test_a_repo_id_names_the_folder_that_lerobot_uses(leconvert: Leconvert, broken: Path) -> None:
     env = {**os.environ, "HF_LEROBOT_HOME": str(broken.parents[1])}
-    checked = leconvert("check", "--repo-id", f"org/{broken.name}", "--json", env=env)
-    assert checked.returncode == 3
+    checked = leconvert("check", "--repo-id", f"org/{broken.name}", "--json", env=env, code=3)
     assert json.loads(checked.stdout)["root"] == str(broken)
 
 
 def test_a_v2_dataset_is_checked_too(leconvert: Leconvert, source_copy: Path) -> None:
     assert leconvert("check", source_copy).returncode == 0
     (source_copy / "data/chunk-000/episode_000002.parquet").unlink()
-    checked = leconvert("check", source_copy, "--json")
-    assert checked.returncode == 3
+    checked = leconvert("check", source_copy, "--json", code=3)
     report = json.loads(checked.stdout)
     assert report["version"] == "v2.1"
     assert [found["episode"] for found in report["findings"] if found["severity"] == "error"] == [2]
@@ -102,7 +88,6 @@ def test_a_v2_dataset_is_checked_too(leconvert: Leconvert, source_copy: Path) ->
 def test_what_cannot_be_checked_is_a_sentence(
     leconvert: Leconvert, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    checked = leconvert("check", *arguments)
-    assert checked.returncode == code
+    checked = leconvert("check", *arguments, code=code)
     assert said in checked.stderr
     assert "Traceback" not in checked.stderr

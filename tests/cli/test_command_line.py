@@ -22,8 +22,7 @@ from tests.program import Leconvert
 
 
 def test_with_json_a_mistake_is_a_document_too(leconvert_here: Leconvert) -> None:
-    refused = leconvert_here("convert", "--json", "--rot", "x")
-    assert refused.returncode == 2
+    refused = leconvert_here("convert", "--json", "--rot", "x", code=2)
     document = json.loads(refused.stdout)
     assert document["error"] == "UsageError"
     assert document["message"] == "There is no option --rot; did you mean --root?"
@@ -31,9 +30,7 @@ def test_with_json_a_mistake_is_a_document_too(leconvert_here: Leconvert) -> Non
 
 
 @pytest.mark.parametrize("words", [("hf://datasets/org/a",), ("--root", "hf://datasets/org/a")])
-def test_options_of_a_push_go_with_a_url_of_the_hub(
-    words: tuple[str, ...],
-) -> None:
+def test_options_of_a_push_go_with_a_url_of_the_hub(words: tuple[str, ...]) -> None:
     options = build_parser().parse_args(["convert", *words, "--private"])
     take_arguments(options)
     assert (options.repo_id, options.root) == ("org/a", None)
@@ -76,8 +73,7 @@ def test_a_list_with_the_name_of_a_command_is_given_as_a_path(
     monkeypatch.chdir(tmp_path)
     Path(name).write_text("# no dataset\n")
     options = ("-o", "out", "--work-dir", "work")
-    refused = leconvert_here("fleet", name, *options)
-    assert refused.returncode == 2
+    refused = leconvert_here("fleet", name, *options, code=2)
     assert f"give it as ./{name}." in refused.stderr
     assert "./" not in leconvert_here("fleet", f"./{name}", *options).stderr
 
@@ -94,8 +90,7 @@ def test_a_folder_whose_name_begins_with_a_hyphen_is_told_how_it_is_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "-set").mkdir()
-    refused = leconvert_here("convert", "--root", "-set")
-    assert refused.returncode == 2
+    refused = leconvert_here("convert", "--root", "-set", code=2)
     assert "  → What is called so here is given as ./-set. " in refused.stderr
     assert "is not a LeRobot dataset" in leconvert_here("check", "./-set").stderr
 

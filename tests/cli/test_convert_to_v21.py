@@ -105,10 +105,7 @@ def test_a_v20_dataset_is_converted_in_place_and_kept(tmp_path: Path) -> None:
     assert info_of(tmp_path / "old_old")["codebase_version"] == "v2.0"
     assert [
         line["stats"]["action"]["count"] for line in lines_of(root, "episodes_stats.jsonl")
-    ] == [
-        [3],
-        [3],
-    ]
+    ] == [[3], [3]]
 
 
 def test_the_same_command_again_has_nothing_to_do(
@@ -208,10 +205,7 @@ def test_times_that_lerobot_033_refuses_need_a_flag(
     ],
 )
 def test_what_v21_has_no_form_for_needs_a_flag(
-    tmp_path: Path,
-    name: str,
-    feature: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, name: str, feature: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = ("observation.images.still",)
     spec = DatasetSpec(episodes=2, frames=3, image_keys=images, image_size=(16, 16))
@@ -242,11 +236,7 @@ def test_what_v21_has_no_form_for_needs_a_flag(
     ],
 )
 def test_options_that_are_for_v30_alone_are_refused(
-    source: Path,
-    tmp_path: Path,
-    flags: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
+    source: Path, tmp_path: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert convert(source, tmp_path / "out", *flags) == 2
     assert said in capsys.readouterr().err

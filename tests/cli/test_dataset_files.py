@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import leconvert
 from leconvert.cli.main import main
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
@@ -18,17 +17,10 @@ __all__ = ["hub", "lone_client", "pauses"]
 REPO = "tester/arm"
 
 
-@pytest.fixture(scope="module")
-def converted(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("result") / "out"
-    leconvert.convert(small_source, output=target)
-    return target
-
-
 @pytest.fixture
-def result(converted: Path, tmp_path: Path) -> Path:
+def result(small_result: Path, tmp_path: Path) -> Path:
     """A result with what others put into its folder, and must not be sent."""
-    folder = Path(shutil.copytree(converted, tmp_path / "out"))
+    folder = Path(shutil.copytree(small_result, tmp_path / "out"))
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret/key").write_text("PRIVATE")
     (folder / "notes").symlink_to(tmp_path / "secret")
@@ -53,10 +45,10 @@ def files_of(root: Path) -> set[str]:
 
 
 def test_mirror_sends_the_datasets_files_and_says_what_it_left_out(
-    result: Path, converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    result: Path, small_result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["mirror", str(result), f"file://{tmp_path}/store", "--json"]) == 0
-    assert files_of(tmp_path / "store") == files_of(converted)
+    assert files_of(tmp_path / "store") == files_of(small_result)
     assert json.loads(capsys.readouterr().out)["left_out"] == LEFT_OUT
     assert main(["mirror", str(result), f"file://{tmp_path}/again"]) == 0
     said = capsys.readouterr().err
@@ -66,7 +58,7 @@ def test_mirror_sends_the_datasets_files_and_says_what_it_left_out(
 
 def test_push_sends_the_same_files(
     result: Path,
-    converted: Path,
+    small_result: Path,
     hub: StandIn,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -75,13 +67,13 @@ def test_push_sends_the_same_files(
     assert main(["push", str(result), "--push-repo-id", REPO]) == 0
     repo = hub.repo(REPO)
     there = set(repo.tree(repo.branches["main"])) - {".gitattributes"}
-    assert there == files_of(converted)
+    assert there == files_of(small_result)
     assert "Left out key.txt: a link that leads out of the dataset.\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["mirror", "push"])
 def test_a_dataset_whose_videos_lie_behind_a_link_is_not_sent(
-    converted: Path,
+    small_result: Path,
     tmp_path: Path,
     hub: StandIn,
     monkeypatch: pytest.MonkeyPatch,
@@ -89,7 +81,7 @@ def test_a_dataset_whose_videos_lie_behind_a_link_is_not_sent(
     command: str,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    result = Path(shutil.copytree(converted, tmp_path / "out"))
+    result = Path(shutil.copytree(small_result, tmp_path / "out"))
     (result / "videos").rename(tmp_path / "videos")
     (result / "videos").symlink_to(tmp_path / "videos")
     place = [f"file://{tmp_path}/store"] if command == "mirror" else ["--push-repo-id", REPO]

@@ -204,9 +204,7 @@ def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
     assert set(engines.values()) == {None}
 
 
-def test_a_package_that_is_needed_and_too_old_is_lacking(
-    found: Callable[..., Examination],
-) -> None:
+def test_a_package_that_is_needed_and_too_old_is_lacking(found: Callable[..., Examination]) -> None:
     seen = found(packages=(Package("numpy", ">=2", (), "1.26.4", False), *PACKAGES[1:]))
     assert seen.lacks == (
         f"numpy>=2 is needed, 1.26.4 is here: run `{install_command('numpy>=2')}`.",
@@ -220,8 +218,7 @@ def test_what_the_packages_say_ends_with_19(
     missing = (Package("pyarrow", ">=18", (), None, False),)
     monkeypatch.setattr("leconvert.cli.doctor.packages_of", lambda *_: missing)
     monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
-    told = leconvert_here("doctor")
-    assert told.returncode == 19
+    told = leconvert_here("doctor", code=19)
     remedy = install_command("pyarrow>=18")
     said = " ".join(told.stdout.split())
     assert f"pyarrow>=18 is needed, none is here: run `{remedy}`." in said
@@ -272,8 +269,7 @@ def test_a_folder_where_nothing_can_work_ends_with_11(
     broken = [Finding(Promise.WRITE, False, "EROFS")]
     monkeypatch.setattr(fscheck, "probe_folder", lambda _folder, **_: broken)
     monkeypatch.setattr("leconvert.cli.doctor.examine", partial(examine, version_of=_nothing))
-    told = leconvert_here("doctor", tmp_path, "--json")
-    assert told.returncode == 11
+    told = leconvert_here("doctor", tmp_path, "--json", code=11)
     record = json.loads(told.stdout)
     assert record["ok"] is False
     assert f"leconvert cannot work in {tmp_path}." in record["lacks"]
@@ -283,7 +279,6 @@ def test_a_package_that_does_not_load_is_no_bug(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "leconvert.workdir.fscheck", None)
-    refused = leconvert_here("check-fs", tmp_path)
-    assert refused.returncode == 19
+    refused = leconvert_here("check-fs", tmp_path, code=19)
     assert refused.stderr.startswith("leconvert: A package does not load: ")
     assert "`leconvert doctor` lists" in refused.stderr

@@ -130,12 +130,10 @@ def test_a_source_that_changed_after_a_failed_exchange_is_not_replaced(
         assert leconvert_here("convert", "--root", dataset, *options).returncode == 11
     grow(dataset, six)
     before = snapshot(dataset)
-    done = leconvert_here("convert", "--root", dataset, *options)
-    assert done.returncode == 4, done.stderr
+    done = leconvert_here("convert", "--root", dataset, *options, code=4)
     assert "changed after it was planned" in done.stderr
     assert snapshot(dataset) == before
-    done = leconvert_here("convert", "--root", dataset, *options, "--restart")
-    assert done.returncode == 0, done.stderr
+    leconvert_here("convert", "--root", dataset, *options, "--restart", code=0)
     assert episodes_of(dataset) == ("v3.0", 6)
     assert beside(dataset) == (["set"] if options else ["set", "set_old"])
 
@@ -168,8 +166,7 @@ def test_after_a_failed_exchange_all_is_compared_again(
     with clip.open("r+b") as file:
         file.write(raw)
     os.utime(clip, ns=(status.st_atime_ns, status.st_mtime_ns))  # nothing but its bytes tells
-    done = leconvert_here(*command)
-    assert done.returncode == 10, done.stderr
+    leconvert_here(*command, code=10)
     assert [depth for *_, depth in compared] == ["bytes"]
     assert snapshot(dataset) == snapshot(four) | {}
     assert leconvert_here(*command, "--restart").returncode == 0
@@ -182,8 +179,7 @@ def test_options_that_changed_after_a_failed_exchange_are_not_ignored(
     with failing(EXCHANGE):
         assert leconvert_here("convert", "--root", dataset).returncode == 11
     other = ["convert", "--root", dataset, "--layout", "streaming"]
-    done = leconvert_here(*other)
-    assert done.returncode == 6, done.stderr
+    done = leconvert_here(*other, code=6)
     assert "layout: not planned, streaming now" in done.stderr
     assert episodes_of(dataset)[0] == "v2.1"
     assert leconvert_here(*other, "--restart").returncode == 0
@@ -233,8 +229,7 @@ def test_a_swap_that_came_to_its_exchange_is_ended_and_compared_again(
 ) -> None:
     exchanged(dataset, delete_source=True)
     compared.clear()
-    done = leconvert_here("convert", "--root", dataset, "--delete-source")
-    assert done.returncode == 0, done.stderr
+    leconvert_here("convert", "--root", dataset, "--delete-source", code=0)
     assert compared == [(dataset, dataset.with_name("set_old"), "bytes")]
     assert beside(dataset) == ["set"]
     assert verify_pair(dataset, four, depth="bytes").ok
@@ -246,13 +241,11 @@ def test_a_source_that_changed_after_the_exchange_is_never_deleted(
 ) -> None:
     grow(exchanged(dataset), six)
     command = ["convert", "--root", dataset, *options]
-    done = leconvert_here(*command)
-    assert done.returncode == 4, done.stderr
+    done = leconvert_here(*command, code=4)
     assert episodes_of(dataset.with_name("set_old")) == ("v2.1", 6)
     assert leconvert_here(*command).returncode == 4, "nor at the next try"
     subprocess.run(remedy(done), shell=True, check=True)
-    done = leconvert_here(*command)
-    assert done.returncode == 0, done.stderr
+    leconvert_here(*command, code=0)
     assert episodes_of(dataset) == ("v3.0", 6)
     assert episodes_of(dataset.with_name("set_v30")) == ("v3.0", 4)
 
@@ -261,13 +254,11 @@ def test_a_file_that_somebody_put_into_the_old_tree_is_not_deleted_with_it(
     dataset: Path, leconvert_here: Leconvert
 ) -> None:
     (exchanged(dataset) / "notes.txt").write_text("mine")
-    done = leconvert_here("convert", "--root", dataset, "--delete-source")
-    assert done.returncode == 4, done.stderr
+    done = leconvert_here("convert", "--root", dataset, "--delete-source", code=4)
     assert "notes.txt: not there when planned" in done.stderr
     assert (dataset.with_name("set_old") / "notes.txt").read_text() == "mine"
     subprocess.run(remedy(done), shell=True, check=True)
-    done = leconvert_here("convert", "--root", dataset, "--delete-source")
-    assert done.returncode == 0, done.stderr
+    leconvert_here("convert", "--root", dataset, "--delete-source", code=0)
     assert (dataset / "notes.txt").read_text() == "mine"
 
 
@@ -288,12 +279,10 @@ def test_a_damaged_result_after_the_exchange_keeps_the_source_and_says_how_to_be
 ) -> None:
     exchanged(dataset)
     a_clip_of(dataset).unlink()
-    done = leconvert_here("convert", "--root", dataset, "--delete-source")
-    assert done.returncode == 10, done.stderr
+    done = leconvert_here("convert", "--root", dataset, "--delete-source", code=10)
     assert snapshot(dataset.with_name("set_old")).keys() == snapshot(four).keys()
     subprocess.run(remedy(done), shell=True, check=True)
-    done = leconvert_here("convert", "--root", dataset, "--delete-source")
-    assert done.returncode == 0, done.stderr
+    leconvert_here("convert", "--root", dataset, "--delete-source", code=0)
     assert verify_pair(dataset, four, depth="bytes").ok
 
 
@@ -315,12 +304,10 @@ def replacing(dataset: Path, six: Path, tmp_path: Path, leconvert_here: Leconver
 def test_a_swap_that_has_not_ended_is_ended_by_its_own_command_as_another_ones_message_says(
     dataset: Path, tmp_path: Path, replacing: list[Any], leconvert_here: Leconvert
 ) -> None:
-    done = leconvert_here(*replacing, tmp_path / "second")
-    assert done.returncode == 5, done.stderr
+    done = leconvert_here(*replacing, tmp_path / "second", code=5)
     assert f"{tmp_path / 'out'} is the result of run " in done.stderr
     assert "Give that run's command again, which ends it." in done.stderr
-    done = leconvert_here(*replacing, tmp_path / "first")
-    assert done.returncode == 0, done.stderr
+    leconvert_here(*replacing, tmp_path / "first", code=0)
     assert episodes_of(tmp_path / "out") == ("v3.0", 4)
     assert episodes_of(tmp_path / "out_old") == ("v3.0", 6)
     assert verify_pair(tmp_path / "out", dataset, depth="bytes").ok
@@ -331,13 +318,11 @@ def test_a_swap_whose_work_dir_is_gone_is_ended_by_hand_as_the_message_says(
 ) -> None:
     shutil.rmtree(tmp_path / "first")
     result = digest_of(tmp_path / "out")
-    done = leconvert_here(*replacing, tmp_path / "second")
-    assert done.returncode == 5, done.stderr
+    done = leconvert_here(*replacing, tmp_path / "second", code=5)
     [there] = re.findall(r"is gone, give (\S+) another name:", " ".join(done.stderr.split()))
     assert digest_of(tmp_path / "out") == result
     Path(there).rename(tmp_path / "other")
-    done = leconvert_here(*replacing, tmp_path / "second")
-    assert done.returncode == 0, done.stderr
+    leconvert_here(*replacing, tmp_path / "second", code=0)
     assert verify_pair(tmp_path / "out", dataset, depth="bytes").ok
     assert digest_of(tmp_path / "other") == result, "what stood there is kept"
     [earlier] = tmp_path.glob(".out.leconvert-*")
@@ -377,11 +362,9 @@ def test_a_finished_run_whose_result_is_gone_is_done_anew(
 ) -> None:
     digest = digest_of(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
-    done = leconvert_here("pack", tmp_path / "work")
-    assert done.returncode == 5
+    done = leconvert_here("pack", tmp_path / "work", code=5)
     assert "no v3.0 dataset stands at" in done.stderr
-    done = leconvert_here(*finished)
-    assert done.returncode == 0, done.stderr
+    done = leconvert_here(*finished, code=0)
     assert "Converting anew" in done.stderr
     assert digest_of(tmp_path / "out") == digest
 
@@ -399,12 +382,10 @@ def test_a_finished_run_does_not_answer_for_a_result_that_was_touched(
         clip.with_name("mine.mp4").write_bytes(b"mine")
     before = snapshot(tmp_path / "out")
     for command in (finished, ["pack", tmp_path / "work"]):
-        done = leconvert_here(*command)
-        assert done.returncode == 10, done.stderr
+        done = leconvert_here(*command, code=10)
     assert "--force-conversion" in done.stderr
     assert snapshot(tmp_path / "out") == before
-    done = leconvert_here(*finished, "--force-conversion")
-    assert done.returncode == 0, done.stderr
+    leconvert_here(*finished, "--force-conversion", code=0)
     assert snapshot(tmp_path / "out_old") == before
     assert episodes_of(tmp_path / "out") == ("v3.0", 4)
 
@@ -413,8 +394,7 @@ def test_a_finished_run_does_not_answer_for_a_source_that_grew(
     dataset: Path, six: Path, tmp_path: Path, leconvert_here: Leconvert, finished: list[Any]
 ) -> None:
     grow(dataset, six)
-    done = leconvert_here(*finished)
-    assert done.returncode == 4
+    done = leconvert_here(*finished, code=4)
     assert "--force-conversion" in done.stderr
     assert episodes_of(tmp_path / "out") == ("v3.0", 4)
     assert leconvert_here(*finished, "--force-conversion").returncode == 0
@@ -426,8 +406,7 @@ def test_a_finished_run_does_not_answer_for_other_options(
     tmp_path: Path, leconvert_here: Leconvert, finished: list[Any]
 ) -> None:
     finished += ["--drop-feature", "observation.images.top"]
-    done = leconvert_here(*finished)
-    assert done.returncode == 6, done.stderr
+    done = leconvert_here(*finished, code=6)
     assert "drop_feature" in done.stderr
     assert (tmp_path / "out/videos").exists()
     assert leconvert_here(*finished, "--force-conversion").returncode == 0
@@ -443,8 +422,7 @@ def test_a_proof_of_a_finished_run_in_place_is_made_anew_before_its_source_is_de
     old = dataset.with_name("set_old")
     before = snapshot(old)
     for again in (command, [*command, "--delete-source"]):
-        done = leconvert_here(*again)
-        assert done.returncode == 10, done.stderr
+        done = leconvert_here(*again, code=10)
     assert snapshot(old) == before
     subprocess.run(remedy(done), shell=True, check=True)
     assert leconvert_here(*command, "--delete-source").returncode == 0
@@ -460,8 +438,7 @@ def test_a_finished_run_whose_source_the_user_removed_answers_for_a_whole_result
     shutil.rmtree(dataset.with_name("set_old"))
     assert leconvert_here(*command, "--delete-source").returncode == 0
     a_clip_of(dataset).unlink()
-    done = leconvert_here(*command)
-    assert done.returncode == 10
+    done = leconvert_here(*command, code=10)
     assert "the source that it was made from is gone" in done.stderr
 
 
@@ -471,8 +448,7 @@ def test_a_source_that_was_put_back_is_converted_again(
     command = ["convert", "--root", dataset, "--keep-work-dir"]
     assert leconvert_here(*command).returncode == 0
     dataset.rename(dataset.with_name("first"))
-    done = leconvert_here(*command)
-    assert done.returncode == 5, done.stderr
+    done = leconvert_here(*command, code=5)
     subprocess.run(remedy(done), shell=True, check=True)
     assert leconvert_here(*command).returncode == 0
     assert digest_of(dataset) == digest_of(dataset.with_name("first"))
@@ -489,8 +465,7 @@ def test_the_second_of_two_runs_of_one_dataset_is_told_that_all_is_done(
         assert leconvert_here("plan", "--root", dataset, "--work-dir", work).returncode == 0
         assert leconvert_here("work", work).returncode == 0
     assert leconvert_here("pack", tmp_path / "one").returncode == 0
-    done = leconvert_here("pack", tmp_path / "two")
-    assert done.returncode == 5, done.stderr
+    done = leconvert_here("pack", tmp_path / "two", code=5)
     assert f"{dataset} was converted by another run meanwhile" in done.stderr
     assert f"the source is kept as {dataset}_old" in done.stderr
     assert leconvert_here("clean", tmp_path / "two", "--give-up").returncode == 0

@@ -48,12 +48,11 @@ def test_every_engine_gives_the_same_bytes(
         ("local", ["--num-workers", "2"]),
         ("slurm", ["--workers-per-node", "2", "--partition", "cpu", program]),
     ):
-        done = leconvert(
+        leconvert(
             "convert", "--root", small_source, "--output", tmp_path / engine,
             "--engine", engine, *options, "--episodes-per-batch", "1",
-            env=cluster,
+            env=cluster, code=0,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
     words = (tmp_path / "bin/words").read_text().split()
     assert {"--array=0-1", "--partition=cpu"} <= set(words)
     did = [(tmp_path / f"bin/element-{n}.log").read_text().splitlines()[-1] for n in (0, 1)]
@@ -68,7 +67,6 @@ def test_a_cluster_that_is_not_there_leaves_a_run_that_goes_on(
 ) -> None:
     place = ("--root", small_source, "--output", tmp_path / "out")
     empty = {**os.environ, "PATH": str(tmp_path)}
-    refused = leconvert("convert", *place, "--engine", "slurm", "--json", env=empty)
-    assert refused.returncode == 18
+    refused = leconvert("convert", *place, "--engine", "slurm", "--json", env=empty, code=18)
     assert "There is no sbatch on this machine." in json.loads(refused.stdout)["message"]
     assert leconvert("convert", *place, "--engine", "inline").returncode == 0

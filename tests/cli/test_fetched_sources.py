@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import leconvert
 from leconvert.cli.main import main
 from leconvert.workdir.incoming import download_dir, source_dir
 from tests.hub import Fault, StandIn
@@ -31,13 +30,6 @@ def broken(small_source: Path, tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(small_source, tmp_path / "broken"))
     (folder / BROKEN).write_bytes(b"PAR1")
     return folder
-
-
-@pytest.fixture(scope="module")
-def converted(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("result") / "out"
-    leconvert.convert(small_source, output=target)
-    return target
 
 
 def convert(source: Path, out: Path, *more: str) -> int:
@@ -252,7 +244,7 @@ PASSWORD = "gehe@im"
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_passwords_in_urls_are_not_shown(
-    converted: Path,
+    small_result: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -261,7 +253,7 @@ def test_passwords_in_urls_are_not_shown(
     as_json: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(converted, "result")
+    shutil.copytree(small_result, "result")
     url = f"ftp://me:{PASSWORD}@127.0.0.1:1/x?token=abc123"
     words = [url if word == "URL" else word for word in command]
     assert main([*words, *["--json"] * (as_json and command[0] != "report")]) == code

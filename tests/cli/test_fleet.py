@@ -70,8 +70,7 @@ def states(told: str) -> dict[str, str]:
 def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     leconvert: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
-    found = leconvert("fleet", "find", lab.root)
-    assert found.returncode == 0, found.stderr
+    found = leconvert("fleet", "find", lab.root, code=0)
     assert f"{lab.root}/more/good --name more/good  # v2.1, 3 episodes" in found.stdout
     assert "#   helps: --retime" in found.stdout
     assert f"\n# {lab.root}/torn" in found.stdout
@@ -83,8 +82,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert not lab.out.exists()
     assert not lab.work.exists()
 
-    first = leconvert(*lab.command("-j", 2, "--json"))
-    assert first.returncode == 8, first.stderr
+    first = leconvert(*lab.command("-j", 2, "--json"), code=8)
     told = json.loads(first.stdout)
     assert states(first.stdout) == {
         "good": "converted",
@@ -105,8 +103,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     shutil.rmtree(lab.root / "torn")
     shutil.copytree(lab.root / "good", lab.root / "torn")
     before = {name: digest_of(lab.out / name) for name in ("good", "more/good")}
-    second = leconvert(*lab.command("--policy", policy, "--json", "--max-workers", 1))
-    assert second.returncode == 0, second.stderr
+    second = leconvert(*lab.command("--policy", policy, "--json", "--max-workers", 1), code=0)
     assert states(second.stdout) == {
         "good": "finished before",
         "late": "converted",
@@ -118,26 +115,20 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert leconvert("convert", lab.root / "late", alone, "--retime").returncode == 0
     assert digest_of(lab.out / "late") == digest_of(alone)
 
-    refused = leconvert("clean", lab.work)
-    assert refused.returncode == 7
+    refused = leconvert("clean", lab.work, code=7)
     assert f"leconvert clean {lab.work}/datasets" in refused.stderr
-    cleaned = leconvert("clean", lab.work / "datasets/good")
-    assert cleaned.returncode == 0, cleaned.stderr
+    leconvert("clean", lab.work / "datasets/good", code=0)
 
     # Without its records too: results are compared with their sources, not taken for done.
     shutil.rmtree(lab.work)
-    third = leconvert(*lab.command("--policy", policy, "--json"))
-    assert third.returncode == 0, third.stderr
+    third = leconvert(*lab.command("--policy", policy, "--json"), code=0)
     assert set(states(third.stdout).values()) == {"finished before"}
 
-    status = leconvert("status", lab.work)
-    assert status.returncode == 0, status.stderr
+    status = leconvert("status", lab.work, code=0)
     assert "4 finished before of 4" in status.stdout
-    refused = leconvert("pack", lab.work)
-    assert refused.returncode == 7
+    refused = leconvert("pack", lab.work, code=7)
     assert "is the work dir of a fleet" in refused.stderr
-    nothing = leconvert("submit", lab.work)
-    assert nothing.returncode == 0, nothing.stderr
+    nothing = leconvert("submit", lab.work, code=0)
     assert "Every dataset is converted or set aside; nothing needs" in nothing.stdout
 
 
@@ -155,8 +146,7 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
     table.write_bytes(bytes(len(bytes_)))
     os.utime(table, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     edit_info(lab.root / "good", lambda info: info.update(robot_type="another"))
-    again = leconvert(*lab.command("--json"))
-    assert again.returncode == 0, again.stdout
+    again = leconvert(*lab.command("--json"), code=0)
     assert states(again.stdout) == {"good": "converted", "other": "finished before"}
     (other,) = (one for one in json.loads(again.stdout)["datasets"] if one["name"] == "other")
     assert (other["episodes"], other["verified"]) == (3, "structure")
@@ -174,8 +164,7 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
     places = set(lab.out.glob("good.former-*"))
     assert len(places) == 2
     # They are not in the result, byte by byte: nothing removes them unasked, nor when asked.
-    cleaned = leconvert("clean", lab.work, "--old")
-    assert cleaned.returncode == 0, cleaned.stderr
+    cleaned = leconvert("clean", lab.work, "--old", code=0)
     assert cleaned.stdout.count("kept former state") == 2
     assert "robot_type" in cleaned.stdout
     assert set(lab.out.glob("good.former-*")) == places
@@ -187,8 +176,7 @@ def test_what_is_unchanged_is_passed_over_and_what_changed_is_converted_anew(
     (aside,) = (one for one in json.loads(kept.stdout)["datasets"] if one["name"] == "good")
     assert "--force-conversion" in aside["next_step"]
     lab.list.write_text("in/good --force-conversion\nin/more/good --name other\n")
-    anew = leconvert(*lab.command("--json"))
-    assert anew.returncode == 0, anew.stderr
+    anew = leconvert(*lab.command("--json"), code=0)
     assert states(anew.stdout)["good"] == "converted"
     info = json.loads((lab.out / "good/meta/info.json").read_bytes())
     assert info["robot_type"] == "a third"
@@ -201,8 +189,7 @@ def test_wrong_lists_and_places_are_refused_before_any_work(
     leconvert: Leconvert, lab: Lab, small_source: Path, tmp_path: Path
 ) -> None:
     lab.list.write_text("in/good\nin/late --retim\n")
-    refused = leconvert(*lab.command())
-    assert refused.returncode == 2
+    refused = leconvert(*lab.command(), code=2)
     assert "list.txt, line 2: There is no option --retim; did you mean --retime?" in refused.stderr
     lab.list.write_text("in/good --accept nothing\n")
     assert "list.txt, line 1: " in leconvert(*lab.command()).stderr
@@ -241,8 +228,7 @@ def test_killed_workers_leave_results_as_of_single_conversions(
             time.sleep(0.005)  # other processes write files; nothing notifies of them
         _kill_with_workers(fleet)
         killed += 1
-    done = leconvert(*lab.command("--json", "-j", 2), *more)
-    assert done.returncode == 0, done.stderr
+    done = leconvert(*lab.command("--json", "-j", 2), *more, code=0)
     assert set(states(done.stdout).values()) <= {"converted", "finished before"}
     for number in range(6):
         assert digest_of(lab.out / f"set_{number}") == digest_of(alone)
@@ -268,12 +254,10 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
     )
     # This process holds the dataset, and has planned it; it does nothing more.
     lease = fleet.board(LeaseOptions()).next_lease()
-    assert lease is not None
     folder = WorkDir(lab.work).dataset("large")
     lab.out.mkdir()
     run = open_or_plan(source, lab.out / "large", folder.root, Conversion(layout=layout))
-    joined = leconvert("work", lab.work, "--max-idle-seconds", 0)
-    assert joined.returncode == 0, joined.stderr
+    joined = leconvert("work", lab.work, "--max-idle-seconds", 0, code=0)
     assert "Converted 0 datasets" in joined.stdout
     assert re.search(r"joined others [1-9]", joined.stdout)
     assert len(list_batches(run.paths.done_dir)) == 40
@@ -295,8 +279,7 @@ def test_a_report_tells_what_became_of_each_dataset(
     stops = {one["name"]: one["stops_at"] for one in json.loads(dry.stdout)["datasets"]}
     assert (stops["torn"], stops["cloned"]) == (["unreadable-file"], ["lfs-pointers"])
     assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
-    done = leconvert("fleet", "report", lab.work, "-o", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
+    done = leconvert("fleet", "report", lab.work, "-o", tmp_path / "page.html", code=0)
     assert "4 datasets, 3 set aside." in done.stdout
     with (tmp_path / "page.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
@@ -333,19 +316,16 @@ def test_a_run_under_way_is_gone_on_with_or_given_up_where_that_is_asked_for(
     runs = {}
     for name, flags in (("good", ("--episodes-per-batch", "1")), ("late", ("--retime",))):
         folder = WorkDir(lab.work).dataset(name)
-        planned = leconvert(
-            "plan", lab.root / name, lab.out / name, "--work-dir", folder.root, *flags
+        leconvert(
+            "plan", lab.root / name, lab.out / name, "--work-dir", folder.root, *flags, code=0
         )
-        assert planned.returncode == 0, planned.stderr
         runs[name] = folder.current_run_id()
     command = lab.command("--policy", policy, "--json", "--max-workers", 1)
-    first = leconvert(*command)
-    assert first.returncode == 8, first.stderr
+    first = leconvert(*command, code=8)
     assert states(first.stdout) == {"good": "set aside", "late": "converted"}
     assert WorkDir(lab.work).dataset("late").current_run_id() == runs["late"]
     (aside,) = (one for one in json.loads(first.stdout)["datasets"] if one["name"] == "good")
     assert "--restart" in aside["next_step"]
-    second = leconvert(*command, "--restart")
-    assert second.returncode == 0, second.stderr
+    second = leconvert(*command, "--restart", code=0)
     assert states(second.stdout) == {"good": "converted", "late": "finished before"}
     assert WorkDir(lab.work).dataset("good").current_run_id() != runs["good"]

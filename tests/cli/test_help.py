@@ -46,7 +46,6 @@ def test_the_help_fits_the_terminal(
 @pytest.mark.parametrize("prog", COMMANDS)
 def test_the_wording_is_the_same_everywhere(prog: str) -> None:
     parser = COMMANDS[prog]
-    assert parser.description is not None
     assert parser.description[0].isupper()
     assert parser.description.endswith(".")
     for argument in parser.arguments():

@@ -61,8 +61,7 @@ def test_episodes_on_the_same_frames_are_an_error_that_leads_to_their_table(
 ) -> None:
     table = name_first_file(broken, f"videos/{TOP}")
     before = snapshot(broken)
-    checked = leconvert_here("check", broken, "--json")
-    assert checked.returncode == 3
+    checked = leconvert_here("check", broken, "--json", code=3)
     found = json.loads(checked.stdout)["findings"]
     assert [(one["severity"], one["code"]) for one in found] == [
         ("error", "shared-frames"), *[("warning", "stray-file")] * 5,
@@ -76,8 +75,7 @@ def test_episodes_on_the_same_frames_are_an_error_that_leads_to_their_table(
         assert refused.returncode == 3
         assert "6 errors" in refused.stderr
         _tells_first(refused.stderr, RESTORE, "--drop-feature")
-    planned = leconvert_here("check", broken, "--plan-repairs")
-    assert planned.returncode == 0, planned.stderr
+    planned = leconvert_here("check", broken, "--plan-repairs", code=0)
     assert RESTORE in planned.stderr
     assert snapshot(broken) == before
     (broken / EPISODES).write_bytes(table)
@@ -88,8 +86,7 @@ def test_episodes_on_the_same_rows_are_an_error_that_leads_to_their_table(
     leconvert_here: Leconvert, broken: Path, tmp_path: Path
 ) -> None:
     table = name_first_file(broken, "data")
-    checked = leconvert_here("check", broken, "--json")
-    assert checked.returncode == 3
+    checked = leconvert_here("check", broken, "--json", code=3)
     found = json.loads(checked.stdout)["findings"]
     grave = [(one["severity"], one["code"]) for one in found if one["severity"] == "error"]
     assert grave == [("error", "rows"), *[("error", "stray-data")] * 5]
@@ -129,8 +126,7 @@ def test_a_lost_or_cut_file_is_to_be_got_again_before_anything_is_left_out(
     for path in (sorted(broken.glob("data/*/*"))[2], sorted(broken.glob("videos/**/*.mp4"))[2]):
         content = path.read_bytes()
         damage(path)
-        checked = leconvert_here("check", broken)
-        assert checked.returncode == 3
+        checked = leconvert_here("check", broken, code=3)
         _tells_first(checked.stdout, GET_AGAIN, DROP)
         refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", "v2.1")
         assert refused.returncode == 3

@@ -113,8 +113,7 @@ def test_a_name_that_is_no_utf_8_is_refused_in_a_sentence(
 ) -> None:
     named = os.fsdecode(os.fsencode(source_copy) + b"\xff")
     source_copy.rename(named)
-    refused = leconvert_here("convert", "--root", named, "--output", f"{named}.out")
-    assert refused.returncode == 2
+    refused = leconvert_here("convert", "--root", named, "--output", f"{named}.out", code=2)
     assert "is no UTF-8, and no parquet file can be opened there." in refused.stderr
     assert "Rename it" in refused.stderr
 
@@ -149,8 +148,7 @@ def test_a_permission_that_is_missing_is_called_so(
         raise PermissionError(13, "Permission denied", str(tmp_path / "info.json"))
 
     monkeypatch.setattr("leconvert.dataset.check.check_dataset", denied)
-    refused = leconvert_here("check", tmp_path)
-    assert refused.returncode == 11
+    refused = leconvert_here("check", tmp_path, code=11)
     assert refused.stderr.splitlines() == [
         f"leconvert: Cannot use {tmp_path}/info.json: permission is denied.",
         "  → Let this user read and write there, then run the same command again.",
@@ -199,10 +197,7 @@ def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("version", "helps"),
-    [
-        ("v1.6", "convert_dataset_v1_to_v2.py of LeRobot 0.3"),
-        ("v4.0", "newer than this leconvert"),
-    ],
+    [("v1.6", "convert_dataset_v1_to_v2.py of LeRobot 0.3"), ("v4.0", "newer than this leconvert")],
 )
 @pytest.mark.parametrize("words", [("check",), ("convert", "--root")])
 def test_a_version_that_nobody_reads_says_which_way_to_look(
@@ -210,8 +205,7 @@ def test_a_version_that_nobody_reads_says_which_way_to_look(
 ) -> None:
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta/info.json").write_text(json.dumps({"codebase_version": version}))
-    refused = leconvert_here(*words, tmp_path)
-    assert refused.returncode == 3
+    refused = leconvert_here(*words, tmp_path, code=3)
     assert helps in refused.stderr.splitlines()[1]
 
 

@@ -106,14 +106,12 @@ def test_the_command_ends_well_and_loses_exactly_what_was_said(
     source = Path(shutil.copytree(sound, tmp_path / "a source"))
     for defect in defects:
         DEFECTS[defect](source)
-    planned = leconvert_here("check", source, "--plan-repairs", "--json")
-    assert planned.returncode == 0, planned.stderr
+    planned = leconvert_here("check", source, "--plan-repairs", "--json", code=0)
     plan = json.loads(planned.stdout)
     program, *arguments = shlex.split(plan["command"])
     assert program == "leconvert"
     result = tmp_path / "result"
-    done = leconvert_here(*arguments, "--output", result, "--json")
-    assert done.returncode == 0, done.stderr
+    done = leconvert_here(*arguments, "--output", result, "--json", code=0)
     report = json.loads(done.stdout)
     assert (report["episodes"], report["frames"]) == (
         plan["keeps"]["episodes"],
@@ -135,8 +133,7 @@ def test_a_flag_that_others_make_superfluous_is_not_given(
     source = Path(shutil.copytree(sound, tmp_path / "source"))
     _cut_table(source)
     lose_clips(source, WRIST, 1)
-    planned = leconvert_here("check", source, "--plan-repairs")
-    assert planned.returncode == 0, planned.stderr
+    planned = leconvert_here("check", source, "--plan-repairs", code=0)
     command, *said = planned.stdout.splitlines()
     assert command == f"leconvert convert --root {source} --on-bad-episode drop"
     assert said[0] == "  keeps 3 of 4 episodes, 18 of 22 frames, 9 of 9 features"
@@ -153,8 +150,7 @@ def test_what_no_flag_repairs_is_refused(
     source = Path(shutil.copytree(sound, tmp_path / "source"))
     (source / "meta/tasks.jsonl").unlink()
     edit_lines(source, "episodes", lambda lines: lines[0].update(tasks=[]))
-    planned = leconvert_here("check", source, "--plan-repairs")
-    assert planned.returncode == 3
+    planned = leconvert_here("check", source, "--plan-repairs", code=3)
     assert planned.stdout == ""
     assert "missing-tasks" in planned.stderr
     assert "repair the source" in planned.stderr
@@ -188,8 +184,7 @@ def test_where_episodes_have_to_go_that_is_said_first_and_the_rest_is_kept(
     table = pq.read_table(path)
     pq.write_table(with_column(table, "frame_index", pa.array([7] * len(table), pa.int64())), path)
     before = snapshot(converted)
-    planned = leconvert_here("check", converted, "--plan-repairs")
-    assert planned.returncode == 0, planned.stderr
+    planned = leconvert_here("check", converted, "--plan-repairs", code=0)
     command, keeps, *changes = planned.stdout.splitlines()
     assert command == f"leconvert repair {converted} --on-bad-episode drop --reindex"
     assert keeps == "  keeps 3 of 4 episodes, 17 of 22 frames, 9 of 9 features"
@@ -198,11 +193,9 @@ def test_where_episodes_have_to_go_that_is_said_first_and_the_rest_is_kept(
     dry = leconvert_here(*asked, "--dry-run")
     assert (dry.returncode, dry.stdout) == (0, planned.stdout)
     assert snapshot(converted) == before
-    done = leconvert_here(*asked)
-    assert done.returncode == 0, done.stderr
+    done = leconvert_here(*asked, code=0)
     assert done.stdout.startswith(f"{command}\n{keeps}\n")
-    checked = leconvert_here("check", converted)
-    assert checked.returncode == 0, checked.stderr
+    leconvert_here("check", converted, code=0)
     assert json.loads((converted / "meta/info.json").read_bytes())["total_frames"] == 17
     assert snapshot(Path(f"{converted}_old")) == before
     compared = leconvert_here("verify", converted, "--source", f"{converted}_old", "--bytes")
@@ -219,8 +212,7 @@ def test_a_wrong_column_that_is_not_declared_is_counted_anew_and_declared(
     planned = leconvert_here("check", converted, "--plan-repairs")
     command = planned.stdout.splitlines()[0]
     assert command == f"leconvert repair {converted} --declare-features --reindex"
-    done = leconvert_here(*shlex.split(command)[1:])
-    assert done.returncode == 0, done.stderr
+    leconvert_here(*shlex.split(command)[1:], code=0)
     assert leconvert_here("check", converted, "--strict").returncode == 0
 
 
@@ -228,7 +220,6 @@ def test_what_a_repair_cannot_make_right_is_refused_with_what_helps(
     leconvert_here: Leconvert, converted: Path
 ) -> None:
     (converted / "meta/tasks.parquet").unlink()
-    planned = leconvert_here("check", converted, "--plan-repairs")
-    assert planned.returncode == 3
+    planned = leconvert_here("check", converted, "--plan-repairs", code=3)
     assert "missing-tasks" in planned.stderr
     assert "--plan-repairs" not in planned.stderr

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.api import convert
 from tests.program import Leconvert
 
 BRIEF = (
@@ -18,19 +17,12 @@ BRIEF = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def dataset(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("v30") / "small"
-    convert(small_source, output=output)
-    return output
-
-
 def test_a_run_leaves_a_document_its_flattening_and_plots(
-    leconvert_here: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_result: Path, tmp_path: Path
 ) -> None:
     run = leconvert_here(
-        "probe", "run", "--local_root", dataset, *BRIEF, "--check=5", "--plots", "--num_workers=2",
-        "--out_dir", tmp_path,
+        "probe", "run", "--local_root", small_result, *BRIEF, "--check=5", "--plots",
+        "--num_workers=2", "--out_dir", tmp_path,
     )  # fmt: skip
 
     assert run.returncode == 0, run.stderr
@@ -47,12 +39,14 @@ def test_a_run_leaves_a_document_its_flattening_and_plots(
 
 
 def test_results_are_summarized_with_their_limit(
-    leconvert_here: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_result: Path, tmp_path: Path
 ) -> None:
     limit = leconvert_here(
-        "probe", "limit", "--root", dataset, "--duration-s=0.1", "--out-dir", tmp_path
+        "probe", "limit", "--root", small_result, "--duration-s=0.1", "--out-dir", tmp_path
     )  # fmt: skip
-    run = leconvert_here("probe", "run", "--root", dataset, *BRIEF, "--json", "--out-dir", tmp_path)
+    run = leconvert_here(
+        "probe", "run", "--root", small_result, *BRIEF, "--json", "--out-dir", tmp_path
+    )
     summary = leconvert_here("probe", "summarize", tmp_path)
 
     assert limit.returncode == 0, limit.stderr
@@ -70,11 +64,11 @@ def test_results_are_summarized_with_their_limit(
 
 
 def test_no_sample_is_an_error_with_a_code_and_no_result(
-    leconvert_here: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_here: Leconvert, small_result: Path, tmp_path: Path
 ) -> None:
     run = leconvert_here(
-        "probe", "run", "--root", dataset, *BRIEF, "--rank=9999", "--world-size=10000", "--json",
-        "--out-dir", tmp_path / "none",
+        "probe", "run", "--root", small_result, *BRIEF, "--rank=9999", "--world-size=10000",
+        "--json", "--out-dir", tmp_path / "none",
     )  # fmt: skip
 
     assert run.returncode == json.loads(run.stdout)["exit_code"] == 14
@@ -84,14 +78,14 @@ def test_no_sample_is_an_error_with_a_code_and_no_result(
 
 @pytest.mark.parametrize("loader", ["stream", "map"])
 def test_nodes_share_the_episodes_of_a_dataset_of_one_file(
-    leconvert_here: Leconvert, dataset: Path, tmp_path: Path, loader: str
+    leconvert_here: Leconvert, small_result: Path, tmp_path: Path, loader: str
 ) -> None:
     run = leconvert_here(
-        "probe", "run", "--root", dataset, *BRIEF, "--loader", loader, "--num-partitions=2",
+        "probe", "run", "--root", small_result, *BRIEF, "--loader", loader, "--num-partitions=2",
         "--partition-index=1", "--source=hub", "--out-dir", tmp_path,
     )  # fmt: skip
     none = leconvert_here(
-        "probe", "run", "--root", dataset, *BRIEF, "--loader", loader, "--num-partitions=99",
+        "probe", "run", "--root", small_result, *BRIEF, "--loader", loader, "--num-partitions=99",
         "--partition-index=98", "--json",
     )  # fmt: skip
 
@@ -106,11 +100,11 @@ def test_nodes_share_the_episodes_of_a_dataset_of_one_file(
 
 
 def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
-    leconvert_anew: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_anew: Leconvert, small_result: Path, tmp_path: Path
 ) -> None:
     without = {k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH"}}
     linked = without | {"XDG_CACHE_HOME": str(tmp_path)}
-    command = ("probe", "diagnose", "--root", dataset, "--json")
+    command = ("probe", "diagnose", "--root", small_result, "--json")
 
     again = leconvert_anew(*command, env=linked)
     # With this set the program believes that it was started again already.

@@ -82,8 +82,8 @@ def test_the_chain_of_scenarios_word_for_word(leconvert: Leconvert, tmp_path: Pa
         *("--cpus", 4, "--mem", "mmap-local=8G", "--partition", "batch"),
         cwd=tmp_path,
         env={**os.environ, "ACCOUNT": "robots", "PARTITION": "gpu"},
+        code=0,
     )
-    assert printed.returncode == 0, printed.stderr
     assert printed.stdout == CHAIN
     assert list(tmp_path.iterdir()) == []
 
@@ -94,8 +94,8 @@ def test_the_matrix_of_sources_modes_and_devices_word_for_word(leconvert: Leconv
         *("--sources", "local,warmed_bucket", "--modes", "single,sarm-action"),
         *("--devices", "cpu,cuda", "--root", "set", "--seed", 7),
         *("--root-of", "warmed_bucket=hf://buckets/warm/set"),
+        code=0,
     )
-    assert printed.returncode == 0, printed.stderr
     lines = printed.stdout.splitlines()
     assert [line for line in lines if line.startswith("exec ")] == MATRIX_COMMANDS
     submitted = [line for line in lines if "sbatch" in line]
@@ -113,8 +113,8 @@ def test_a_submitted_chain_is_told_as_json(leconvert: Leconvert, tmp_path: Path)
         *("--no-summary", "--json"),
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        code=0,
     )
-    assert sent.returncode == 0, sent.stderr
     assert json.loads(sent.stdout)["jobs"] == [
         {
             "job_id": "1",
@@ -138,8 +138,7 @@ def test_a_machine_without_sbatch_has_a_code_and_a_next_step(
 ) -> None:
     refused = leconvert(
         "probe", "submit", "--repo-id", "lab/set",
-        cwd=tmp_path, env={**os.environ, "PATH": str(tmp_path)},
+        cwd=tmp_path, env={**os.environ, "PATH": str(tmp_path)}, code=18,
     )  # fmt: skip
-    assert refused.returncode == 18
     assert "There is no sbatch on this machine." in refused.stderr
     assert "--dry-run" in refused.stderr

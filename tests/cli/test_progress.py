@@ -35,9 +35,7 @@ def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "leconvert", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=follower,
+        [sys.executable, "-m", "leconvert", *arguments], stdout=subprocess.PIPE, stderr=follower
     )
     os.close(follower)
     seen = b""

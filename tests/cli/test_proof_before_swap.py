@@ -242,9 +242,7 @@ def test_tables_that_an_overlay_replaced_are_not_removed_if_they_were_overwritte
     overwriting = Overwriting(source_copy / "meta_old/episodes.jsonl")
     overwriting.before(monkeypatch, proof, "remove_compared")
     report = leconvert.convert(
-        source_copy,
-        layout=LayoutOptions(layout="overlay"),
-        proof=ProofOptions(delete_source=True),
+        source_copy, layout=LayoutOptions(layout="overlay"), proof=ProofOptions(delete_source=True)
     )
     said = "its episodes.jsonl was changed while the two were compared"
     assert report.kept_because == said

@@ -124,12 +124,3 @@ def test_a_place_that_holds_nothing_is_refused(
     assert "holds neither a run nor a v3.0 dataset" in said
     assert "leconvert plan" in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_report_that_cannot_be_written_says_so(
-    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
-    assert main(arguments) == 0
-    assert main(["report", str(tmp_path / "out"), "-o", str(tmp_path / "no" / "x.html")]) == 2
-    assert f"The folder {tmp_path / 'no'} does not exist." in capsys.readouterr().err

@@ -204,7 +204,5 @@ def test_stopping_a_comparison_of_a_finished_result_ends_it(here: Path) -> None:
     stop = threading.Event()
     with pytest.raises(leconvert.support.errors.InterruptedRunError):
         leconvert.api.find_finished(
-            [here / "A"],
-            here / "out",
-            control=Control(stop=stop, progress=StopsAtOnce()),
+            [here / "A"], here / "out", control=Control(stop=stop, progress=StopsAtOnce())
         )

@@ -65,8 +65,7 @@ def test_a_dataset_without_a_run_says_what_to_give(source_copy: Path, leconvert:
 def test_every_command_of_a_run_takes_its_dataset(leconvert: Leconvert, source_copy: Path) -> None:
     target = source_copy.with_name("out")
     work_dir = plan(source_copy, target)
-    shown = leconvert("status", source_copy)
-    assert shown.returncode == 0, shown.stderr
+    shown = leconvert("status", source_copy, code=0)
     assert f"leconvert work {work_dir}" in shown.stdout
     released = leconvert("release", target, 0, "--json")
     assert json.loads(released.stdout)["batches"][0]["reason"] == "it waits for a worker already"

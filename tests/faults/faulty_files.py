@@ -87,6 +87,26 @@ class FaultyFileSystem(FileSystem):
         self._crashed = True
         raise CrashError
 
+    def points_that_differ(self, folder: Path, act: Callable[[], object]) -> list[int]:
+        """Do something; return the crash points before which something below a folder changed.
+
+        Whoever dies at another point leaves what a death at the one before it leaves.
+        """
+        found: list[int] = []
+        states: list[dict[Path, bytes | None]] = []
+        pass_by = self._point
+
+        def point() -> None:
+            state = {p: p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+            if states[-1:] != [state]:
+                states.append(state)
+                found.append(self.points)
+            pass_by()
+
+        self._point = point  # type: ignore[method-assign]
+        act()
+        return found
+
     def read_bytes(self, path: Path) -> bytes:
         """See the base class, as for the others."""
         read = super().read_bytes

@@ -27,7 +27,7 @@ class Browser:
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver = driver
         self._folder = folder
-        self._number = 0
+        self._shown: list[RunReport] = []
 
     def command(self, name: str, **arguments: object) -> Any:
         return self.driver.execute_cdp_cmd(name, arguments)
@@ -42,9 +42,12 @@ class Browser:
         medium: str = "screen",
     ) -> None:
         """Open a story's page, after emptying the log."""
-        self._number += 1
-        path = self._folder / f"page-{self._number}.html"
-        path.write_text(page(story), encoding="utf-8")
+        number = next((n for n, shown in enumerate(self._shown) if shown is story), None)
+        if number is None:
+            number = len(self._shown)
+            self._shown.append(story)
+            (self._folder / f"page-{number}.html").write_text(page(story), encoding="utf-8")
+        path = self._folder / f"page-{number}.html"
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.command("Emulation.setEmulatedMedia", media=medium, features=[feature])
         self.command(

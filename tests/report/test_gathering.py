@@ -85,7 +85,6 @@ def test_a_finished_run_is_told_with_the_numbers_of_its_trees(
     story = gather(finished)
     assert (story.name, story.state) == ("out", StoryState.FINISHED)
     assert (story.episodes, story.frames, story.fps) == (5, 44, "30")
-    assert story.batches is not None
     assert (story.batches.total, story.batches.done, story.batches.pending) == (5, 5, 0)
     assert [row.stream for row in story.streams] == ["data", TOP, WRIST]
     for row in story.streams:
@@ -118,7 +117,6 @@ def test_a_finished_run_says_who_did_what_and_what_was_proven(finished: Path) ->
     assert sum(a.source_bytes for a in story.attempts) == story.source_bytes
     assert 1 <= len({a.token for a in story.attempts}) <= 2
     proof = story.verification
-    assert proof is not None
     assert (proof.depth, proof.ok, proof.differences) == ("bytes", True, 0)
     assert proof.counts == {"files": 3, "episodes": 5, "rows": 44, "video_frames": 88}
     [packer] = story.packers
@@ -127,7 +125,6 @@ def test_a_finished_run_says_who_did_what_and_what_was_proven(finished: Path) ->
     assert sorted(packer.times.values()) == list(packer.times.values())
     [call] = story.invocations
     assert call.called == "convert"
-    assert call.command is not None
     assert call.command[-2:] == ["--token", "***"]
     assert story.clocks == {call.host: 0.0}
 
@@ -210,27 +207,21 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     a, b = store_of(planned, "a", clock), store_of(planned, "b", clock, lease_seconds=1e-9)
     failing = a.claim(0)
     clock.later(5)
-    assert failing is not None
     failing.fail(UnreadableSourceError("x.mp4 is torn, said hf_abcdefgh12345.", path="x.mp4"))
     handed = a.claim(1)
     clock.later(7)
-    assert handed is not None
     handed.hand_back("the worker was stopped")
     frozen = a.claim(2)
-    assert frozen is not None
     clock.later(3)
     frozen.heartbeat()
     b.observe(2)
     successor = b.claim(2)
-    assert successor is not None
     clock.later(2)
     assert successor.publish_done({"shards": []}) == "won"
     held = a.claim(3)
-    assert held is not None
     clock.later(4)
     held.heartbeat()
     done = a.claim(4)
-    assert done is not None
     assert done.publish_done({"shards": []}) == "won"
     assert void_done(planned.paths, planned.manifest.run_id, 4, "its file is gone")
 
@@ -252,7 +243,6 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     assert kept.ended == start + 21
     assert winner.seconds is not None
     assert story.state is StoryState.UNFINISHED
-    assert story.batches is not None
     assert (story.batches.done, story.batches.held, story.batches.pending) == (1, 1, 3)
     html = page(story)
     for sign in ("error", "lost", "handed-back", "void"):
@@ -283,7 +273,6 @@ def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
     record_invocation(planned.paths, planned.manifest.run_id, "work", None, now=lambda: behind)
     [call] = gather_run(planned).invocations
     lease = store_of(planned, call.host, lambda: behind).claim(0)
-    assert lease is not None
     lease.hand_back("enough")
     story = gather_run(planned)
     assert story.clocks[call.host] == pytest.approx(100, abs=5)
@@ -299,7 +288,6 @@ def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Pa
 
     run = open_or_plan(source_copy, run_files["output"], run_files["work_dir"])
     lease = store_of(run, "a", Clock(), max_attempts=1).claim(0)
-    assert lease is not None
     lease.fail(UnreadableSourceError(f"{clip} is torn.", path=str(clip)))
     with pytest.raises(BatchesFailedError):
         convert(
@@ -330,7 +318,6 @@ def test_a_result_that_differs_is_told_with_the_first_differences(
         convert(source_copy, output=tmp_path / "out", report=tmp_path / "page.html")
     story = gather(tmp_path / ".out.leconvert-work")
     assert story.state is StoryState.DIFFERS
-    assert story.verification is not None
     assert (story.verification.ok, story.verification.differences) == (False, 1)
     assert "tasks.parquet" in story.verification.shown[0]
     assert "Nothing was replaced." in (tmp_path / "page.html").read_text()
@@ -347,7 +334,6 @@ def test_a_run_that_is_done_but_not_packed_waits_for_its_packer(
     assert [row.result_files for row in story.streams] == [1, 1, 1]
     pack_run(planned, ProofOptions(verify="none"))
     story = gather(tmp_path / "work")
-    assert story.verification is not None
     assert (story.verification.depth, story.verification.ok) == ("none", None)
     assert "It was not compared with its source." in page(story)
 

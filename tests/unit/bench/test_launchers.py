@@ -57,25 +57,6 @@ def calls(bin_dir: Path) -> list[list[object]]:
     return [json.loads(line) for line in (bin_dir / "calls.jsonl").read_text().splitlines()]
 
 
-def test_an_sbatch_line_word_for_word() -> None:
-    assert words_of(TWO, SITE, "out/logs") == (
-        "sbatch",
-        "--parsable",
-        "--job-name=probe-two",
-        "--nodes=2",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=8",
-        "--mem=64G",
-        "--time=00:30:00",
-        "--gpus-per-node=1",
-        "--account=robots",
-        "--partition=gpu",
-        "--qos=high",
-        "--no-requeue",
-        "--output=out/logs/%x-%j.out",
-    )
-
-
 def test_a_line_says_nothing_of_what_nobody_asked_for() -> None:
     line = " ".join(words_of(ONE, Site()))
     for word in ("gpus", "account", "partition", "qos", "dependency", "append"):
@@ -85,34 +66,6 @@ def test_a_line_says_nothing_of_what_nobody_asked_for() -> None:
 def test_a_training_job_may_be_requeued_and_goes_on_in_its_log() -> None:
     line = words_of(replace(ONE, trains=True), Site())
     assert line[-3:] == ("--requeue", "--open-mode=append", "--output=logs/%x-%j.out")
-
-
-def test_the_script_of_one_node_word_for_word() -> None:
-    assert script_of(ONE, SITE) == (
-        "#!/bin/bash\n"
-        'source "$(conda info --base)/etc/profile.d/conda.sh"\n'
-        "conda activate lerobot\n"
-        "set -euo pipefail\n"
-        "unset RANK WORLD_SIZE LOCAL_RANK\n"
-        "exec leconvert probe run '--root=a folder/set'\n"
-    )
-
-
-def test_the_script_of_two_nodes_starts_a_rank_on_each() -> None:
-    assert script_of(TWO, Site(program="python -m leconvert")) == (
-        "#!/bin/bash\n"
-        "set -euo pipefail\n"
-        "unset RANK WORLD_SIZE LOCAL_RANK\n"
-        "srun --nodes=2 --ntasks=2 --cpus-per-task=8 python -m leconvert probe run\n"
-    )
-
-
-def test_ranks_that_talk_to_each_other_are_told_where_they_meet() -> None:
-    assert script_of(replace(TWO, trains=True), Site()).splitlines()[3:] == [
-        "export MASTER_ADDR=$(hostname)",
-        "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
-        "srun --nodes=2 --ntasks=2 --cpus-per-task=8 --kill-on-bad-exit=1 leconvert probe run",
-    ]
 
 
 def test_a_training_has_a_rank_for_each_gpu_of_a_node() -> None:
@@ -173,13 +126,3 @@ def test_a_refused_job_names_what_is_queued_already(bin_dir: Path, tmp_path: Pat
         submit_chain([ONE, TWO, ONE], SITE, log_dir=str(tmp_path))
     assert refused.value.details == ("sbatch: error: AssocMaxSubmitJobLimit",)
     assert refused.value.next_step == "Already queued: `scancel 41 42` takes them back."
-
-
-def test_a_machine_without_sbatch_is_told_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match="no sbatch") as refused:
-        submit_chain([ONE], Site(), log_dir=str(tmp_path))
-    assert refused.value.exit_code == 18
-    assert "--dry-run" in str(refused.value.next_step)

@@ -21,7 +21,6 @@ def test_a_childs_memory_is_part_of_the_trees() -> None:
         ) as child,
         TreeMemory(every_seconds=3600) as both,
     ):
-        assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
         both.sample()
         child.kill()
@@ -39,8 +38,6 @@ def test_children_of_children_count_too() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", nested], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
         rss, pss = tree_memory(child.pid)
         child.stdin.close()

@@ -110,7 +110,6 @@ def test_the_check_finds_what_the_released_stream_gets_wrong(several_files: Path
     assert result["check"]["wrong_frames"] + result["check"]["unreadable_frames"] > 10
     assert result["check"]["wrong_frames_by_camera"]["observation.images.wrist"] == 0
     failure = failure_of(result)
-    assert failure is not None
     assert failure.exit_code == 14
     assert any("observation.images.top" in line for line in failure.details)
 
@@ -240,7 +239,6 @@ def test_frames_that_cannot_be_decoded_are_counted_and_named(
 
     assert result["unreadable_frames"] > 0
     failure = failure_of(result)
-    assert failure is not None
     assert failure.exit_code == 14
 
 

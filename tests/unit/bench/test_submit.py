@@ -16,37 +16,6 @@ from leconvert.bench.submit import (
 from leconvert.support.errors import UsageError
 
 
-def test_a_scenario_is_a_job_that_runs_it_where_its_files_are() -> None:
-    jobs = plan_scenarios(
-        "mmap_local,stream_hub,stream_bucket_2node",
-        places=parse_places(["bucket=hf://buckets/lab/set"], repo_id="lab/set", root="sets/set"),
-        passed_on=("--max-episodes=3",),
-    )
-    assert [(job.name, job.arguments, job.resources) for job in jobs] == [
-        (
-            "probe-mmap_local",
-            ("probe", "run", "--scenario=mmap_local", "--root=sets/set", "--max-episodes=3"),
-            Resources(),
-        ),
-        (
-            "probe-stream_hub",
-            (
-                *("probe", "run", "--scenario=stream_hub", "--root=hf://datasets/lab/set"),
-                "--max-episodes=3",
-            ),
-            Resources(time="01:00:00"),
-        ),
-        (
-            "probe-stream_bucket_2node",
-            (
-                *("probe", "run", "--scenario=stream_bucket_2node"),
-                *("--root=hf://buckets/lab/set", "--max-episodes=3"),
-            ),
-            Resources(nodes=2, time="01:00:00"),
-        ),
-    ]
-
-
 def test_a_local_dataset_may_be_found_by_its_name_but_a_bucket_without_one_must_be_named() -> None:
     (job,) = plan_scenarios("mmap_local", places={})
     assert job.arguments == ("probe", "run", "--scenario=mmap_local")

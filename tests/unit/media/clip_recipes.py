@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -27,6 +27,9 @@ class Recipe:
     container: str = "mp4"
     timescale: int | None = None
 
+
+MakeClip = Callable[[Recipe], Path]
+ChangedClip = Callable[..., Path]
 
 B_FRAMES = (("x264-params", "bframes=2:b-adapt=0:scenecut=0:keyint=6"),)
 QUIET_X265 = "log-level=error:pools=none:frame-threads=1"

@@ -244,7 +244,6 @@ def test_the_media_is_what_all_boxes_of_it_hold_wherever_they_lie(
 ) -> None:
     pread = Reads(content)
     found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
-    assert found is not None
     assert (found.media, found.media_bytes) == (media, media_bytes)
     assert sum(count for count, _ in pread.asked) <= HEAD_BYTES + 5000 + 2 * 16
 

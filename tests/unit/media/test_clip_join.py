@@ -13,7 +13,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from clip_recipes import RECIPES, Recipe
+from clip_recipes import RECIPES, ChangedClip, MakeClip, Recipe
 from tests.mp4_boxes import Box, changed, parsed, stbl_of
 from tests.packets import coded_packets
 from tests.pictures import decoded_pictures
@@ -39,7 +39,6 @@ from leconvert.support.errors import (
     UsageError,
 )
 
-MakeClip = Callable[[Recipe], Path]
 THIRTY = Fraction(30)
 
 
@@ -224,38 +223,6 @@ def test_fractional_rates_are_kept_exactly(fps: str, make_clip: MakeClip, tmp_pa
             assert container.streams.video[0].average_rate == rate
 
 
-@pytest.mark.parametrize("fps", [Fraction(0), Fraction(-30), Fraction(10**9), Fraction(1, 10**9)])
-def test_impossible_rates_are_refused(fps: Fraction, make_clip: MakeClip, tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        joined([make_clip(RECIPES["x264"])], tmp_path / "joined.mp4", fps)
-    assert names(tmp_path) == []
-
-
-def test_the_index_lies_in_front_and_says_nothing_of_when_or_where(
-    make_clip: MakeClip, tmp_path: Path
-) -> None:
-    results = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        results.append(tmp_path / name / "joined.mp4")
-        joined(family(make_clip, "x264"), results[-1])
-    assert results[0].read_bytes() == results[1].read_bytes()
-    kinds = [box.kind for box in parsed(results[0].read_bytes())]
-    assert kinds == [b"ftyp", b"moov", b"mdat"]
-
-
-def test_bit_rates_of_the_first_clip_are_not_said_of_the_whole_file(
-    make_clip: MakeClip, tmp_path: Path
-) -> None:
-    clips = family(make_clip, "x264")
-    entries = {read_clip_index(clip).sample_entry for clip in clips}
-    assert len(entries) > 1, "the clips should differ in bit rate for this test to mean anything"
-    assert len({read_clip_index(clip).config_key for clip in clips}) == 1
-    result = tmp_path / "joined.mp4"
-    joined(clips, result)
-    assert b"btrt" not in read_clip_index(result).sample_entry
-
-
 def test_long_files_use_wide_times(make_clip: MakeClip, tmp_path: Path) -> None:
     # A frame takes 8,200,001 ticks: more than 2**32 after 524 frames.
     fps = Fraction(3000017, 8_200_001)
@@ -268,20 +235,6 @@ def test_long_files_use_wide_times(make_clip: MakeClip, tmp_path: Path) -> None:
     _, duration = join_module.frame_ticks(fps)
     assert max(packet.pts for packet in packets) == 559 * duration > 2**32
     assert len(decoded_pictures(result)) == 560
-
-
-def test_files_beyond_four_gib_use_wide_offsets(
-    make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clips = family(make_clip, "x264-b-frames")
-    monkeypatch.setattr(join_module, "_WIDE_FROM_BYTES", 1000)
-    result = tmp_path / "joined.mp4"
-    report = joined(clips, result, block_align=512)
-    assert result.stat().st_size == report.size_bytes
-    top = Box(b"", children=parsed(result.read_bytes()))
-    assert stbl_of(top).has("co64")
-    assert top.find("mdat").wide
-    assert_holds(result, clips, THIRTY)
 
 
 def test_an_episode_that_ends_beyond_four_gib_is_really_there(
@@ -330,7 +283,7 @@ def test_a_remux_without_a_place_for_it_is_an_error_of_that_folder(
 
 
 def test_a_clip_that_a_remux_does_not_help_says_both_reasons(
-    make_clip: MakeClip, tmp_path: Path
+    tmp_path: Path, changed_clip: ChangedClip
 ) -> None:
     def first_frame_last_in_groups(top: Box) -> None:
         rows = struct.pack(">IIII", 1, 512 * 20, 11, 512)
@@ -338,9 +291,7 @@ def test_a_clip_that_a_remux_does_not_help_says_both_reasons(
         stbl_of(top).children.append(Box(b"sbgp", bytes(4) + b"rap " + bytes(4)))
         top.find("moov/trak").remove("edts")
 
-    path = tmp_path / "clip.mp4"
-    plain = make_clip(RECIPES["x264-b-frames"])
-    path.write_bytes(changed(plain.read_bytes(), first_frame_last_in_groups))
+    path = changed_clip(first_frame_last_in_groups)
     words = "random access groups, and after a remux: an edit list that hides frames at the start"
     with pytest.raises(UnreadableSourceError, match=words) as caught:
         joined([path], tmp_path / "joined.mp4")
@@ -411,16 +362,14 @@ def test_an_episode_that_begins_without_a_keyframe_is_refused(
 
 
 def test_an_episode_that_shows_a_frame_before_its_keyframe_is_refused(
-    make_clip: MakeClip, tmp_path: Path
+    tmp_path: Path, changed_clip: ChangedClip
 ) -> None:
     def first_frame_last(top: Box) -> None:
         rows = struct.pack(">IIII", 1, 512 * 20, 11, 512)
         stbl_of(top).replace("ctts", struct.pack(">II", 0, 2) + rows)
         top.find("moov/trak").remove("edts")
 
-    path = tmp_path / "clip.mp4"
-    plain = make_clip(RECIPES["x264-b-frames"])
-    path.write_bytes(changed(plain.read_bytes(), first_frame_last))
+    path = changed_clip(first_frame_last)
     with pytest.raises(UnreadableSourceError, match="before its first keyframe"):
         joined([path], tmp_path / "joined.mp4")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from clip_recipes import RECIPES, Recipe
+from clip_recipes import RECIPES, ChangedClip, MakeClip, Recipe
 from tests.drift import drifted
 from tests.mp4_boxes import Box, changed, edit_list, media_start, parsed, stbl_of, top_bytes
 from tests.packets import coded_packets
@@ -30,7 +29,6 @@ from leconvert.media import (
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 
-MakeClip = Callable[[Recipe], Path]
 B_FRAMES = RECIPES["x264-b-frames"].options
 
 
@@ -66,12 +64,11 @@ def test_other_containers_and_fragments_become_plain_clips(
     assert [p.keyframe for p in coded_packets(plain)] == [p.keyframe for p in coded_packets(source)]
 
 
-def test_frames_cut_off_at_the_end_stay_away(make_clip: MakeClip, tmp_path: Path) -> None:
+def test_frames_cut_off_at_the_end_stay_away(tmp_path: Path, changed_clip: ChangedClip) -> None:
     def cut(top: Box) -> None:
         top.find("moov/trak/edts/elst").payload = edit_list((200, 0, 1 << 16))
 
-    source = tmp_path / "clip.mp4"
-    source.write_bytes(changed(make_clip(RECIPES["x264"]).read_bytes(), cut))
+    source = changed_clip(cut, "x264")
     shown = [picture.tobytes() for picture in decoded_pictures(source)]
     assert len(shown) == 6
     plain = tmp_path / "plain.mp4"
@@ -79,20 +76,20 @@ def test_frames_cut_off_at_the_end_stay_away(make_clip: MakeClip, tmp_path: Path
     assert [picture.tobytes() for picture in decoded_pictures(plain)] == shown
 
 
-def test_hidden_frames_that_others_need_are_refused(make_clip: MakeClip, tmp_path: Path) -> None:
+def test_hidden_frames_that_others_need_are_refused(
+    tmp_path: Path, changed_clip: ChangedClip
+) -> None:
     def hide_the_first(top: Box) -> None:
         top.find("moov/trak/edts/elst").payload = edit_list((400, 1536, 1 << 16))
 
-    source = tmp_path / "clip.mp4"
-    plain = make_clip(RECIPES["x264-b-frames"])
-    source.write_bytes(changed(plain.read_bytes(), hide_the_first))
+    source = changed_clip(hide_the_first)
     with pytest.raises(UnreadableSourceError, match="hides frames"):
         remux_clip(source, tmp_path / "plain.mp4", fps=Fraction(30))
     assert not (tmp_path / "plain.mp4").exists()
 
 
 def test_times_that_do_not_order_reordered_frames_are_refused(
-    make_clip: MakeClip, tmp_path: Path
+    tmp_path: Path, changed_clip: ChangedClip
 ) -> None:
     def same_time_twice(top: Box) -> None:
         payload = bytearray(stbl_of(top).find("ctts").payload)
@@ -100,9 +97,7 @@ def test_times_that_do_not_order_reordered_frames_are_refused(
         payload[20:24] = payload[12:16]
         stbl_of(top).replace("ctts", bytes(payload))
 
-    source = tmp_path / "clip.mp4"
-    plain = make_clip(RECIPES["x264-b-frames"])
-    source.write_bytes(changed(plain.read_bytes(), same_time_twice))
+    source = changed_clip(same_time_twice)
     with pytest.raises(UnsupportedClipError, match="same time"):
         read_clip_index(source)
     with pytest.raises(UnreadableSourceError, match="same time"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from clip_recipes import RECIPES, Recipe
+from clip_recipes import RECIPES, MakeClip, Recipe
 from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert.media import LastIndex, join_clips, read_clip_index
@@ -17,7 +17,6 @@ from leconvert.media import join as joining
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 
-MakeClip = Callable[[Recipe], Path]
 THIRTY = Fraction(30)
 LENGTHS = (12, 7, 5, 20)
 

@@ -22,10 +22,7 @@ from leconvert.model.values import Slice
 
 MEBIBYTE = 1024**2
 IMAGE_BYTES = 1024 * MEBIBYTE
-MKFS = {
-    "xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"],
-    "btrfs": ["mkfs.btrfs", "-q"],
-}
+MKFS = {"xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"], "btrfs": ["mkfs.btrfs", "-q"]}
 
 
 @pytest.fixture(params=sorted(MKFS))

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clip_recipes import RECIPES, Recipe
-from tests.mp4_boxes import Box, changed
+from clip_recipes import RECIPES, ChangedClip, Recipe
+from tests.mp4_boxes import Box
 
 from leconvert.media import (
     ClipIndex,
@@ -61,7 +61,6 @@ def test_many_indices_are_those_of_each(paths: list[str], read_ahead: bool) -> N
 def test_each_index_comes_with_the_status_of_its_file(paths: list[str]) -> None:
     for path, (status, answer) in zip(paths, read_clips(paths), strict=True):
         if isinstance(answer, ClipIndex):
-            assert status is not None
             assert (status.st_size, status.st_ino) == (
                 answer.file_size_bytes,
                 Path(path).stat().st_ino,
@@ -94,13 +93,12 @@ def test_files_that_are_slow_to_answer_are_asked_from_several_threads(
 
 
 def test_an_index_too_large_to_hold_is_read_when_its_turn_comes(
-    make_clip: Callable[[Recipe], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, changed_clip: ChangedClip
 ) -> None:
     def spacious(top: Box) -> None:
         top.find("moov").children.append(Box(b"free", bytes(100_000)))
 
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(changed(make_clip(RECIPES["x264"]).read_bytes(), spacious))
+    path = changed_clip(spacious, "x264")
     monkeypatch.setattr(index_module, "_HELD_INDEX_BYTES", 90_000)
     expected = one_by_one([str(path)])
     alone: list[str] = []

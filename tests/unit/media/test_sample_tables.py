@@ -179,13 +179,7 @@ def test_frames_are_counted_before_anything_is_made_of_them() -> None:
 
 def test_wide_places_are_read_as_the_others() -> None:
     found = read(2**40, stco=None, co64=counted((2**33,), (2**34,), code="Q"))
-    assert found.offsets.tolist() == [
-        2**33,
-        2**33 + 10,
-        2**34,
-        2**34 + 30,
-        2**34 + 70,
-    ]
+    assert found.offsets.tolist() == [2**33, 2**33 + 10, 2**34, 2**34 + 30, 2**34 + 70]
     # Where both are there the narrow one is taken.
     found = read(co64=counted((1,), (2,), code="Q"))
     assert found.offsets.tolist() == [1000, 1010, 2000, 2030, 2070]
@@ -228,9 +222,7 @@ def test_an_empty_chunk_table_is_refused(rows: list[tuple[int, int, int]]) -> No
         [(1, 2, 1), (2, 3, 1), (1, 3, 1)],
     ],
 )
-def test_a_chunk_table_that_contradicts_itself_is_refused(
-    rows: list[tuple[int, int, int]],
-) -> None:
+def test_a_chunk_table_that_contradicts_itself_is_refused(rows: list[tuple[int, int, int]]) -> None:
     assert refused(stsc=counted(*rows)) == "its chunk table contradicts itself"
 
 
@@ -307,8 +299,7 @@ def test_a_time_table_covers_the_frames_exactly(rows: list[tuple[int, int]]) -> 
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [[(5, 2**31)], [(5, 2**32 - 1)], [(4, 1), (1, 2**31)], [(1, 2**31), (4, 1)]],
+    "rows", [[(5, 2**31)], [(5, 2**32 - 1)], [(4, 1), (1, 2**31)], [(1, 2**31), (4, 1)]]
 )
 def test_a_duration_of_years_is_refused(rows: list[tuple[int, int]]) -> None:
     assert unsupported(stts=counted(*rows)) == "implausible frame durations"

@@ -252,7 +252,6 @@ def test_two_mounts_of_one_export_are_one_dataset_and_a_copy_is_not(
 def test_each_episode_names_its_source(two: list[Path], tmp_path: Path) -> None:
     leconvert.merge(two, output=tmp_path / "out", repairs=RepairOptions(reindex=True))
     found = read_provenance(tmp_path / "out")
-    assert found is not None
     assert [source.name for source in found.sources] == ["source0", "source1"]
     assert found.episode_index.tolist() == [0, 1, 2, 3, 4]
     assert found.source.tolist() == [0, 0, 0, 1, 1]
@@ -266,7 +265,6 @@ def test_selected_episodes_name_their_numbers_and_a_plain_conversion_none(
     selection = EpisodeSelection(episodes="0,2")
     leconvert.convert(two[0], output=tmp_path / "part", selection=selection)
     found = read_provenance(tmp_path / "part")
-    assert found is not None
     assert found.source_episode_index.tolist() == [0, 2]
     assert leconvert.verify_pair(tmp_path / "part", two[0], depth="bytes").ok
     # As a result from before there was a provenance.

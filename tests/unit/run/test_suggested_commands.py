@@ -65,7 +65,6 @@ def test_who_packs_with_batches_set_aside_is_told_how_to_release_them_in_that_fo
     run = planned_in_a_folder_with_spaces
     board = board_of(run)
     lease = board.next_lease()
-    assert lease is not None
     lease.fail(UnreadableSourceError("a clip is torn."))
     board.refresh()
     with pytest.raises(BatchesFailedError) as failed:

@@ -139,10 +139,7 @@ class Counted:
 def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: OpenedRun) -> None:
     def worker_says(token: str, batch_id: int, processed_bytes: int) -> None:
         record = WorkerRecord(
-            *(token, "host", 1),
-            state="working",
-            batch_id=batch_id,
-            processed_bytes=processed_bytes,
+            *(token, "host", 1), state="working", batch_id=batch_id, processed_bytes=processed_bytes
         )
         write_worker(planned.paths, planned.manifest.run_id, record)
 

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
-from lab_kit import LabError, Row, as_table
+from lab_kit import LabError
 from nfs_lab import NfsLab
 from nfs_lab.lab import LabOptions
 from nfs_lab.requirements import has_wide_registers, missing_packages, preload, require
@@ -72,11 +72,3 @@ def test_up_refuses_a_folder_with_something_in_it(
     with pytest.raises(LabError, match="not empty"):
         NfsLab(tmp_path).up(LabOptions())
     assert (tmp_path / "precious").exists()
-
-
-def test_rows_become_a_table() -> None:
-    assert as_table([Row("races", "two hosts", "one wins")]).splitlines() == [
-        "| scenario | what happens | what came of it |",
-        "| --- | --- | --- |",
-        "| races | two hosts | one wins |",
-    ]

@@ -15,9 +15,7 @@ import pytest
 from leconvert.model.values import Slice
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import DataFile, join_tables, output_schema
-from leconvert.tables.data_file import (
-    OpenedTable,
-)
+from leconvert.tables.data_file import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -305,21 +303,6 @@ def test_a_dictionary_and_a_data_page_in_one_place_are_not_copied(tmp_path: Path
         assert copier.plan(table, claimed, None, 20) == (
             "column timestamp: its dictionary page is not where the footer says"
         )
-
-
-@pytest.mark.parametrize("keep", range(0, 101, 10))
-def test_a_torn_file_is_refused(tmp_path: Path, keep: int) -> None:
-    sound = tmp_path / "sound"
-    write(sound, rows_of(0, 5))
-    raw = sound.read_bytes()
-    torn = tmp_path / "torn"
-    torn.write_bytes(raw[: (len(raw) - 1) * keep // 100])
-    for act in (
-        lambda path: DataFile(str(path)),
-        lambda path: join_tables([Slice(str(path), frames=5)], tmp_path / "t", schema=SCHEMA),
-    ):
-        with pytest.raises(UnreadableSourceError):
-            act(torn)
 
 
 @pytest.mark.parametrize("groups", [1, 40, 3000])

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +46,6 @@ def episode_rows(seed: int, rows: int) -> pa.Table:
     return pa.table(columns, schema=PLAIN)
 
 
-def parts_of(path: Path, episodes: list[Slice]) -> list[Slice]:
-    """Return the rows of episodes that were joined into one file."""
-    rows = [episode.frames or 0 for episode in episodes]
-    firsts = accumulate(rows[:-1], initial=0)
-    return [Slice(str(path), *part) for part in zip(firsts, rows, strict=True)]
-
-
 def write_episodes(folder: Path, lengths: list[int], **options: Any) -> list[Slice]:
     ranges = []
     for seed, rows in enumerate(lengths):
@@ -65,21 +57,6 @@ def write_episodes(folder: Path, lengths: list[int], **options: Any) -> list[Sli
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_a_footer_counts_all_row_groups_and_nested_columns(tmp_path: Path) -> None:
-    path = tmp_path / "source.parquet"
-    pq.write_table(episode_rows(0, 10), path, row_group_size=4)
-    metadata = pq.read_metadata(path)
-    expected = sum(
-        metadata.row_group(group).column(column).total_uncompressed_size
-        for group in range(3)
-        for column in range(metadata.num_columns)
-    )
-    assert metadata.num_columns > len(PLAIN.names)
-    with DataFile(str(path)) as file:
-        assert (file.rows, file.footer.rows) == (10, [4, 4, 2])
-        assert (file.uncompressed_bytes, file.columns) == (expected, tuple(PLAIN.names))
 
 
 def test_files_that_are_missing_torn_or_of_another_kind_are_named(tmp_path: Path) -> None:
@@ -116,28 +93,6 @@ def test_rows_are_joined_in_order_with_a_row_group_an_episode(tmp_path: Path) ->
     assert result.size_bytes == target.stat().st_size
 
 
-@pytest.mark.parametrize("cuts", [[0, 4, 9], [0, 1, 2, 9], [0, 9]])
-def test_joining_parts_gives_the_bytes_of_joining_the_sources(
-    tmp_path: Path, cuts: list[int]
-) -> None:
-    # 3,000 rows make several pages, whose borders must not depend on the way here.
-    lengths = [30, 1, 3000, 8, 60, 2, 5, 1500, 4]
-    ranges = write_episodes(tmp_path, lengths)
-    schema = output_schema(PLAIN, {"image": {"dtype": "image"}})
-    direct = tmp_path / "direct.parquet"
-    join_tables(ranges, direct, schema=schema)
-
-    pieces: list[Slice] = []
-    for first, stop in pairwise(cuts):
-        part = tmp_path / f"part-{first}.parquet"
-        join_tables(ranges[first:stop], part, schema=schema)
-        pieces += parts_of(part, ranges[first:stop])
-    joined = tmp_path / "from-parts.parquet"
-    result = join_tables(pieces, joined, schema=schema)
-    assert joined.read_bytes() == direct.read_bytes()
-    assert result.row_groups == len(lengths)
-
-
 def test_how_a_source_was_stored_does_not_show_in_what_is_encoded_again(tmp_path: Path) -> None:
     schema = output_schema(PLAIN, {})
     digests = set()
@@ -172,31 +127,6 @@ def test_an_episode_of_more_than_two_to_the_twenty_rows_is_one_row_group(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("found", "values"),
-    [
-        (pa.list_(pa.float32()), [[1.5, 2.0], [3.0, 4.0]]),
-        (pa.large_list(pa.float32()), [[1.5, 2.0], [3.0, 4.0]]),
-        (pa.list_(pa.float16(), 2), [np.float16([1.5, 2.0]), np.float16([3.0, 4.0])]),
-    ],
-)
-def test_lists_of_other_kinds_are_cast_where_nothing_is_lost(
-    tmp_path: Path, found: pa.DataType, values: list[Any]
-) -> None:
-    path = tmp_path / "source.parquet"
-    table = pa.table(
-        {"index": pa.array([7, 8], pa.int32()), "state": pa.array(values, found)},
-        schema=pa.schema([pa.field("index", pa.int32(), False), pa.field("state", found)]),
-    )
-    pq.write_table(table, path)
-    wanted = pa.schema([("state", pa.list_(pa.float32(), 2)), ("index", pa.int64())])
-    target = tmp_path / "joined.parquet"
-    join_tables([Slice(str(path), frames=2)], target, schema=wanted)
-    joined = pq.read_table(target)
-    assert joined.schema.equals(wanted)
-    assert joined.to_pydict() == {"state": [[1.5, 2.0], [3.0, 4.0]], "index": [7, 8]}
-
-
-@pytest.mark.parametrize(
     ("wanted", "column", "values"),
     [
         (pa.large_string(), pa.string(), ["a", None]),
@@ -213,29 +143,6 @@ def test_texts_and_images_of_other_kinds_are_cast(
     join_tables([Slice(str(path), frames=2)], target, schema=pa.schema([("x", wanted)]))
     assert pq.read_table(target).column("x").to_pylist() == values
     assert pq.read_schema(target).field("x").type == wanted
-
-
-@pytest.mark.parametrize(
-    ("column", "wanted", "values"),
-    [
-        (pa.float64(), pa.float32(), [0.1, 0.2]),
-        (pa.int64(), pa.int8(), [1, 1000]),
-        (pa.float32(), pa.int64(), [1.0, 2.0]),
-        (pa.string(), pa.int64(), ["1", "2"]),
-        (pa.list_(pa.float32()), pa.list_(pa.float32(), 2), [[1.0, 2.0], [3.0]]),
-        (pa.int64(), pa.bool_(), [0, 1]),
-    ],
-)
-def test_what_would_lose_something_is_refused_by_name(
-    tmp_path: Path, column: pa.DataType, wanted: pa.DataType, values: list[Any]
-) -> None:
-    path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
-    pq.write_table(pa.table({"ok": [1, 2], "bad.one": pa.array(values, column)}), path)
-    schema = pa.schema([("ok", pa.int64()), ("bad.one", wanted)])
-    with pytest.raises(UnreadableSourceError, match=r"bad\.one") as caught:
-        join_tables([Slice(str(path), frames=2)], target, schema=schema)
-    assert caught.value.path == str(path)
-    assert not target.exists()
 
 
 def test_empty_values_are_refused_in_a_column_that_has_none(tmp_path: Path) -> None:
@@ -303,26 +210,6 @@ def test_stopping_leaves_no_half_file(tmp_path: Path) -> None:
         )
     assert done == [5, 6]
     assert not target.exists()
-
-
-def test_memory_is_bounded_by_one_episode(tmp_path: Path) -> None:
-    payload = np.random.default_rng(0).bytes(2_000_000)
-    rows = pa.table(
-        {"image": pa.array([{"bytes": payload, "path": None}] * 4, IMAGE), "index": [0, 1, 2, 3]}
-    )
-    path = tmp_path / "source.parquet"
-    pq.write_table(rows, path)
-    ranges = [Slice(str(path), frames=4)] * 12
-    pool = pa.default_memory_pool()
-    before, high = pool.bytes_allocated(), 0
-
-    def watch(_rows: int) -> None:
-        nonlocal high
-        high = max(high, pool.bytes_allocated() - before)
-
-    join_tables(ranges, tmp_path / "joined", schema=read_data_schema(path), on_rows=watch)
-    # After an episode was written nothing of it is left but the writer's small buffers.
-    assert high < 4_000_000
 
 
 def test_the_output_schema_keeps_types_and_drops_what_pandas_said() -> None:

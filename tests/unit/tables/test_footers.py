@@ -14,9 +14,7 @@ import pytest
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables import DataFile, StoredGroups, read_data_schema, row_group_rows
 from leconvert.tables import footers as footers_module
-from leconvert.tables.data_file import (
-    OpenedTable,
-)
+from leconvert.tables.data_file import OpenedTable
 from leconvert.tables.footers import (
     FooterReader,
     RowGroupEntry,

@@ -354,39 +354,6 @@ sys.exit("imported" if "pandas" in sys.modules else 0)
     assert done.returncode == 0, done.stderr
 
 
-def test_no_table_function_imports_pandas(tmp_path: Path) -> None:
-    # pyarrow imports it on many ways to an array wherever it is installed.
-    program = """
-import sys
-from fractions import Fraction
-from pathlib import Path
-import numpy as np
-from leconvert import tables as t
-from leconvert.model.values import Slice
-from leconvert.dataset.formats import StatsBlock, v3
-root = Path(sys.argv[1])
-zero, three = np.array([0]), np.array([3])
-spans = v3.VideoSpans("cam", zero, zero, three)
-line = {"tasks": ["a"], "x": {"y": [1.5]}, "z": None}
-stats = StatsBlock([{"a": {"min": [True]}, "b": {"min": [1.5], "max": [2]}}])
-record = v3.EpisodeRecords(zero, zero, zero, three, [spans], [line], stats)
-v3.write_episodes(root, lambda: [record], fps=Fraction(30))
-v3.write_tasks(root, [(0, "a")])
-list(v3.EpisodesReader(root).blocks(bool))
-v3.read_tasks(root)
-path = root / "meta/tasks.parquet"
-t.DataFile(str(path)).numbers("task_index")
-schema = t.deserialize_schema(t.serialize_schema(t.output_schema(t.read_data_schema(path), {})))
-t.join_tables([Slice(str(path), frames=1)], root / "joined", schema=schema)
-heavy = {"pandas", "datasets", "torch", "lerobot", "av"} & set(sys.modules)
-sys.exit(f"imported: {heavy}" if heavy else 0)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_conversion_imports_no_compute_functions(small_source: Path, tmp_path: Path) -> None:
     # They take 50 ms, a tenth of a conversion of a few episodes.
     code = """

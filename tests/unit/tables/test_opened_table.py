@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.tables.data_file import (
-    OpenedTable,
-)
+from leconvert.tables.data_file import OpenedTable
 
 CONTENT = bytes(range(256)) * 1024
 

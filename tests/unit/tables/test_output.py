@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.tables.data_file import (
-    OpenedTable,
-)
+from leconvert.tables.data_file import OpenedTable
 from leconvert.tables.parquet_copy import SequentialOutput
 
 CONTENT = bytes(range(256)) * 2000  # more than is read at once
@@ -74,10 +72,7 @@ def test_small_pieces_are_gathered_up_to_what_one_write_takes(
 
 
 def test_ways_that_move_nothing_without_an_error_are_left(
-    output: SequentialOutput,
-    source: OpenedTable,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    output: SequentialOutput, source: OpenedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
     for name in ("copy_file_range", "sendfile"):

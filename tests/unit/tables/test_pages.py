@@ -9,13 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.tables.data_file import (
-    OpenedTable,
-)
-from leconvert.tables.footers import (
-    ChunkEntry,
-    FooterReader,
-)
+from leconvert.tables.data_file import OpenedTable
+from leconvert.tables.footers import ChunkEntry, FooterReader
 from leconvert.tables.parquet_copy import Window
 from leconvert.tables.parquet_copy import check_pages as check_chunks
 from leconvert.tables.thrift import CompactReader, varint
@@ -109,7 +104,6 @@ def test_headers_with_texts_of_any_length_are_read_to_their_end(
     assert check_pages(window_of(raw), chunk) is None
     torn = raw[: chunk.start + chunk.compressed_bytes // 2]
     reason = check_pages(window_of(torn), chunk)
-    assert reason is not None
     assert reason.startswith(("a page header is damaged", "a page is no Snappy", "its "))
 
 

@@ -62,11 +62,7 @@ def test_types_have_the_names_that_datasets_gives_them(kind: pa.DataType, name: 
 def test_lists_in_lists_are_arrays_where_the_declared_shape_says_so() -> None:
     kind = pa.list_(pa.large_list(pa.list_(pa.float32(), 4)))
     declared = {"dtype": "float32", "shape": [2, 3, 4]}
-    assert entry_of(kind, declared) == {
-        "shape": [2, 3, 4],
-        "dtype": "float32",
-        "_type": "Array3D",
-    }
+    assert entry_of(kind, declared) == {"shape": [2, 3, 4], "dtype": "float32", "_type": "Array3D"}
 
 
 def test_the_storage_of_an_extension_type_decides_whether_the_declaration_fits() -> None:

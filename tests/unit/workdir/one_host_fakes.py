@@ -18,11 +18,7 @@ class FaultyOneHost(OneHostFileSystem, FaultyFileSystem):
     """`OneHostFileSystem` over operations that fail, lie or stop where a test says so."""
 
     def __init__(
-        self,
-        lock: Path,
-        *,
-        crash_at: int | None = None,
-        wait_seconds: float = 20.0,
+        self, lock: Path, *, crash_at: int | None = None, wait_seconds: float = 20.0
     ) -> None:
         OneHostFileSystem.__init__(self, lock, wait_seconds=wait_seconds)
         FaultyFileSystem.__init__(self, crash_at)

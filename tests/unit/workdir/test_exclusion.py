@@ -202,7 +202,6 @@ def test_a_process_killed_between_its_look_and_its_rename_gives_the_lock_back(
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "inside\n"
         with pytest.raises(StorageError, match="does not go on"):
             publish_exclusively(ours, done, fs=fs)
@@ -246,10 +245,8 @@ def test_of_two_processes_that_race_for_names_each_name_has_one_winner(tmp_path:
         for name in ("left", "right")
     ]
     for racer in racers:
-        assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:
-        assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
     left, right = (set(map(int, racer.communicate(timeout=60)[0].split())) for racer in racers)

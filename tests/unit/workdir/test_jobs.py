@@ -26,8 +26,7 @@ def test_submissions_are_read_as_they_were_written_oldest_first(run: RunPaths) -
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [b"", b"[]", b'{"format": "leconvert/job", "version": 1, "run_id": "r1", "token": "x"}'],
+    "raw", [b"", b"[]", b'{"format": "leconvert/job", "version": 1, "run_id": "r1", "token": "x"}']
 )
 def test_a_record_that_is_no_submission_is_left_out(run: RunPaths, raw: bytes) -> None:
     write_job(run, "r1", EARLY)

@@ -40,7 +40,6 @@ def this_host(monkeypatch: pytest.MonkeyPatch) -> list[HostIdentity]:
 @pytest.fixture
 def planned_here(run: RunPaths, this_host: list[HostIdentity]) -> OneHost:
     found = plan_one_host(run, "r1", fs=without_links())
-    assert found is not None
     assert found.host == this_host[0]
     return found
 
@@ -150,7 +149,6 @@ def test_another_host_may_begin_anew(
             open_or_plan(*places)
         again = open_or_plan(*places, Conversion(plan=PlanOptions(restart=True)))
     assert again.manifest.run_id != planned_run.manifest.run_id
-    assert again.one_host is not None
     assert again.one_host.host == ELSEWHERE
 
 
@@ -159,7 +157,6 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
 ) -> None:
     places = small_source, tmp_path / "out", tmp_path / "shared"
     planned = open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
-    assert planned.one_host is not None
     assert (planned.one_host.has_links, planned.one_host.reason) == (True, "asked for")
     assert planned.one_host.remark.startswith("As --one-host asks, only this host, here,")
     assert planned.fs is LOCAL
@@ -189,7 +186,6 @@ def test_without_hard_links_the_wish_changes_nothing(
     run: RunPaths, this_host: list[HostIdentity]
 ) -> None:
     found = plan_one_host(run, "r1", asked_for=True, fs=without_links())
-    assert found is not None
     assert (found.has_links, found.reason) == (False, "EPERM")
 
 

@@ -37,6 +37,7 @@ from leconvert.workdir.swap import (
 
 OLD, NEW = "the v2.1 tree", "the v3.0 tree"
 MOST_POINTS = 400
+MakeFs = Callable[[int | None], FaultyFileSystem]
 
 
 @dataclass
@@ -72,6 +73,14 @@ class Place:
         (staging / "content").write_text(NEW)
         swap_into_place(SwapPlan(self.target, staging, self.old), journal)
         return SwapOutcome.COMPLETED
+
+    def dies(self, fs: FileSystem) -> None:
+        with pytest.raises(CrashError):
+            self.packs(fs)
+
+    def points_that_differ(self, make_fs: MakeFs) -> list[int]:
+        fs = make_fs(None)
+        return fs.points_that_differ(self.root, lambda: self.packs(fs))
 
     def is_whole(self) -> bool:
         return content(self.target) in {OLD, NEW} if self.in_place else True
@@ -122,7 +131,6 @@ def ext4(crash_at: int | None = None) -> FaultyFileSystem:
 
 KINDS = [pytest.param(ext4, id="exchange"), pytest.param(nfs, id="two-renames")]
 CASES = [pytest.param(True, id="in-place"), pytest.param(False, id="fresh")]
-MakeFs = Callable[[int | None], FaultyFileSystem]
 
 
 @pytest.mark.parametrize("make_fs", KINDS)
@@ -142,19 +150,14 @@ def test_a_crash_at_any_point_is_finished_by_the_next_packer(
     tmp_path: Path, make_fs: MakeFs, in_place: bool
 ) -> None:
     gaps = 0
-    for point in range(MOST_POINTS):
+    points = make_place(tmp_path / "quiet", in_place=in_place).points_that_differ(make_fs)
+    assert len(points) > 12
+    for point in points:
         place = make_place(tmp_path / f"{point}", in_place=in_place)
-        try:
-            place.packs(make_fs(point))
-        except CrashError:
-            gaps += not place.is_whole()
-        else:
-            assert point > 20
-            break
+        place.dies(make_fs(point))
+        gaps += not place.is_whole()
         place.packs(make_fs(None))
         place.check_finished()
-    else:
-        pytest.fail("the packer never came to its end")
     # With an exchange a reader never finds nothing; with two renames only between them.
     assert (gaps > 0) == (in_place and make_fs is nfs)
 
@@ -165,24 +168,17 @@ def test_a_crash_of_the_recovery_itself_is_recovered_too(
     tmp_path: Path, make_fs: MakeFs, in_place: bool
 ) -> None:
     crashes = 0
-    for first in range(0, MOST_POINTS, 4):
-        for second in range(first % 3, MOST_POINTS, 3):
+    for first in make_place(tmp_path / "quiet", in_place=in_place).points_that_differ(make_fs):
+        place = make_place(tmp_path / f"{first}", in_place=in_place)
+        place.dies(make_fs(first))
+        for second in place.points_that_differ(make_fs):
             place = make_place(tmp_path / f"{first}-{second}", in_place=in_place)
-            try:
-                place.packs(make_fs(first))
-            except CrashError:
-                pass
-            else:
-                assert crashes > 50
-                return
-            try:
-                place.packs(make_fs(second))
-            except CrashError:
-                crashes += 1
-            else:
-                break
+            place.dies(make_fs(first))
+            place.dies(make_fs(second))
+            crashes += 1
             place.packs(make_fs(None))
             place.check_finished()
+    assert crashes > 100
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE])
@@ -363,10 +359,9 @@ def test_a_target_lost_by_a_dead_zombie_is_put_back_even_while_packing(tmp_path:
 
 def _killed_between_the_renames(folder: Path) -> Place:
     """Return a place whose only packer died when nothing stood at the target."""
-    for point in range(MOST_POINTS):
+    for point in make_place(folder / "quiet", in_place=True).points_that_differ(nfs):
         place = make_place(folder / f"{point}", in_place=True)
-        with suppress(CrashError):
-            place.packs(nfs(point))
+        place.dies(nfs(point))
         if content(place.target) is None:
             return place
     raise AssertionError("no packer died there")
@@ -381,14 +376,10 @@ def test_the_place_of_a_former_state_is_found_where_its_journal_is_no_longer_the
 ) -> None:
     """The predecessor's note of the swap came when its successor had begun, and it died there."""
     noted = 0
-    for point in range(MOST_POINTS):
+    quiet = make_place(tmp_path / "quiet", in_place=True, as_former=True)
+    for point in quiet.points_that_differ(make_fs):
         place = make_place(tmp_path / f"{point}", in_place=True, as_former=True)
-        try:
-            place.packs(make_fs(point))
-        except CrashError:
-            pass
-        else:
-            break
+        place.dies(make_fs(point))
         is_moved = content(place.target) != OLD
         if not is_moved or (content(place.target) and marked_by(place.target) is None):
             continue
@@ -659,9 +650,7 @@ def test_only_a_packer_that_began_writes_the_journal(tmp_path: Path) -> None:
     assert place.journal(LOCAL).read().generation == 0
 
 
-def test_a_step_of_a_later_release_is_refused_with_the_record_that_names_it(
-    tmp_path: Path,
-) -> None:
+def test_a_step_of_a_later_release_is_refused_with_the_record_that_names_it(tmp_path: Path) -> None:
     place = make_place(tmp_path / "p", in_place=False)
     place.journal(LOCAL).begin()
     record = place.run.journal_record(1)

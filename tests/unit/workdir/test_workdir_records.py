@@ -27,12 +27,7 @@ from leconvert.workdir.records import (
     new_run_id,
     read_record,
 )
-from leconvert.workdir.swap import (
-    staging_dir,
-    staging_generations,
-    staging_trees,
-    trees_of_run,
-)
+from leconvert.workdir.swap import staging_dir, staging_generations, staging_trees, trees_of_run
 
 PATH = Path("runs/r1/done/000001.json")
 
@@ -246,10 +241,7 @@ def test_a_second_packer_is_refused_and_told_who_packs(tmp_path: Path) -> None:
     run.ensure()
     holder = WorkerIdentity("n1-7-ff", "node1", 7)
     with packer_lock(run, "r1", worker=holder):
-        with (
-            pytest.raises(BusyError, match="process 7 on node1") as caught,
-            packer_lock(run, "r1"),
-        ):
+        with pytest.raises(BusyError, match="process 7 on node1") as caught, packer_lock(run, "r1"):
             pass
         assert caught.value.path == str(run.packer_lock)
     with packer_lock(run, "r1"):

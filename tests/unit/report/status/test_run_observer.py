@@ -64,7 +64,6 @@ def test_a_holder_elsewhere_is_unknown_until_it_beats_and_silent_once_it_stops(
     planned: OpenedRun, worker_on: WorkerOn, clock: Any
 ) -> None:
     lease = worker_on("far").claim(3)
-    assert lease is not None
     lease.heartbeat()
     observer = observe(planned, clock)
     [worker] = observer.look().workers
@@ -101,7 +100,6 @@ def test_attempts_are_counted_and_the_reason_of_a_failure_is_shown_until_it_is_r
     store = worker_on("far", max_attempts=2)
     for attempt in (1, 2):
         lease = store.claim(1)
-        assert lease is not None
         lease.fail(UnreadableSourceError("clip 7 is torn.", next_step="Repair it."))
         status = observer.look()
         [row] = status.unsettled
@@ -330,7 +328,6 @@ def test_a_failure_that_cannot_be_read_is_one_without_a_message(
     planned: OpenedRun, worker_on: WorkerOn, changes: dict[str, object]
 ) -> None:
     lease = worker_on("far", max_attempts=1).claim(1)
-    assert lease is not None
     lease.fail(UnreadableSourceError("clip 7 is torn."))
     edit(planned.paths.failed(1), **changes)
     (failure,) = run_status(planned.work_dir.root).failures
@@ -386,10 +383,7 @@ def test_a_record_that_is_nested_without_end_is_a_sentence(planned: OpenedRun) -
 
 
 def test_a_worker_of_this_host_that_died_without_a_word_is_counted(
-    planned: OpenedRun,
-    worker_on: WorkerOn,
-    holder_here: subprocess.Popen[str],
-    clock: Any,
+    planned: OpenedRun, worker_on: WorkerOn, holder_here: subprocess.Popen[str], clock: Any
 ) -> None:
     holder = worker_on("far").log.holder(0, 1)
     facts = {name: holder[name] for name in ("host", "pid", "boot", "started")}

@@ -103,14 +103,17 @@ def test_names_are_listed_and_nothing_is_imported(
     assert "tiny" in EngineNames(())
     assert "tinier" not in EngineNames(())
     for command in ("convert", "submit"):
-        printed = leconvert_here(command, "--help")
-        assert printed.returncode == 0
+        printed = leconvert_here(command, "--help", code=0)
         assert "ray, slurm, tiny" in " ".join(printed.stdout.split())
     assert "tiny_engines" not in sys.modules
 
 
 def test_a_package_s_engine_converts_with_its_options(
-    add_package: AddPackage, leconvert_here: Leconvert, small_source: Path, tmp_path: Path
+    add_package: AddPackage,
+    leconvert_here: Leconvert,
+    small_source: Path,
+    small_result: Path,
+    tmp_path: Path,
 ) -> None:
     add_package(tiny="tiny_engines:Tiny")
     note, out = tmp_path / "note", tmp_path / "out"
@@ -122,8 +125,7 @@ def test_a_package_s_engine_converts_with_its_options(
     count, work_dir, *arguments = json.loads(note.read_text())
     assert (count, Path(work_dir).parent) == (3, tmp_path)
     assert "--lease-seconds=60.0" in arguments
-    convert(small_source, output=tmp_path / "inline", workers=WorkerOptions(max_workers=1))
-    assert digest_of(out) == digest_of(tmp_path / "inline")
+    assert digest_of(out) == digest_of(small_result)
 
 
 def test_the_library_takes_the_same_engine_and_a_number_of_workers(
@@ -155,8 +157,7 @@ def test_a_run_is_left_with_a_package_s_engine(
     ]
     assert note.read_text() == shown.stdout
 
-    refused = leconvert_here("submit", work, "--engine", "staying")
-    assert refused.returncode == 2
+    refused = leconvert_here("submit", work, "--engine", "staying", code=2)
     assert "Engine staying of tiny-engines 1.2 cannot leave a run behind." in refused.stderr
     assert "leconvert convert --engine staying" in refused.stderr
 
@@ -221,15 +222,10 @@ def test_a_name_that_nobody_or_everybody_adds_is_refused(add_package: AddPackage
     ],
 )
 def test_options_that_do_not_go_with_an_engine_are_refused(
-    add_package: AddPackage,
-    leconvert_here: Leconvert,
-    tmp_path: Path,
-    words: list[str],
-    said: str,
+    add_package: AddPackage, leconvert_here: Leconvert, tmp_path: Path, words: list[str], said: str
 ) -> None:
     add_package(tiny="tiny_engines:Tiny")
-    refused = leconvert_here("convert", "--root", tmp_path, *words)
-    assert refused.returncode == 2
+    refused = leconvert_here("convert", "--root", tmp_path, *words, code=2)
     assert said in refused.stderr
     assert "tiny_engines" not in sys.modules
 

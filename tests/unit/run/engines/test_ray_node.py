@@ -90,7 +90,6 @@ def test_a_worker_is_asked_to_stop_when_its_parent_dies(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", parent, worker], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "['leconvert', 'work', 'WORK']\n"
         process.kill()
         assert process.stdout.read() == "asked\n"

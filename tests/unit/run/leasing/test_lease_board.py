@@ -16,7 +16,6 @@ from leconvert.workdir.records import RunPaths
 
 
 def finish(lease: Lease | None) -> int:
-    assert lease is not None
     assert lease.publish_done({}) == "won"
     return lease.batch_id
 
@@ -102,7 +101,6 @@ def test_an_idle_worker_whose_find_was_taken_goes_on_to_the_next(make_store: Mak
     gone = make_store("a")
     for batch_id in (0, 1):
         held = gone.claim(batch_id)
-        assert held is not None
         held.hand_back("SIGTERM")
     fs = FaultyFileSystem()
     other, taken = make_store("c"), []
@@ -113,7 +111,6 @@ def test_an_idle_worker_whose_find_was_taken_goes_on_to_the_next(make_store: Mak
 
     fs.before("link", take_what_was_found, match="0002")
     lease = Board(make_store("b", fs=fs), 2).next_lease()
-    assert lease is not None
     assert taken[0] is not None
     assert {lease.batch_id, taken[0].batch_id} == {0, 1}
     assert lease.generation == taken[0].generation == 2
@@ -134,7 +131,6 @@ def test_an_idle_worker_notices_the_end_of_the_run_soon(
 
 def test_an_idle_worker_takes_what_was_handed_back(make_store: MakeStore, clock: FakeClock) -> None:
     held = Board(make_store("a"), 1).next_lease()
-    assert held is not None
     board = Board(make_store("b"), 1)
     assert board.next_lease() is None
     held.hand_back("SIGTERM")
@@ -171,7 +167,6 @@ def test_a_failed_batch_does_not_keep_the_others_from_being_done(make_store: Mak
 
 def test_a_late_done_cures_a_failed_batch(make_store: MakeStore, clock: FakeClock) -> None:
     zombie = Board(make_store("a", max_attempts=1), 1).next_lease()
-    assert zombie is not None
     board = Board(make_store("b", max_attempts=1), 1)
     while (lease := board.next_lease()) is None:
         clock.advance(board.wait_hint())
@@ -214,7 +209,6 @@ def test_a_batch_that_is_settled_while_the_folders_are_listed_is_not_tried(
 
     fs.before("list_names", resolve_repairs, match="failed")
     lease = Board(make_store("b", fs=fs), 3).next_lease()
-    assert lease is not None
     assert lease.batch_id == 1
     assert ("make_dir", run.lease_dir(0)) not in fs.operations
 
@@ -247,12 +241,10 @@ def test_workers_begin_at_different_places_of_the_sixteenth(make_store: MakeStor
 def test_observers_of_the_same_free_batches_begin_at_different_ones(make_store: MakeStore) -> None:
     for batch_id in range(64):
         held = make_store("gone").claim(batch_id)
-        assert held is not None
         held.hand_back("SIGTERM")
     begun = set()
     for name in "bcdefghi":
         lease = Board(make_store(name), 64).next_lease()
-        assert lease is not None
         begun.add(lease.batch_id)
     assert len(begun) == 8
     assert min(begun) > 0
@@ -343,9 +335,6 @@ def test_status_tells_every_field_of_a_batch(make_store: MakeStore, clock: FakeC
         store.claim(3),
         make_store("c", max_attempts=1).claim(4),
     )
-    assert failed is not None
-    assert handed is not None
-    assert spoilt is not None
     failed.fail(LeconvertError("clip 3 is torn."))
     store.claim(2)
     handed.hand_back("SIGTERM")

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lease_fakes import FakeClock, MakeStore
+from lease_fakes import FakeClock, MakeStore, claim, taken_over
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.run.leasing import (
     Lease,
     LeaseLostError,
-    LeaseStore,
     WorkerIdentity,
     list_batches,
     read_failed,
@@ -32,12 +31,6 @@ from leconvert.workdir.records import RunPaths
 
 HEADER = ["format", "version", "run_id"]
 TIMES = ["began", "ended", "seconds"]
-
-
-def claim(store: LeaseStore, batch_id: int = 7) -> Lease:
-    lease = store.claim(batch_id)
-    assert lease is not None
-    return lease
 
 
 def keys_and_values(path: Path) -> tuple[list[str], dict[str, Any]]:
@@ -214,9 +207,7 @@ def test_a_loser_that_was_told_so_writes_nothing_more(
 ) -> None:
     fs = FaultyFileSystem()
     lease, b = claim(make_store("a", fs=fs)), make_store("b")
-    b.claim(7)
-    clock.advance(60)
-    won(claim(b))
+    won(taken_over(b, clock))
     assert lease.publish_done({}) == "lost"
     del fs.operations[:]
     lease.hand_back("again")
@@ -254,9 +245,7 @@ def test_tidying_up_never_raises_whatever_the_disk_does(
 ) -> None:
     fs = FaultyFileSystem()
     lease, b = claim(make_store("a", fs=fs)), make_store("b")
-    b.claim(7)
-    clock.advance(60)
-    won(claim(b))
+    won(taken_over(b, clock))
     fs.fail("link", errno.EIO, match="done")
     fs.fail("list_names", errno.EIO, match="done", times=3)
     with pytest.raises(OutcomeUnknownError):
@@ -282,30 +271,17 @@ def test_a_lost_lease_says_where_to_look_and_what_to_do(
     make_store: MakeStore, clock: FakeClock, run: RunPaths, tmp_path: Path
 ) -> None:
     lease, b = claim(make_store("a")), make_store("b")
-    b.claim(7)
-    clock.advance(60)
-    claim(b)
+    taken_over(b, clock)
     with pytest.raises(LeaseLostError) as caught:
         lease.heartbeat()
     assert caught.value.message == "Batch 7 was taken over by claim 2."
     assert caught.value.path == str(run.lease(7, 2))
     assert caught.value.next_step == "Nothing: the other worker does it."
     run.leases_dir.rename(tmp_path / "gone")
-    with pytest.raises(LeaseLostError) as caught:
+    with pytest.raises(LeaseLostError, match="run was removed") as caught:
         lease.heartbeat()
     assert caught.value.path == str(run.lease_dir(7))
     assert caught.value.next_step == "Start the worker again on the work dir's current run."
-
-
-def test_an_unknown_outcome_says_what_to_do(make_store: MakeStore) -> None:
-    fs = FaultyFileSystem()
-    lease = claim(make_store("a", fs=fs))
-    fs.fail("link", errno.EEXIST, match="done", times=3)
-    with pytest.raises(OutcomeUnknownError) as caught:
-        lease.publish_done({})
-    assert caught.value.next_step == (
-        "Check that only one packer runs, then run the same command again."
-    )
 
 
 def test_folders_that_cannot_be_listed_are_named(make_store: MakeStore, run: RunPaths) -> None:

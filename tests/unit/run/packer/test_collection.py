@@ -252,8 +252,7 @@ def test_what_helps_a_batch_that_was_set_aside_is_said_with_it(tmp_path: Path) -
     images = pa.array([b"no picture"] * 3)
     edit_table(source, 0, lambda table: with_column(table, "front", images))
     edit_info(
-        source,
-        lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]}),
+        source, lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]})
     )
     with pytest.raises(BatchesFailedError) as caught:
         leconvert.convert(

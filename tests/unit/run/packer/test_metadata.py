@@ -57,9 +57,7 @@ def test_statistics_count_once_where_rows_have_to_be_written_again(
     assert stats_of(tmp_path / "out")["action"]["count"] == [44]
 
 
-def test_a_source_without_statistics_gets_those_of_its_data(
-    tmp_path: Path,
-) -> None:
+def test_a_source_without_statistics_gets_those_of_its_data(tmp_path: Path) -> None:
     spec = DatasetSpec(episodes=3, frames=[4, 1, 6], cameras=())
     without, source = (make_dataset(tmp_path / name, spec) for name in ("without", "with"))
     (without / "meta/episodes_stats.jsonl").unlink()

@@ -47,9 +47,7 @@ class Stopping(WorkerMonitor):
         self._stop.set()
 
 
-def test_a_packer_that_waits_for_workers_ends_as_soon_as_it_is_asked_to(
-    planned: OpenedRun,
-) -> None:
+def test_a_packer_that_waits_for_workers_ends_as_soon_as_it_is_asked_to(planned: OpenedRun) -> None:
     run_worker(planned.work_dir.root, max_batches=2)
     stop = threading.Event()
     watcher = Stopping(stop)
@@ -93,7 +91,6 @@ def test_a_batch_that_was_handed_back_is_not_told_as_leased(planned: OpenedRun) 
         planned.paths, planned.manifest.run_id, WorkerIdentity.of_this_process(), fs=planned.fs
     )
     given_back, held = store.claim(0), store.claim(1)
-    assert given_back is not None
     assert held is not None
     given_back.hand_back("SIGTERM")
     with pytest.raises(IncompleteError, match="0 of 5 batches are done") as caught:

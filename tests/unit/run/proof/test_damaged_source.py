@@ -65,47 +65,47 @@ STRUCTURE: dict[str, tuple[Damage, str]] = {
 
 @pytest.mark.parametrize("name", STRUCTURE)
 def test_a_damaged_table_is_the_sources_and_no_difference(
-    converted: Path, source_copy: Path, name: str
+    small_result: Path, source_copy: Path, name: str
 ) -> None:
     damage, words = STRUCTURE[name]
     damage(source_copy)
     with pytest.raises(SourceError) as caught:
-        verify_pair(converted, source_copy)
+        verify_pair(small_result, source_copy)
     assert words in caught.value.message
     assert Path(str(caught.value.path)).is_relative_to(source_copy)
 
 
 @pytest.mark.parametrize("stats", ["x", -1, [[]]])
 def test_statistics_that_are_no_table_are_the_sources(
-    converted: Path, source_copy: Path, stats: object
+    small_result: Path, source_copy: Path, stats: object
 ) -> None:
     edit_line(STATS, stats=stats)(source_copy)
     with pytest.raises(SourceError, match=r"episodes_stats\.jsonl.* for episode 1\."):
-        verify_pair(converted, source_copy, depth="bytes")
+        verify_pair(small_result, source_copy, depth="bytes")
 
 
 def test_an_unreadable_line_of_statistics_is_the_sources(
-    converted: Path, source_copy: Path
+    small_result: Path, source_copy: Path
 ) -> None:
     (source_copy / STATS).write_text('{"episode_index": 0, "stats": \n')
     with pytest.raises(UnreadableSourceError, match=r"episodes_stats\.jsonl"):
-        verify_pair(converted, source_copy, depth="bytes")
+        verify_pair(small_result, source_copy, depth="bytes")
 
 
 def test_an_episode_without_statistics_is_told_from_its_row(
-    converted: Path, source_copy: Path
+    small_result: Path, source_copy: Path
 ) -> None:
     edit_line(STATS, stats=None)(source_copy)
-    report = verify_pair(converted, source_copy, depth="bytes")
+    report = verify_pair(small_result, source_copy, depth="bytes")
     assert {found.episode for found in report.differences if found.episode is not None} == {1}
     assert {found.expected for found in report.differences if found.episode == 1} == {"None"}
 
 
 def test_the_command_exits_with_3(
-    converted: Path, source_copy: Path, capsys: pytest.CaptureFixture[str]
+    small_result: Path, source_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (source_copy / TASKS).unlink()
-    assert main(["verify", str(converted), "--source", str(source_copy)]) == 3
+    assert main(["verify", str(small_result), "--source", str(source_copy)]) == 3
     said = capsys.readouterr()
     assert said.out == ""
     assert str(source_copy / TASKS) in said.err

@@ -51,12 +51,12 @@ def refusal(converted: Path, source: Path, **options: Any) -> StorageError:
 
 @pytest.mark.parametrize("name", [TOP, DATA, INFO_PATH, STATS_PATH, REPAIRS_PATH])
 def test_a_file_that_may_not_be_read_is_a_matter_of_storage_and_named(
-    converted: Path, small_source: Path, name: str, deny: Deny
+    small_result: Path, small_source: Path, name: str, deny: Deny
 ) -> None:
-    deny(converted / name)
-    error = refusal(converted, small_source)
-    assert (error.exit_code, error.path) == (11, str(converted / name))
-    assert str(converted / name) in error.message
+    deny(small_result / name)
+    error = refusal(small_result, small_source)
+    assert (error.exit_code, error.path) == (11, str(small_result / name))
+    assert str(small_result / name) in error.message
 
 
 def test_a_file_that_came_along_and_may_not_be_read_is_no_difference_either(
@@ -83,38 +83,38 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
 
 @pytest.mark.parametrize("name", [TOP, DATA])
 def test_an_error_amid_packets_or_rows_names_the_file_of_the_result(
-    converted: Path, small_source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    small_result: Path, small_source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compare = pieces.Comparer._compare_table if name == DATA else pieces.Comparer._compare_video
 
     def late(self: Any, *args: Any, **options: Any) -> Any:
-        failing_reads(monkeypatch, converted / name)
+        failing_reads(monkeypatch, small_result / name)
         return compare(self, *args, **options)
 
     monkeypatch.setattr(pieces.Comparer, compare.__name__, late)
-    error = refusal(converted, small_source, depth="bytes")
-    assert error.path == str(converted / name)
+    error = refusal(small_result, small_source, depth="bytes")
+    assert error.path == str(small_result / name)
     assert "input/output error" in error.message
 
 
 def test_an_error_amid_the_packets_of_a_clip_names_the_clip(
-    converted: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
+    small_result: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clip = small_source / f"videos/chunk-000/{CAMERA}/episode_000000.mp4"
     failing_reads(monkeypatch, clip)
-    assert refusal(converted, small_source, depth="bytes").path == str(clip)
+    assert refusal(small_result, small_source, depth="bytes").path == str(clip)
 
 
 def test_pictures_that_may_not_be_read_are_a_matter_of_storage(
-    converted: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
+    small_result: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decoded(path: Path, *_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(samples, "_decoded_at", decoded)
-    error = refusal(converted, small_source, sampling=Sampling(decode=1))
+    error = refusal(small_result, small_source, sampling=Sampling(decode=1))
     assert error.path is not None
-    assert Path(error.path).is_relative_to(converted / "videos")
+    assert Path(error.path).is_relative_to(small_result / "videos")
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EINVAL, errno.EISDIR, None])

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import leconvert
 from leconvert.dataset.files import CARD_BEGIN
 from leconvert.run.proof import verify_pair
-
-
-@pytest.fixture
-def result(small_source: Path, tmp_path: Path) -> Path:
-    leconvert.convert(small_source, output=tmp_path / "result")
-    return tmp_path / "result"
 
 
 def paths_that_differ(result: Path, source: Path) -> list[str]:
@@ -23,22 +16,22 @@ def paths_that_differ(result: Path, source: Path) -> list[str]:
     ]
 
 
-def test_attributes_of_git_belong_to_the_repo(result: Path, source_copy: Path) -> None:
+def test_attributes_of_git_belong_to_the_repo(result_copy: Path, source_copy: Path) -> None:
     (source_copy / ".gitattributes").write_text("*.mp4 filter=lfs\n")
-    assert paths_that_differ(result, source_copy) == []
-    (result / ".gitattributes").write_text("*.parquet filter=lfs\n")
-    assert paths_that_differ(result, source_copy) == []
-    (result / ".gitignore").write_text("data\n")
-    assert paths_that_differ(result, source_copy) == [".gitignore"]
+    assert paths_that_differ(result_copy, source_copy) == []
+    (result_copy / ".gitattributes").write_text("*.parquet filter=lfs\n")
+    assert paths_that_differ(result_copy, source_copy) == []
+    (result_copy / ".gitignore").write_text("data\n")
+    assert paths_that_differ(result_copy, source_copy) == [".gitignore"]
 
 
 @pytest.mark.parametrize("had_one", [True, False])
 def test_a_card_that_a_push_wrote_is_not_the_sources(
-    result: Path, source_copy: Path, had_one: bool
+    result_copy: Path, source_copy: Path, had_one: bool
 ) -> None:
     if not had_one:
         (source_copy / "README.md").unlink()
-    (result / "README.md").write_text(f"# A dataset\n{CARD_BEGIN}\n| episodes | 5 |\n")
-    assert paths_that_differ(result, source_copy) == []
-    (result / "README.md").write_text("# Another one\n")
-    assert paths_that_differ(result, source_copy) == ["README.md"]
+    (result_copy / "README.md").write_text(f"# A dataset\n{CARD_BEGIN}\n| episodes | 5 |\n")
+    assert paths_that_differ(result_copy, source_copy) == []
+    (result_copy / "README.md").write_text("# Another one\n")
+    assert paths_that_differ(result_copy, source_copy) == ["README.md"]

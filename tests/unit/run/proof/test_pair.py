@@ -50,9 +50,9 @@ assert verify_pair(out, source, depth="bytes").ok
 
 
 def test_differences_come_in_one_order_whoever_finds_them(
-    converted: Path, small_source: Path, tmp_path: Path
+    small_result: Path, small_source: Path, tmp_path: Path
 ) -> None:
-    root = Path(shutil.copytree(converted, tmp_path / "out"))
+    root = Path(shutil.copytree(small_result, tmp_path / "out"))
     for path, sample in ((WRIST, 40), (TOP, 3), (TOP, 20), (WRIST, 2)):
         flip_bit_in_sample(path, sample)(root)
     rewrite(DATA, set_cells("timestamp", r14=0.05))(root)
@@ -67,20 +67,20 @@ def test_differences_come_in_one_order_whoever_finds_them(
 
 
 def test_a_clip_that_lacks_frames_is_told_from_one_that_differs(
-    converted: Path, source_copy: Path
+    small_result: Path, source_copy: Path
 ) -> None:
     clips = source_copy / "videos/chunk-000/observation.images.top"
     shutil.copy(clips / "episode_000001.mp4", clips / "episode_000000.mp4")
-    (found,) = verify_pair(converted, source_copy).differences
+    (found,) = verify_pair(small_result, source_copy).differences
     assert (found.what, found.episode) == ("frames of its clip", 0)
     assert (found.expected, found.found) == ("7", "12")
 
 
-def test_it_stops_after_the_piece_in_hand(converted: Path, small_source: Path) -> None:
+def test_it_stops_after_the_piece_in_hand(small_result: Path, small_source: Path) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(InterruptedRunError) as caught:
-        verify_pair(converted, small_source, stop=stop)
+        verify_pair(small_result, small_source, stop=stop)
     assert caught.value.exit_code == 130
 
 

@@ -21,12 +21,7 @@ def codes(kind: pa.DataType) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pa.string(),
-        pa.large_string(),
-        pa.string_view(),
-        pa.dictionary(pa.int32(), pa.string()),
-    ],
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
     ids=str,
 )
 def test_texts_are_texts_in_every_form_that_datasets_takes_them_in(kind: pa.DataType) -> None:

@@ -18,16 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.dataset_damage import (
-    DATA,
-    EPISODES,
-    TASKS,
-    TOP,
-    Damage,
-    edit_info,
-    edit_stat,
-    rewrite,
-)
+from tests.dataset_damage import DATA, EPISODES, TASKS, TOP, Damage, edit_info, edit_stat, rewrite
 from tests.dataset_damage import set_cells as changed_cells
 from tests.drift import drift_in_place, drifted, other_timescale, with_sound
 from tests.mp4_boxes import Box, changed, stbl_of
@@ -66,18 +57,10 @@ WRIST = "videos/observation.images.wrist/chunk-000/file-000.mp4"
 LENGTHS = [12, 7, 1, 9, 15]
 
 
-@pytest.fixture(scope="session")
-def sound(tmp_path_factory: pytest.TempPathFactory, small_source: Path) -> Path:
-    """Five episodes of two cameras in one file each; do not change it."""
-    out = tmp_path_factory.mktemp("repair") / "sound"
-    leconvert.convert(small_source, output=out)
-    return out
-
-
 @pytest.fixture
-def broken(sound: Path, tmp_path: Path) -> Path:
+def broken(small_result: Path, tmp_path: Path) -> Path:
     """A copy that a test may break."""
-    return Path(shutil.copytree(sound, tmp_path / "dätä set 'ö'"))
+    return Path(shutil.copytree(small_result, tmp_path / "dätä set 'ö'"))
 
 
 def edit_stats(root: Path) -> None:
@@ -157,7 +140,9 @@ def codes(report: RepairReport) -> set[str]:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_is_broken_is_as_it_was(sound: Path, broken: Path, tmp_path: Path, name: str) -> None:
+def test_what_is_broken_is_as_it_was(
+    small_result: Path, broken: Path, tmp_path: Path, name: str
+) -> None:
     damage, expected = DAMAGES[name]
     damage(broken)
     before = snapshot(broken)
@@ -169,11 +154,11 @@ def test_what_is_broken_is_as_it_was(sound: Path, broken: Path, tmp_path: Path, 
     assert [t.schema.metadata for t in tables_of(tmp_path / "out")] == [
         t.schema.metadata for t in tables_of(broken)
     ]
-    assert tables_of(tmp_path / "out") == tables_of(sound)
-    assert times_of(tmp_path / "out") == times_of(sound)
+    assert tables_of(tmp_path / "out") == tables_of(small_result)
+    assert times_of(tmp_path / "out") == times_of(small_result)
     for path in ("meta/info.json", "meta/stats.json"):
         found = json.loads((tmp_path / "out" / path).read_bytes())
-        wanted = json.loads((sound / path).read_bytes())
+        wanted = json.loads((small_result / path).read_bytes())
         if path == "meta/info.json":
             assert found == wanted
         else:
@@ -182,7 +167,7 @@ def test_what_is_broken_is_as_it_was(sound: Path, broken: Path, tmp_path: Path, 
                 assert found[key].keys() == wanted[key].keys()
                 for statistic in found[key]:
                     np.testing.assert_allclose(found[key][statistic], wanted[key][statistic])
-    assert (tmp_path / "out/README.md").read_bytes() == (sound / "README.md").read_bytes()
+    assert (tmp_path / "out/README.md").read_bytes() == (small_result / "README.md").read_bytes()
 
 
 def split_episodes(root: Path, first: list[int], second: list[int]) -> None:
@@ -197,7 +182,7 @@ def split_episodes(root: Path, first: list[int], second: list[int]) -> None:
 
 
 def test_rows_of_episodes_are_sorted_over_all_files(
-    sound: Path, broken: Path, tmp_path: Path
+    small_result: Path, broken: Path, tmp_path: Path
 ) -> None:
     split_episodes(broken, [3, 2, 0], [1, 4])
     reorder(TASKS, 1, 0)(broken)
@@ -205,7 +190,7 @@ def test_rows_of_episodes_are_sorted_over_all_files(
     assert {"episode-order", "tasks-order"} <= codes(report)
     assert report.plan.left == ()
     assert check_dataset(tmp_path / "out").findings == ()
-    split_episodes(wanted := Path(shutil.copytree(sound, tmp_path / "w")), [0, 1, 2], [3, 4])
+    split_episodes(wanted := Path(shutil.copytree(small_result, tmp_path / "w")), [0, 1, 2], [3, 4])
     for path in (EPISODES, EPISODES.replace("0.parquet", "1.parquet"), DATA, TASKS):
         assert pq.read_table(tmp_path / "out" / path) == pq.read_table(wanted / path)
 
@@ -295,13 +280,13 @@ def test_an_order_is_put_back_and_another_one_is_noticed(
 
 
 def test_a_file_that_cannot_hold_the_times_is_joined_again(
-    sound: Path, broken: Path, tmp_path: Path
+    small_result: Path, broken: Path, tmp_path: Path
 ) -> None:
     (broken / TOP).write_bytes(other_timescale((broken / TOP).read_bytes()))
     report = repair_dataset(broken, output=tmp_path / "out")
     assert [(video.path, video.how) for video in report.plan.videos] == [(TOP, "join")]
     assert check_dataset(tmp_path / "out").findings == ()
-    assert times_of(tmp_path / "out") == times_of(sound)
+    assert times_of(tmp_path / "out") == times_of(small_result)
     samples = [
         media.samples_sha256(media.read_clip_index(root / TOP))
         for root in (broken, tmp_path / "out")
@@ -310,7 +295,7 @@ def test_a_file_that_cannot_hold_the_times_is_joined_again(
 
 
 def test_timestamps_of_rows_are_set_where_that_is_asked_for(
-    sound: Path, broken: Path, tmp_path: Path
+    small_result: Path, broken: Path, tmp_path: Path
 ) -> None:
     set_cells(DATA, "timestamp", r1=7.0)(broken)
     untouched = repair_dataset(broken, output=tmp_path / "out")
@@ -319,11 +304,11 @@ def test_timestamps_of_rows_are_set_where_that_is_asked_for(
     assert not (tmp_path / "out").exists()
     report = repair_dataset(broken, output=tmp_path / "out", retime=True)
     assert codes(report) == {"timestamp-column"}
-    assert tables_of(tmp_path / "out") == tables_of(sound)
+    assert tables_of(tmp_path / "out") == tables_of(small_result)
 
 
 def test_a_data_file_that_is_written_again_has_a_row_group_an_episode(
-    sound: Path, broken: Path, tmp_path: Path
+    small_result: Path, broken: Path, tmp_path: Path
 ) -> None:
     table = pq.read_table(broken / DATA)
     pq.write_table(table, broken / DATA)
@@ -332,7 +317,7 @@ def test_a_data_file_that_is_written_again_has_a_row_group_an_episode(
     with pq.ParquetFile(tmp_path / "out" / DATA) as file:
         sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
     assert sizes == LENGTHS
-    assert tables_of(tmp_path / "out") == tables_of(sound)
+    assert tables_of(tmp_path / "out") == tables_of(small_result)
 
 
 def test_several_files_a_stream_and_several_things_at_once(
@@ -504,7 +489,7 @@ def test_episodes_at_no_certain_frames_are_left_alone(broken: Path) -> None:
 
 
 def test_frames_of_no_episode_stay_where_they_are(
-    sound: Path, broken: Path, tmp_path: Path
+    small_result: Path, broken: Path, tmp_path: Path
 ) -> None:
     """The last episode was dropped from the tables, as by who trims a dataset."""
     for path, rows in ((DATA, 29), (EPISODES, 4)):
@@ -521,7 +506,7 @@ def test_frames_of_no_episode_stay_where_they_are(
     grave = [finding for finding in report.plan.left if finding.severity != "info"]
     assert {finding.code for finding in grave} == {"video-neighbours"}
     assert "stats-aggregate" in codes(report)  # the fifth episode counts no more
-    assert times_of(tmp_path / "out") == times_of(sound)
+    assert times_of(tmp_path / "out") == times_of(small_result)
     left = check_dataset(tmp_path / "out").findings
     assert {f.code for f in left if f.severity != "info"} == {"video-neighbours"}
 
@@ -533,11 +518,6 @@ def test_what_no_repair_can_mend_is_left_with_what_helps(broken: Path) -> None:
     assert codes(report) == {"frame-times"}
     assert [finding.code for finding in report.plan.errors_left] == ["missing-file"]
     assert report.plan.errors_left[0].remedy
-
-
-def test_what_is_no_v30_dataset_is_refused(source_copy: Path) -> None:
-    with pytest.raises(SourceError, match=r"v3\.0 datasets are repaired"):
-        repair_dataset(source_copy)
 
 
 @pytest.mark.parametrize(

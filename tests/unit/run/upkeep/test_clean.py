@@ -102,10 +102,8 @@ def test_a_run_under_way_loses_only_attempts_that_lost(
     planned: OpenedRun, worker_on: WorkerOn
 ) -> None:
     first = worker_on("far").claim(2)
-    assert first is not None
     (first.attempt_dir / "half").write_bytes(b"x")
     second = worker_on("far", 8).claim(3)
-    assert second is not None
     run_worker(planned.work_dir.root, max_batches=2)
     log = worker_on("near").log
     log.write_end(2, 1, Outcome.HANDED_BACK, {"reason": "released"})
@@ -125,7 +123,6 @@ def test_an_attempt_that_won_since_it_was_looked_at_stays(
     planned: OpenedRun, worker_on: WorkerOn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loser = worker_on("far").claim(2)
-    assert loser is not None
     worker_on("near").log.write_end(2, 1, Outcome.HANDED_BACK, {"reason": "released"})
     run_worker(planned.work_dir.root)
 
@@ -162,10 +159,8 @@ def test_an_attempt_whose_worker_may_still_write_stays(
     planned: OpenedRun, worker_on: WorkerOn
 ) -> None:
     zombie = worker_on("far").claim(0)
-    assert zombie is not None
     worker_on("near").log.write_end(0, 1, Outcome.HANDED_BACK, {"reason": "x"})
     winner = worker_on("near").claim(0)
-    assert winner is not None
     assert zombie.publish_done({"shards": []}) == "won"
     assert removed(clean_work_dir(planned.work_dir.root)) == set()
     assert winner.attempt_dir.exists(), "the newest claim has no end"
@@ -383,7 +378,6 @@ def test_giving_up_needs_that_nobody_holds_a_batch(
     planned: OpenedRun, worker_on: WorkerOn, tmp_path: Path
 ) -> None:
     lease = worker_on("far").claim(1)
-    assert lease is not None
     tree = begin_packing(planned)
     with pytest.raises(BusyError) as caught:
         clean_work_dir(planned.work_dir.root, give_up=True)
@@ -450,7 +444,6 @@ def test_a_done_batch_that_cannot_be_judged_keeps_its_attempts(
 ) -> None:
     """Who may write where is for the packer to say once the record is whole."""
     lost = worker_on("far").claim(0)
-    assert lost is not None
     worker_on("near").log.write_end(0, 1, Outcome.HANDED_BACK, {"reason": "x"})
     run_worker(planned.work_dir.root)
     done = planned.paths.done(0)
@@ -468,7 +461,6 @@ def test_a_batch_that_was_handed_back_or_whose_holder_died_holds_no_run(
     planned: OpenedRun, worker_on: WorkerOn, holder_here: subprocess.Popen[str]
 ) -> None:
     lease = worker_on("far").claim(1)
-    assert lease is not None
     lease.hand_back("enough")
     with pytest.raises(BusyError) as caught:
         clean_work_dir(planned.work_dir.root, give_up=True)

@@ -93,7 +93,6 @@ def test_a_holder_elsewhere_that_is_silent_for_a_whole_lease_is_released(
     planned: OpenedRun, worker_on: WorkerOn, release: Callable[..., ReleaseReport], clock: Any
 ) -> None:
     held = worker_on("far").claim(2)
-    assert held is not None
     held.heartbeat()
     watched: list[int] = []
     began = clock.seconds
@@ -111,7 +110,6 @@ def test_a_holder_that_beats_is_refused_and_by_force_released_without_watching(
     planned: OpenedRun, worker_on: WorkerOn, release: Callable[..., ReleaseReport], clock: Any
 ) -> None:
     held = worker_on("far").claim(2)
-    assert held is not None
     report = release(2, during=held.heartbeat)
     assert verdicts(report) == {2: "refused"}
     assert "--force" in report.refused[0].reason
@@ -124,10 +122,8 @@ def test_a_holder_that_was_overruled_may_still_publish_and_only_one_result_count
     planned: OpenedRun, worker_on: WorkerOn, release: Callable[..., ReleaseReport]
 ) -> None:
     zombie = worker_on("far").claim(2)
-    assert zombie is not None
     release(2, force=True)
     successor = worker_on("near").claim(2)
-    assert successor is not None
     assert zombie.publish_done({"shards": []}) == "won"
     assert successor.publish_done({"shards": []}) == "lost"
     assert read_done(planned.paths, planned.manifest.run_id, 2)["host"] == "far"
@@ -162,9 +158,7 @@ def test_a_successor_that_claims_right_before_the_release_is_not_robbed(
 
     # The first listing judges, the second comes right before the write.
     fs.before(
-        "list_names",
-        lambda: fs.before("list_names", change_hands, match=folder),
-        match=folder,
+        "list_names", lambda: fs.before("list_names", change_hands, match=folder), match=folder
     )
     release(2, force=True, fs=fs)
     assert fs.pending_faults == 0
@@ -192,7 +186,6 @@ def test_stuck_takes_the_silent_and_leaves_the_living(
 ) -> None:
     silent, living = worker_on("far", 1).claim(1), worker_on("far", 2).claim(4)
     assert silent is not None
-    assert living is not None
     assert verdicts(release(stuck=True, during=living.heartbeat)) == {1: "released"}
 
 

@@ -61,9 +61,7 @@ def test_what_a_file_system_lacks_is_found_and_named(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_hard_links_one_host_may_work_and_without_exchange_several(
-    tmp_path: Path,
-) -> None:
+def test_without_hard_links_one_host_may_work_and_without_exchange_several(tmp_path: Path) -> None:
     no_links, no_flags = FaultyFileSystem(), FaultyFileSystem()
     no_links.fail("link", errno.EPERM, times=None)
     for operation in ("exchange", "rename_no_replace"):
@@ -188,8 +186,7 @@ class Forgetful(FileSystem):
 
 
 @pytest.mark.parametrize(
-    ("peer_fs", "promise"),
-    [(Late("beat"), Promise.NEWS), (Forgetful("listing"), Promise.LISTING)],
+    ("peer_fs", "promise"), [(Late("beat"), Promise.NEWS), (Forgetful("listing"), Promise.LISTING)]
 )
 def test_news_that_never_arrive_leave_room_for_one_host_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer_fs: FileSystem, promise: Promise
