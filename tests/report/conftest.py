@@ -34,17 +34,20 @@ class Browser:
 
     def show(
         self,
-        story: RunReport,
+        story: RunReport | Path,
         *,
         width: int = 1440,
         height: int = 900,
         scheme: str = "light",
         medium: str = "screen",
     ) -> None:
-        """Open a story's page, after emptying the log."""
+        """Open a story's page, after emptying the log; or a page that was written."""
         self._number += 1
         path = self._folder / f"page-{self._number}.html"
-        path.write_text(page(story), encoding="utf-8")
+        if isinstance(story, Path):
+            path = story
+        else:
+            path.write_text(page(story), encoding="utf-8")
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.command("Emulation.setEmulatedMedia", media=medium, features=[feature])
         self.command(
