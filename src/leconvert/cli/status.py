@@ -209,7 +209,7 @@ def reason_lines(
     heading: str, reasons: Sequence[tuple[str, int, str]], width: int | None = None
 ) -> list[str]:
     """Return a table of what stops datasets, how many, and what helps; the last column folds."""
-    rows = [(code, f"{number:,}", helps or "see below") for code, number, helps in reasons]
+    rows = [(code, f"{number:,}", helps) for code, number, helps in reasons]
     head = table([(heading, "datasets"), *(row[:2] for row in rows)]).splitlines()
     margin = max(map(len, head)) + 2
     lines = [f"{head[0]:<{margin}}what helps"]

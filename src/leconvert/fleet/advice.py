@@ -56,17 +56,15 @@ def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
 
 
 def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what helps with each code of a dataset's errors: a sentence, or flags of a policy.
-
-    Empty where the tool knows of nothing but another source.
-    """
+    """Return what helps with each code of a dataset's errors: sentences, and flags of a policy."""
     found: dict[str, dict[str, None]] = {}
     for error in errors:
         helps = found.setdefault(error["code"], {})
         if remedy := error.get("remedy"):
             helps[as_word(remedy, error)] = None
     told = {code: (lossless_remedy(code), " ".join(helps)) for code, helps in found.items()}
-    return {code: " Or ".join(filter(None, both)) for code, both in told.items()}
+    none = "no flag; mend the source"
+    return {code: " Or ".join(filter(None, both)) or none for code, both in told.items()}
 
 
 def reasons(datasets: Iterable[Mapping[str, str]]) -> list[tuple[str, int, str]]:

@@ -189,7 +189,7 @@ class FleetStatus:
         """Return what set datasets aside, how many, and what helps all these; commonest first."""
         return reasons(
             {str(one["code"]): str(one["helps"]) for one in errors_of(dataset.findings)}
-            or {str(dataset.error): ""}
+            or {str(dataset.error): _for_any(dataset)}
             for dataset in self.set_aside
         )
 
@@ -313,6 +313,14 @@ class FleetObserver:
         if not left:
             return 0.0
         return left * worked_seconds / done / workers if done and workers else None
+
+
+def _for_any(one: DatasetStatus) -> str:
+    """Return a dataset's next step in words that are the same for others."""
+    step = str(one.next_step)
+    for place, word in ((one.target, "RESULT"), (one.source, "DATASET")):
+        step = step.replace(place, word)
+    return step
 
 
 def _row(dataset: FleetDataset, state: DatasetState, **fields: Any) -> DatasetStatus:
@@ -499,7 +507,7 @@ _OF_LIST = (
 def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]], list[int]]]:
     """Return the tables of the page; findings are ranked by how many datasets have them."""
     why: list[list[object]] = [["Set aside by", "Datasets", "What helps"]]
-    why += [[code, number, helps or "see below"] for code, number, helps in status.why_set_aside()]
+    why += [[code, number, helps] for code, number, helps in status.why_set_aside()]
     aside: list[list[object]] = [["Datasets", "Why", "What helps"]]
     aside += [list(row) for row in status.alike()]
     having = Counter(
