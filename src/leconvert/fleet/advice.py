@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leconvert.dataset.findings import lossless_remedy
+from leconvert.dataset.findings import all_remedies, lossless_remedy
 from leconvert.fleet.lists import as_word
 from leconvert.model.values import camera_of
 from leconvert.support.errors import FindingsError, TargetError, VerificationError
@@ -62,9 +62,8 @@ def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         helps = found.setdefault(error["code"], {})
         if remedy := error.get("remedy"):
             helps[as_word(remedy, error)] = None
-    told = {code: (lossless_remedy(code), " ".join(helps)) for code, helps in found.items()}
     none = "no flag; mend the source"
-    return {code: " Or ".join(filter(None, both)) or none for code, both in told.items()}
+    return {code: all_remedies(code, " ".join(helps)) or none for code, helps in found.items()}
 
 
 def reasons(datasets: Iterable[Mapping[str, str]]) -> list[tuple[str, int, str]]:

@@ -315,7 +315,7 @@ class FleetObserver:
         return left * worked_seconds / done / workers if done and workers else None
 
 
-def _for_any(one: DatasetStatus) -> str:
+def _for_any(one: DatasetStatus | PricedDataset) -> str:
     """Return a dataset's next step in words that are the same for others."""
     step = str(one.next_step)
     for place, word in ((one.target, "RESULT"), (one.source, "DATASET")):
@@ -611,7 +611,8 @@ class FleetPrice:
     def why_set_aside(self) -> list[tuple[str, int, str]]:
         """Return what would set datasets aside, as `FleetStatus.why_set_aside` does."""
         return reasons(
-            {code: one.remedies.get(code, "") for code in one.stops_at} for one in self.datasets
+            {code: one.remedies.get(code) or _for_any(one) for code in one.stops_at}
+            for one in self.datasets
         )
 
     def as_record(self) -> dict[str, Any]:
@@ -667,6 +668,9 @@ def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
 
 
+_TAKE_OUT = "Take its line out of LIST, or name another revision."
+
+
 def _price_on_hub(
     dataset: FleetDataset, *, policy: Policy, scratch: ScratchOptions
 ) -> PricedDataset:
@@ -675,14 +679,16 @@ def _price_on_hub(
     seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
     if seen.problem is not None:
         stops_at = "SourceError" if seen.info else "HubError"
-        return PricedDataset(*place, stops_at=(stops_at,), message=seen.problem)
+        return PricedDataset(
+            *place, stops_at=(stops_at,), message=seen.problem, next_step=_TAKE_OUT
+        )
     if seen.version == V3_VERSION and not dataset.source.revision:
         is_there = dataset.target is None and str(dataset.place) == str(dataset.source)
         if is_there:
             return PricedDataset(*place, is_finished=True, is_scanned=False)
     if seen.version not in SOURCE_VERSIONS:
         said = f"It is {seen.version or 'no dataset'}."
-        return PricedDataset(*place, stops_at=("SourceError",), message=said)
+        return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
         found = HubRepo(dataset.source.repo_id, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)
