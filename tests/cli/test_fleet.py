@@ -75,7 +75,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert f"{lab.root}/more/good --name more/good  # v2.1, 3 episodes" in found.stdout
     assert "#   helps: --retime" in found.stdout
     assert f"\n# {lab.root}/torn" in found.stdout
-    assert "1 of them left out, as comments: 1 cannot be read" in found.stdout
+    assert "1 of them left out, as comments: 1 with a reason each" in found.stdout
     dry = leconvert(*lab.command("--dry-run"))
     assert dry.returncode == 8, "as the run"
     assert "2 datasets to convert: 6 episodes" in dry.stdout

@@ -426,7 +426,7 @@ def run_find(options: argparse.Namespace) -> int:
         print("\n".join(_found_lines(found)), flush=True)
     also = ""
     if left_out := unread + are_v3:
-        told = {f"{are_v3:,} v3.0 already": are_v3, f"{unread:,} cannot be read": unread}
+        told = {f"{are_v3:,} v3.0 already": are_v3, f"{unread:,} with a reason each": unread}
         why = ", ".join(words for words, some in told.items() if some)
         also = f"; {left_out:,} of them left out, as comments: {why}"
     print(f"# {count(number, 'dataset')}, {amount(size_bytes)}{also}")

@@ -54,9 +54,12 @@ def run(options: argparse.Namespace) -> int:
 
     if options.watch is not None and not options.watch >= _SHORTEST_SECONDS:
         raise UsageError(f"--watch takes at least {_SHORTEST_SECONDS} seconds.")
-    of_fleet = WorkDir(options.work_dir.resolve()).as_dataset()
-    if of_fleet is not None and WorkDir(options.work_dir.resolve()).current_run_id() is None:
-        return _show_dataset(*of_fleet, as_json=options.json)
+    given = WorkDir(options.work_dir.resolve())
+    of_fleet, has_run = given.as_dataset(), given.current_run_id() is not None
+    if of_fleet is not None and not (has_run and (options.json or options.watch is not None)):
+        _show_dataset(*of_fleet, has_run=has_run, as_json=options.json)
+        if not has_run:
+            return 0
     work_dir = find_work_dir(options.work_dir.resolve())
     if work_dir != options.work_dir.resolve():
         options.work_dir = work_dir  # what the commands that are suggested take
@@ -113,8 +116,8 @@ def _show_fleet(work_dir: Path, options: argparse.Namespace) -> int:
                 return InterruptedRunError.exit_code
 
 
-def _show_dataset(fleet: WorkDir, name: str, *, as_json: bool) -> int:
-    """Show a dataset of a fleet that has no run of its own, as one that was set aside."""
+def _show_dataset(fleet: WorkDir, name: str, *, has_run: bool, as_json: bool) -> None:
+    """Show where a dataset of a fleet stands; its run, if it has one, tells the rest."""
     from dataclasses import asdict  # the status of a run does without
 
     from leconvert.fleet import fleet_status
@@ -129,13 +132,12 @@ def _show_dataset(fleet: WorkDir, name: str, *, as_json: bool) -> int:
     one = known[name]
     if as_json:
         print(json.dumps(asdict(one), indent=2))
-        return 0
-    lines = [f"dataset  {name}", f"source   {one.source}", f"target   {one.target}"]
-    lines.append(f"state    {one.state.value}")
+        return
+    lines = [f"dataset  {name}", f"state    {one.state.value}"]
+    lines += [] if has_run else [f"source   {one.source}", f"target   {one.target}"]
     if one.message:
         lines += [*folded(one.message, WIDTH, ""), *folded(f"  → {one.next_step}", WIDTH, "    ")]
     print("\n".join(lines))
-    return 0
 
 
 def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:

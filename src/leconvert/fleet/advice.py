@@ -17,8 +17,8 @@ from leconvert.model.values import camera_of
 from leconvert.support.errors import FindingsError, TargetError, VerificationError
 
 _THIS_LINE, _THESE_LINES = "behind this line of LIST", "behind these lines of LIST"
-# How other errors call for options.
-_AGAIN = re.compile(r"\b[Rr]un the (?:same )?command again with (--.*?)\.?$")
+# How errors without findings call for an option of a dataset.
+_AGAIN = re.compile(r"\b[Rr]un the command again with (--assume-.*?)\.?$")
 
 
 def errors_of(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -63,7 +63,9 @@ def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if remedy := error.get("remedy"):
             helps[as_word(remedy, error)] = None
     none = "no flag; mend the source"
-    return {code: all_remedies(code, " ".join(helps)) or none for code, helps in found.items()}
+    return {
+        code: all_remedies(code, " ".join(helps) or None) or none for code, helps in found.items()
+    }
 
 
 def reasons(datasets: Iterable[Mapping[str, str]]) -> list[tuple[str, int, str]]:

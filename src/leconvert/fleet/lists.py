@@ -494,6 +494,7 @@ _OF_TIMES = frozenset({"timestamps", "uneven-times"})
 # Flags whose value a finding names, as a policy has them: they hold for any dataset.
 _COLUMN, _CAMERA, _FPS = "--drop-feature {column}", "--drop-feature {camera}", "--assume-fps {fps}"
 _WORDS = (_COLUMN, _CAMERA, _FPS)
+_BRACES = re.compile(r"\{\w*\}")
 
 
 def as_word(flag: str, error: Mapping[str, Any]) -> str:
@@ -596,9 +597,10 @@ def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -
     for word in words:
         left = left.replace(word, "")
         if not texts["findings"]:
-            raise _bad_policy(
-                path, f"{where}: {word} needs findings, which name what it stands for."
-            )
+            raise _bad_policy(path, f"{where}: {word} needs findings, which say what it is.")
+    if other := _BRACES.search(left):
+        known = ", ".join(_WORDS)
+        raise _bad_policy(path, f"{where}: {other[0]} stands for nothing here; there are {known}.")
     try:
         repairs = parse(shlex.split(left))
     except (UsageError, ValueError) as error:

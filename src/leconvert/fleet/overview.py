@@ -255,7 +255,8 @@ class FleetObserver:
             if number in settled:
                 rows.append(settled[number])
             elif number in torn:
-                rows.append(_row(dataset, torn[number], message="its record cannot be read"))
+                told = {"message": "its record cannot be read", "next_step": "Look again."}
+                rows.append(_row(dataset, torn[number], **told))
             elif number in open_ids:
                 rows.append(_look_at_open(dataset, self._fleet.work_dir.dataset(dataset.name)))
             else:

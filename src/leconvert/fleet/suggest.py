@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from glob import escape
 from typing import Any
 
 from leconvert.dataset.findings import DROP, TASKS_FROM_EPISODES
@@ -106,7 +107,7 @@ def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
         SuggestedRule(
             PolicyRule(
                 (word,),
-                tuple(sorted(set().union(*codes.values()))) if by_name else ("*",),
+                tuple(map(escape, sorted(set().union(*codes.values())))) if by_name else ("*",),
                 tuple(sorted(codes)),
             ),
             _changes(word),

@@ -64,6 +64,10 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
             "Write --assume-fps and N behind this line of LIST.",
         ),
         ({"error": "TargetError", "next_step": "Move it away."}, "Move it away."),
+        (
+            {"error": "PlanMismatchError", "next_step": "Run the command again with --restart."},
+            "Run the command again with --restart.",
+        ),
         ({"error": "HubError", "exit_code": 16}, "`leconvert explain 16` says what to do."),
         ({"error": "LeconvertError", "exit_code": 1}, "This is a bug: please report it."),
         (

@@ -329,6 +329,7 @@ def test_no_rule_for_timestamps_retimes_by_a_rate_that_is_in_doubt() -> None:
         ("[[rule]]\nflags = '--bad'", "rule 1: There is no option --bad."),
         ("[[rule]]\nflags = '--retime'\nfindings = 'time'", "rule 1: there is no finding 'time'."),
         ("[[rule]]\nflags = '--assume-fps {fps}'", "rule 1: --assume-fps {fps} needs findings"),
+        ("[[rule]]\nflags = '--drop-feature {all}'", "rule 1: {all} stands for nothing here"),
         ("[[rule", "is no TOML"),
     ],
 )
