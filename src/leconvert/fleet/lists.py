@@ -598,9 +598,11 @@ def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -
         left = left.replace(word, "")
         if not texts["findings"]:
             raise _bad_policy(path, f"{where}: {word} needs findings, which say what it is.")
-    if other := _BRACES.search(left):
+    if strange := _BRACES.search(left):
         known = ", ".join(_WORDS)
-        raise _bad_policy(path, f"{where}: {other[0]} stands for nothing here; there are {known}.")
+        raise _bad_policy(
+            path, f"{where}: {strange[0]} stands for nothing here; there are {known}."
+        )
     try:
         repairs = parse(shlex.split(left))
     except (UsageError, ValueError) as error:
