@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leconvert.dataset.findings import all_remedies, lossless_remedy
+from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy
 from leconvert.fleet.lists import as_word
 from leconvert.model.values import camera_of
 from leconvert.support.errors import FindingsError, TargetError, VerificationError
@@ -53,6 +53,14 @@ def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
         return f"{said} There are {len(errors):,} such errors."
     listed = ", ".join(f"{code} {number:,}" for code, number in numbers.items())
     return f"{said} {len(errors):,} errors in all: {listed}."
+
+
+def flags_for(errors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the flags that help with a dataset's errors, each of them once."""
+    # An episode that has to go needs no other repair.
+    lost = {one["episode"] for one in errors if one["remedy"] == DROP} - {None}
+    needed = [one for one in errors if one["remedy"] == DROP or one["episode"] not in lost]
+    return tuple(dict.fromkeys(one["remedy"] for one in needed if one["remedy"]))
 
 
 def helps_with(errors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -107,7 +115,7 @@ def next_step_of(error: Mapping[str, Any]) -> str:
             return f"`leconvert explain {error['exit_code']}` says what to do."
         return _AGAIN.sub(rf"Write \1 {_THIS_LINE}.", str(told))
     sentences = dict.fromkeys(filter(None, (lossless_remedy(one["code"]) for one in errors)))
-    flags = dict.fromkeys(filter(None, (one["remedy"] for one in errors)))
+    flags = flags_for(errors)
     parts = [*sentences]
     parts += dict.fromkeys(
         f"No flag repairs {one['code']}: mend {one['path'] or 'the source'}."

@@ -23,6 +23,7 @@ from typing import Any
 
 from leconvert.fleet.advice import (
     errors_of,
+    flags_for,
     for_these_lines,
     helps_with,
     message_of,
@@ -390,7 +391,7 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
             | ({"helps": helps[code]} if severity == "error" else {})
             for (code, severity), times in sorted(seen.items())
         ),
-        remedies=tuple(dict.fromkeys(one["remedy"] for one in errors if one.get("remedy"))),
+        remedies=flags_for(errors),
     )
 
 

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from leconvert.fleet import FleetDataset, Policy, PolicyRule
-from leconvert.fleet.advice import first_error, for_these_lines, helps_with, next_step_of, reasons
+from leconvert.fleet.advice import (
+    first_error,
+    flags_for,
+    for_these_lines,
+    helps_with,
+    next_step_of,
+    reasons,
+)
 from leconvert.fleet.work import with_policy
 from leconvert.model.repairs import RepairOptions
 from leconvert.support.errors import FindingsError, UsageError
@@ -81,6 +88,14 @@ def test_every_dataset_that_was_set_aside_has_a_next_step(
 ) -> None:
     assert next_step_of(record) == step
     assert "this line" not in for_these_lines(step)
+
+
+def test_an_episode_that_has_to_go_needs_no_other_repair() -> None:
+    rows = error("row-count", episode=0, stream="data", remedy="--on-bad-episode drop")
+    frames = {**CLIP, "code": "frame-count"}
+    assert flags_for([rows, {**frames, "episode": 0}]) == ("--on-bad-episode drop",)
+    assert flags_for([frames, rows, frames]) == (CLIP["remedy"], "--on-bad-episode drop")
+    assert flags_for([error("timestamps", remedy="--retime"), error("x")]) == ("--retime",)
 
 
 def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
