@@ -20,7 +20,6 @@ Prints a JSON line each, with what it ran on first. Datasets of a kind are alike
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import resource
@@ -41,7 +40,7 @@ import pyarrow.parquet as pq
 
 from benches import kit
 from leconvert import WorkerOptions, convert
-from leconvert.fleet import DatasetState, clean_fleet, fleet_status
+from leconvert.fleet import DatasetState, FleetStatus, clean_fleet, fleet_status
 from leconvert.support.errors import BatchesFailedError
 from leconvert.testing import (
     CameraSpec,
@@ -304,9 +303,17 @@ def problems(folder: Path, wanted: Mapping[str, str | None], name: str) -> tuple
     facts = {
         "set_aside": aside,
         "unattended_share": round(1 - aside / len(wanted), 4),
-        "why": {code: number for code, number, _ in status.why_set_aside()},
+        "why": reasons(status),
     }
     return found + [f"left over: {path}" for path in left], facts
+
+
+def reasons(status: FleetStatus) -> dict[str, int]:
+    """Return how many datasets each code set aside."""
+    found: Counter[str] = Counter()
+    for code, number, _ in status.why_set_aside():
+        found[code] += number
+    return dict(found)
 
 
 def fleet_words(folder: Path, name: str) -> list[str]:
@@ -335,19 +342,10 @@ def whole_fleet(folder: Path, wanted: Mapping[str, str | None]) -> dict[str, Any
 
 
 def with_policy(folder: Path) -> dict[str, Any]:
-    """Convert what was set aside with the flags that its findings name."""
-    rules: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in fleet_status(folder / "work-quiet").set_aside:
-        for finding in one.findings:
-            if finding["severity"] == "error" and finding.get("remedy"):
-                rules[str(finding["code"]), str(finding["remedy"])].append(one.name)
-    (folder / "policy.toml").write_text(
-        "".join(
-            f"[[rule]]\nfindings = {json.dumps(code)}\nflags = {json.dumps(flags)}\n"
-            f"datasets = {json.dumps(sorted(set(names)))}\n"
-            for (code, flags), names in sorted(rules.items())
-        )
-    )
+    """Convert what was set aside with the policy that the fleet suggests."""
+    suggest = [*kit.LECONVERT, "fleet", "suggest", str(folder / "work-quiet")]
+    suggested = subprocess.run(suggest, capture_output=True, check=True).stdout
+    (folder / "policy.toml").write_bytes(suggested)
     command = [*kit.LECONVERT, *fleet_words(folder, "quiet"), "-j", "2"]
     began = time.monotonic()
     done = subprocess.run(
@@ -357,9 +355,9 @@ def with_policy(folder: Path) -> dict[str, Any]:
     return {
         "step": "policy",
         "seconds": round(time.monotonic() - began, 1),
-        "rules": len(rules),
+        "rules": suggested.count(b"[[rule]]"),
         "set_aside": len(status.set_aside),
-        "why": {code: number for code, number, _ in status.why_set_aside()},
+        "why": reasons(status),
         "problems": [] if done.returncode in (0, 8) else [done.stderr.decode()[-300:]],
     }
 

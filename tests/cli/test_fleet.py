@@ -74,11 +74,14 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert f"{lab.root}/more/good --name more/good  # v2.1, 3 episodes" in found.stdout
     assert "#   helps: --retime" in found.stdout
     assert f"\n# {lab.root}/torn" in found.stdout
+    assert "1 of them left out, as comments: 1 with a reason each" in found.stdout
     dry = leconvert(*lab.command("--dry-run"))
     assert dry.returncode == 8, "as the run"
     assert "2 datasets to convert: 6 episodes" in dry.stdout
     assert "2 datasets would be set aside" in dry.stdout
     assert re.search(r"^timestamps +1  --retime$", dry.stdout, re.MULTILINE)
+    assert "  late: episode 1: data/chunk-000/episode_000001.parquet: " in dry.stderr
+    assert "    → Write `--retime` behind this line of LIST." in dry.stderr
     assert not lab.out.exists()
     assert not lab.work.exists()
 
@@ -97,6 +100,16 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
         alone.parent.mkdir(parents=True, exist_ok=True)
         assert leconvert("convert", lab.root / name, alone, *flags).returncode == 0
         assert digest_of(lab.out / name) == digest_of(alone)
+
+    # Also what has no run of its own says where it stands.
+    aside = leconvert("status", lab.work / "datasets/late")
+    assert aside.returncode == 0, aside.stderr
+    assert "state    set aside" in aside.stdout
+    assert "→ Write `--retime` behind this line of LIST." in aside.stdout
+    one = json.loads(leconvert("status", lab.work / "datasets/late", "--json").stdout)
+    assert (one["state"], one["remedies"]) == ("set aside", ["--retime"])
+    unknown = leconvert("status", lab.work / "datasets/other")
+    assert (unknown.returncode, "has no dataset other" in unknown.stderr) == (7, True)
 
     policy = tmp_path / "policy.toml"
     policy.write_text('[[rule]]\ndatasets = "la*"\nfindings = "timestamps"\nflags = "--retime"\n')
@@ -294,11 +307,15 @@ def test_a_report_tells_what_became_of_each_dataset(
     assert (rows["good"]["episodes"], rows["good"]["verified"]) == ("3", "structure")
     assert len(rows["good"]["source_digest"]) == 64
     assert "timestamps (error, 1)" in rows["<b>late"]["findings"]
-    assert "--retime" in rows["<b>late"]["next_step"]
+    assert rows["<b>late"]["remedies"] == "--retime"
+    assert "behind this line of LIST" in rows["<b>late"]["next_step"]
+    assert rows["<b>late"]["message"].startswith("episode 1: data/chunk-000/episode_000001.parquet")
+    assert all(row["next_step"] for row in rows.values() if row["state"] == "set aside")
     page = (tmp_path / "page.html").read_text()
     assert "&lt;b&gt;late" in page
     assert "<b>late" not in page
     assert "lfs-pointers" in page
+    assert '<a href="page.csv">' in page
     inside = leconvert("fleet", "report", lab.work, "-o", lab.out / "good/page.html")
     assert (inside.returncode, "lies in the dataset" in inside.stderr) == (2, True)
     foreign = leconvert("fleet", "report", tmp_path, "-o", tmp_path / "page.html")
@@ -329,3 +346,63 @@ def test_a_run_under_way_is_gone_on_with_or_given_up_where_that_is_asked_for(
     second = leconvert(*command, "--restart", code=0)
     assert states(second.stdout) == {"good": "converted", "late": "finished before"}
     assert WorkDir(lab.work).dataset("good").current_run_id() != runs["good"]
+
+
+def test_what_is_alike_is_told_once_and_a_missing_file_by_its_episode(
+    leconvert: Leconvert, lab: Lab, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        lost = shutil.copytree(lab.root / "good", lab.root / name)
+        min(lost.rglob("*.mp4")).unlink()
+    shutil.copytree(lab.root / "late", lab.root / "slow")
+    lab.list.write_text("in/one\nin/two\nin/late\nin/slow\n")
+    assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
+    told = leconvert("status", lab.work).stdout
+    path = "videos/chunk-000/observation.images.top/episode_000000.mp4"
+    words = " ".join(told.split())
+    assert f"one, two: the video of episode 0, camera top, is missing: {path}. → " in words
+    assert "Or write `--drop-feature observation.images.top` behind these lines of LIST." in words
+    assert "late, slow: episode 1: " in words
+    assert told.count("set aside") == 2, "the head, and the table of reasons"
+
+
+def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
+    leconvert: Leconvert, lab: Lab, tmp_path: Path
+) -> None:
+    lab.list.write_text("in/good\nin/late\nin/torn\nin/force\nin/lossy\nin/gap\n")
+    for name in ("force", "lossy", "gap"):
+        root = shutil.copytree(lab.root / "late", lab.root / name)
+        force = {name: {"dtype": "float32", "shape": [3], "names": None}}
+        edit_info(root, lambda info, force=force: info["features"].update(force))
+    min((lab.root / "lossy").rglob("*.mp4")).unlink()
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
+    assert leconvert(*lab.command("-q", "--max-workers", 1, "--policy", policy)).returncode == 8
+    suggested = leconvert("fleet", "suggest", lab.work)
+    assert suggested.returncode == 0, suggested.stderr
+    assert "4 datasets were set aside. With this policy 2 of them convert" in suggested.stdout
+    assert "# 2 datasets: force, gap\n# Leave out features that are declared" in suggested.stdout
+    assert "# 2 datasets stay set aside:" in suggested.stdout
+    assert "\n# lossy: the video of episode 0, camera top, is missing: " in suggested.stdout
+    policy.write_text(suggested.stdout)
+    told = json.loads(leconvert("fleet", "suggest", lab.work, "--json").stdout)
+    assert [rule["flags"] for rule in told["policy"]] == [["--retime"], ["--drop-feature {column}"]]
+    assert told["converts"] == ["force", "gap"]
+    assert {one["name"] for one in told["stays"]} == {"lossy", "torn"}
+    again = leconvert(*lab.command("--json", "--max-workers", 1, "--policy", policy))
+    assert states(again.stdout) == {
+        "good": "finished before",
+        "late": "finished before",
+        "force": "converted",
+        "gap": "converted",
+        "lossy": "set aside",
+        "torn": "set aside",
+    }
+    # What is left loses something: nothing more is suggested.
+    told = json.loads(leconvert("fleet", "suggest", lab.work, "--json").stdout)
+    assert (told["rules"], told["converts"]) == ([], [])
+    shutil.rmtree(lab.root / "torn")
+    lab.list.write_text("in/good\n")
+    assert leconvert(*lab.command("-q")).returncode == 0
+    nothing = leconvert("fleet", "suggest", lab.work)
+    assert (nothing.returncode, "0 datasets were set aside" in nothing.stdout) == (0, True)

@@ -34,20 +34,15 @@ class Browser:
 
     def show(
         self,
-        story: RunReport,
+        story: RunReport | Path,
         *,
         width: int = 1440,
         height: int = 900,
         scheme: str = "light",
         medium: str = "screen",
     ) -> None:
-        """Open a story's page, after emptying the log."""
-        number = next((n for n, shown in enumerate(self._shown) if shown is story), None)
-        if number is None:
-            number = len(self._shown)
-            self._shown.append(story)
-            (self._folder / f"page-{number}.html").write_text(page(story), encoding="utf-8")
-        path = self._folder / f"page-{number}.html"
+        """Open a story's page, after emptying the log; or a page that was written."""
+        path = story if isinstance(story, Path) else self._written(story)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.command("Emulation.setEmulatedMedia", media=medium, features=[feature])
         self.command(
@@ -57,6 +52,14 @@ class Browser:
         self.driver.get_log("browser")
         self.driver.get_log("performance")
         self.driver.get(path.as_uri())
+
+    def _written(self, story: RunReport) -> Path:
+        number = next((n for n, shown in enumerate(self._shown) if shown is story), None)
+        if number is None:
+            number = len(self._shown)
+            self._shown.append(story)
+            (self._folder / f"page-{number}.html").write_text(page(story), encoding="utf-8")
+        return self._folder / f"page-{number}.html"
 
     def ask(self, script: str) -> Any:
         """Return what a script in the page says."""

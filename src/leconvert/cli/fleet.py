@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
         FleetStatus,
         FoundDataset,
         Line,
+        PolicyRule,
+        Suggestion,
     )
     from leconvert.model.repairs import RepairOptions
     from leconvert.remote.source import HubGroup
@@ -55,6 +56,7 @@ _COMMANDS = (
     ("convert", "convert all datasets of a list (the word can be left out)"),
     ("report", "write what became of each dataset, as an HTML page and a CSV"),
     ("find", "print a list of the datasets below a folder, and what is wrong with each"),
+    ("suggest", "print the policy that converts most of what was set aside, with nothing lost"),
 )
 
 
@@ -179,10 +181,12 @@ def _code(status: FleetStatus, failures: Sequence[str]) -> int:
         return IncompleteError.exit_code
     if status.set_aside:
         number = count(len(status.set_aside), "dataset was", "datasets were")
+        work_dir = shlex.quote(status.work_dir)
         print_sentence(f"leconvert: {number} set aside; all others are converted.", margin="  ")
         print_sentence(
-            f"  → `leconvert status {shlex.quote(status.work_dir)}` says why. Give the flags that "
-            "help in the list or a --policy, then run the same command again.",
+            f"  → `leconvert fleet suggest {work_dir} > policy.toml` writes a policy for those "
+            "that convert with nothing lost; run the same command again with --policy policy.toml. "
+            f"`leconvert status {work_dir}` says what helps each.",
             margin="    ",
         )
         return BatchesFailedError.exit_code
@@ -274,11 +278,12 @@ def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
     print_sentence(f"leconvert: {count(len(wrong), 'dataset')} would be set aside.", margin="  ")
     for one in wrong[:_SHOWN]:
         print_sentence(f"  {one.name}: {one.message}", margin="    ")
+        print_sentence(f"    → {one.next_step}", margin="      ")
     return BatchesFailedError.exit_code
 
 
 def _price_lines(price: FleetPrice) -> list[str]:
-    from leconvert.dataset.findings import all_remedies
+    from leconvert.cli.status import reason_lines  # its imports take time
 
     wrong = [one for one in price.datasets if one.stops_at]
     ready = [one for one in price.datasets if not one.stops_at and not one.is_finished]
@@ -341,14 +346,7 @@ def _price_lines(price: FleetPrice) -> list[str]:
         lines.append(former_line(price.former_states, price.former_bytes))
     if wrong:
         lines.append(f"{count(len(wrong), 'dataset')} would be set aside:")
-        numbers = Counter(code for one in wrong for code in one.stops_at)
-        helps = {code: flag for one in reversed(wrong) for code, flag in one.remedies.items()}
-        why = [["stops at", "datasets", "what helps"]]
-        why += [
-            [code, str(number), all_remedies(code, helps.get(code)) or "-"]
-            for code, number in numbers.most_common()
-        ]
-        lines += table(why).splitlines()
+        lines += reason_lines("stops at", price.why_set_aside())
     lines.append("Nothing was written.")
     return lines
 
@@ -420,12 +418,17 @@ def run_find(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"datasets": [found.as_record() for found in datasets]}, indent=2))
         return 0
-    number = left_out = size_bytes = 0
+    number = unread = are_v3 = size_bytes = 0
     for found in datasets:
         number, size_bytes = number + 1, size_bytes + found.size_bytes
-        left_out += _is_left_out(found)
+        unread += found.problem is not None
+        are_v3 += found.problem is None and found.is_left_out
         print("\n".join(_found_lines(found)), flush=True)
-    also = f"; {left_out} of them left out, as comments" if left_out else ""
+    also = ""
+    if left_out := unread + are_v3:
+        told = {f"{are_v3:,} v3.0 already": are_v3, f"{unread:,} with a reason each": unread}
+        why = ", ".join(words for words, some in told.items() if some)
+        also = f"; {left_out:,} of them left out, as comments: {why}"
     print(f"# {count(number, 'dataset')}, {amount(size_bytes)}{also}")
     return 0
 
@@ -443,37 +446,88 @@ def _group(url: str) -> HubGroup:
     return group
 
 
-def _is_left_out(found: FoundDataset) -> bool:
-    return found.problem is not None or found.version == V3_VERSION
-
-
 def _found_lines(found: FoundDataset) -> list[str]:
     """Return the dataset's line, and below it what was seen.
 
     The name in the fleet is the path below the folder, which is that of no other dataset.
     """
-    from leconvert.dataset.findings import lossless_remedy
-
     words = [found.name]
     if isinstance(found.source, Path):
         words = [str(found.source)]
         if found.name != found.source.name:
             words += ["--name", found.name]
     line = shlex.join(words)
-    if _is_left_out(found):
+    if found.is_left_out:
         line = f"# {line}"
     episodes = "" if found.episodes is None else f"{count(found.episodes, 'episode')}, "
     lines = [f"{line}  # {found.version or 'no version'}, {episodes}{amount(found.size_bytes)}"]
     if found.problem is not None:
         lines.append(f"#   {found.problem}")
-    elif _is_left_out(found):
-        lines.append(f"#   is {found.version} already")
+    elif found.version == V3_VERSION:
+        anew = ", with errors: converted, it is written anew" if found.errors else ""
+        lines.append(f"#   is {found.version} already{anew}")
     for severity, codes in (("error", found.errors), ("warning", found.warnings)):
         if codes:
             said = ", ".join(f"{code} ({times})" for code, times in codes.items())
             lines.append(f"#   {count(sum(codes.values()), severity)}: {said}")
-    helps = list(found.remedies)
-    if found.version != V3_VERSION:  # of v3.0 the remedies are sentences that say it themselves
-        helps = [*filter(None, map(lossless_remedy, found.errors)), *helps]
-    lines += [f"#   helps: {remedy}" for remedy in dict.fromkeys(helps)]
-    return [" ".join(line.splitlines()) for line in lines]
+    lines += [f"#   helps: {remedy}" for remedy in found.remedies]
+    return [*map(_one_line, lines)]
+
+
+# ``leconvert fleet suggest``.
+
+
+def add_suggest_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the work dir of a fleet")
+    add_json(parser)
+
+
+def run_suggest(options: argparse.Namespace) -> int:
+    """Print a policy for `leconvert fleet --policy`, and in comments what each rule changes."""
+    from leconvert.fleet import FleetObserver, open_fleet, suggest_policy
+
+    fleet = open_fleet(options.work_dir.resolve(), only_look=True)
+    suggestion = suggest_policy(fleet, FleetObserver(fleet).look())
+    if options.json:
+        print(json.dumps(suggestion.as_record(), indent=2))
+        return 0
+    lines = [*_suggestion_lines(suggestion, number_given=len(fleet.policy.rules))]
+    print("\n".join(lines))
+    return 0
+
+
+def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str]:
+    well = len(suggestion.converts)
+    number = count(well + len(suggestion.stays), "dataset was", "datasets were")
+    yield f"# {number} set aside. With this policy {well:,} of them convert, with nothing lost:"
+    yield "# every frame stays, and every feature that has data."
+    yield "# Run the fleet's command again with --policy and the name of this file."
+    for rule in suggestion.policy.rules[:number_given]:
+        yield from ("", "# A rule of the policy that the fleet has.", *_rule_lines(rule))
+    for one in suggestion.rules:
+        named = ", ".join(one.datasets[:3]) + ("" if len(one.datasets) <= 3 else ", ...")
+        changes = f"{one.changes[0].upper()}{one.changes[1:]}."
+        yield from ("", f"# {count(len(one.datasets), 'dataset')}: {_one_line(named)}")
+        yield from (f"# {changes}", *_rule_lines(one.rule))
+    if suggestion.stays:
+        yield from (
+            "",
+            f"# {count(len(suggestion.stays), 'dataset stays', 'datasets stay')} set aside:",
+        )
+    for names, message, step in suggestion.stays_alike:
+        yield from (f"# {_one_line(f'{names}: {message}')}", f"#   {_one_line(step)}")
+
+
+def _rule_lines(rule: PolicyRule) -> Iterator[str]:
+    """Return the rule as TOML, whose strings are those of JSON."""
+    yield "[[rule]]"
+    if rule.datasets != ("*",):
+        yield f"datasets = {json.dumps(rule.datasets)}"
+    if rule.findings:
+        yield f"findings = {json.dumps(rule.findings)}"
+    yield f"flags = {json.dumps(rule.flags)}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())

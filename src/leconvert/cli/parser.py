@@ -64,6 +64,9 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert fleet report": (
         ("fleet.html and fleet.csv", "leconvert fleet report run -o fleet.html"),
     ),
+    "leconvert fleet suggest": (
+        ("write a policy", "leconvert fleet suggest run > policy.toml"),
+    ),
     "leconvert fleet find": (
         ("write a list", "leconvert fleet find recordings > list.txt"),
         ("without opening any file of an episode", "leconvert fleet find recordings --no-scan"),

@@ -8,16 +8,17 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json
-from leconvert.cli.output import table
+from leconvert.cli.output import folded, table
 from leconvert.cli.parser import OptionalValue
 from leconvert.report.status import Liveness, RunStatus, WorkerStatus
 from leconvert.run.engines.slurm import ENDED
-from leconvert.support.errors import InterruptedRunError, UsageError
+from leconvert.support.errors import InterruptedRunError, UsageError, WorkDirError
 from leconvert.support.flags import is_number
 from leconvert.support.text import amount, count, duration, shorten
 from leconvert.workdir.records import WorkDir
@@ -53,6 +54,12 @@ def run(options: argparse.Namespace) -> int:
 
     if options.watch is not None and not options.watch >= _SHORTEST_SECONDS:
         raise UsageError(f"--watch takes at least {_SHORTEST_SECONDS} seconds.")
+    given = WorkDir(options.work_dir.resolve())
+    of_fleet, has_run = given.as_dataset(), given.current_run_id() is not None
+    if of_fleet is not None and not (has_run and (options.json or options.watch is not None)):
+        _show_dataset(*of_fleet, has_run=has_run, as_json=options.json)
+        if not has_run:
+            return 0
     work_dir = find_work_dir(options.work_dir.resolve())
     if work_dir != options.work_dir.resolve():
         options.work_dir = work_dir  # what the commands that are suggested take
@@ -109,6 +116,30 @@ def _show_fleet(work_dir: Path, options: argparse.Namespace) -> int:
                 return InterruptedRunError.exit_code
 
 
+def _show_dataset(fleet: WorkDir, name: str, *, has_run: bool, as_json: bool) -> None:
+    """Show where a dataset of a fleet stands; its run, if it has one, tells the rest."""
+    from dataclasses import asdict  # the status of a run does without
+
+    from leconvert.fleet import fleet_status
+
+    known = {one.name: one for one in fleet_status(fleet.root).datasets}
+    if name not in known:
+        raise WorkDirError(
+            f"The fleet {fleet.root} has no dataset {name}.",
+            path=str(fleet.dataset(name).root),
+            next_step=f"`leconvert status {shlex.quote(str(fleet.root))}` lists its datasets.",
+        )
+    one = known[name]
+    if as_json:
+        print(json.dumps(asdict(one), indent=2))
+        return
+    lines = [f"dataset  {name}", f"state    {one.state.value}"]
+    lines += [] if has_run else [f"source   {one.source}", f"target   {one.target}"]
+    if one.message:
+        lines += [*folded(one.message, WIDTH, ""), *folded(f"  → {one.next_step}", WIDTH, "    ")]
+    print("\n".join(lines))
+
+
 def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
     """Return the lines of a fleet; with ``open_only`` those of datasets in hand and set aside."""
     counts = ", ".join(f"{number:,} {state}" for state, number in status.counts.items() if number)
@@ -124,8 +155,9 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
         f"{pace}",
         "",
     ]
-    in_hand = {"planning", "working", "packing"}
-    shown = [one for one in status.datasets if not open_only or one.state.value in in_hand]
+    # What waits is all alike, and what was set aside is told below, with what helps.
+    left_out = {"waiting", "set aside"} | ({"converted", "finished before"} if open_only else set())
+    shown = [one for one in status.datasets if one.state.value not in left_out]
     rows: list[list[object]] = [["dataset", "state", "batches", "episodes", "size", "seconds"]]
     rows += [
         [
@@ -138,9 +170,9 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
         ]
         for one in shown
     ]
-    lines += table(rows).splitlines()
+    lines += table(rows).splitlines() if shown else []
     if status.set_aside:
-        lines += ["", *map(shorten_line, set_aside_lines(status))]
+        lines += ["", *set_aside_lines(status, width=WIDTH)]
     if status.former_states:
         clean = f"leconvert clean {shlex.quote(status.work_dir)} --old"
         lines.append(
@@ -155,19 +187,42 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
 _NAME_WIDTH = 48
 
 
-def set_aside_lines(status: FleetStatus, most: int | None = None) -> list[str]:
-    """Return what set datasets aside, how many, and what helps; then why each was."""
-    from leconvert.dataset.findings import all_remedies
+def set_aside_lines(
+    status: FleetStatus, most: int | None = None, width: int | None = None
+) -> list[str]:
+    """Return what set datasets aside, how many, and what helps; then why each was.
 
-    rows: list[list[object]] = [["set aside by", "datasets", "what helps"]]
-    rows += [
-        [code, number, all_remedies(code, helps) or "-"]
-        for code, number, helps in status.why_set_aside()
+    Args:
+        status: The fleet.
+        most: So many reasons are told; None for all.
+        width: Columns of a line; None for no limit.
+    """
+    alike = status.alike(most=3)
+    told = [
+        ["", *_folded(f"{names}: {message}", width, "    "), *_folded(f"  → {step}", width, "    ")]
+        for names, message, step in alike[:most]
     ]
-    lines = [*table(rows).splitlines(), ""]
-    lines += [f"{one.name}: {one.message}" for one in status.set_aside[:most]]
-    left = len(status.set_aside) - len(status.set_aside[:most])
+    lines = [*reason_lines("set aside by", status.why_set_aside(), width), *chain(*told)]
+    left = len(alike) - len(told)
     return [*lines, f"... and {left:,} more; --json lists them all"] if left else lines
+
+
+def reason_lines(
+    heading: str, reasons: Sequence[tuple[str, int, str]], width: int | None = None
+) -> list[str]:
+    """Return a table of what stops datasets, how many, and what helps; the last column folds."""
+    rows = [(code, f"{number:,}", helps) for code, number, helps in reasons]
+    head = table([(heading, "datasets"), *(row[:2] for row in rows)]).splitlines()
+    margin = max(map(len, head)) + 2
+    lines = [f"{head[0]:<{margin}}what helps"]
+    for begin, (*_, helps) in zip(head[1:], rows, strict=True):
+        first, *rest = _folded(helps, width and width - margin, "")
+        lines += [f"{begin:<{margin}}{first}", *(f"{'':<{margin}}{piece}" for piece in rest)]
+    return lines
+
+
+def _folded(line: str, width: int | None, margin: str) -> list[str]:
+    return [line] if width is None else folded(line, width, margin)
 
 
 # What the tables of a run's status have in common: how much they show.

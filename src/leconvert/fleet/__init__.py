@@ -40,6 +40,7 @@ from leconvert.fleet.overview import (
     price_fleet,
     write_fleet_report,
 )
+from leconvert.fleet.suggest import SuggestedRule, Suggestion, suggest_policy
 from leconvert.fleet.work import (
     Fleet,
     FleetSummary,
@@ -72,6 +73,8 @@ __all__ = [
     "Policy",
     "PolicyRule",
     "PricedDataset",
+    "SuggestedRule",
+    "Suggestion",
     "check_fleet_places",
     "check_fleet_pushes",
     "clean_fleet",
@@ -89,6 +92,7 @@ __all__ = [
     "run",
     "status",
     "submit",
+    "suggest_policy",
     "work_on_fleet",
     "write_fleet_report",
 ]

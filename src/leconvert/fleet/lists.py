@@ -23,7 +23,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -36,7 +36,8 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
 from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
-from leconvert.model.values import OVERLAY, Finding
+from leconvert.model.values import OVERLAY, Finding, camera_of
+from leconvert.model.versions import V3_VERSION
 from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.source import HubGroup, datasets_of, glance_at
 from leconvert.run.conversion import Conversion
@@ -454,7 +455,9 @@ class PolicyRule:
     """What may be done about some findings, in some datasets.
 
     Attributes:
-        flags: Options of a conversion that repair or accept, each as a user types it.
+        flags: Options of a conversion that repair or accept, each as a user types it. In
+            ``--drop-feature {column}``, ``--drop-feature {camera}`` and ``--assume-fps {fps}`` the
+            braces stand for what the findings name.
         datasets: Globs of names or folders.
         findings: Codes of errors, of which one must have been found; empty for any dataset.
     """
@@ -471,6 +474,37 @@ class PolicyRule:
             for called in (dataset.name, str(dataset.source))
         )
 
+    def flags_for(self, errors: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the flags that the rule gives for errors, of which each is a finding's record."""
+        codes = {error["code"] for error in errors}
+        # Where all times step at another rate than fps, --retime would give them the wrong one.
+        others = _OF_TIMES if "frame-rate" in codes else frozenset()
+        meant = [error for error in errors if error["code"] in {*self.findings} - others]
+        flags: list[str] = []
+        for flag in self.flags if meant else ():
+            if flag in _WORDS:
+                helping = [(one["flag"], error) for error in meant for one in error["remedies"]]
+                flags += [found for found, error in helping if as_word(found, error) == flag]
+            else:
+                flags.append(flag)
+        return flags
+
+
+_OF_TIMES = frozenset({"timestamps", "uneven-times"})
+# Flags whose value a finding names, as a policy has them: they hold for any dataset.
+_COLUMN, _CAMERA, _FPS = "--drop-feature {column}", "--drop-feature {camera}", "--assume-fps {fps}"
+_WORDS = (_COLUMN, _CAMERA, _FPS)
+_BRACES = re.compile(r"\{\w*\}")
+
+
+def as_word(flag: str, error: Mapping[str, Any]) -> str:
+    """Return a flag that helps with an error as a policy has it, without what the error names."""
+    if flag.startswith("--assume-fps "):
+        return _FPS
+    if not flag.startswith("--drop-feature "):
+        return flag
+    return _COLUMN if camera_of(error["stream"] or "") is None else _CAMERA
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -480,31 +514,24 @@ class Policy:
 
     def always(self, dataset: FleetDataset) -> RepairOptions:
         """Return a dataset's repairs, with those that its rules give it whatever is found."""
-        return self._with(dataset, dataset.options.repairs, lambda rule: not rule.findings)
+        always = [rule for rule in self.rules if not rule.findings and rule.holds_for(dataset)]
+        return _with(dataset.options.repairs, [flag for rule in always for flag in rule.flags])
 
     def after(
-        self, dataset: FleetDataset, repairs: RepairOptions, codes: Iterable[str]
+        self, dataset: FleetDataset, repairs: RepairOptions, errors: Sequence[Mapping[str, Any]]
     ) -> RepairOptions | None:
         """Return the repairs with which a dataset that has these errors is tried once more.
 
         None where no rule names one of them that was not followed already.
-        """
-        wrong = frozenset(codes)
-        more = self._with(dataset, repairs, lambda rule: not wrong.isdisjoint(rule.findings))
-        return None if more == repairs else more
 
-    def _with(
-        self, dataset: FleetDataset, repairs: RepairOptions, takes: Callable[[PolicyRule], bool]
-    ) -> RepairOptions:
-        flags = [
-            flag
-            for rule in self.rules
-            if takes(rule) and rule.holds_for(dataset)
-            for flag in rule.flags
-        ]
-        given = repairs.flags()
-        fresh = [flag for flag in dict.fromkeys(flags) if flag not in given]
-        return RepairOptions.of_flags([*given, *fresh]) if fresh else repairs
+        Args:
+            dataset: The dataset.
+            repairs: Those that it was tried with.
+            errors: The records of its findings that are errors.
+        """
+        rules = [rule for rule in self.rules if rule.holds_for(dataset)]
+        more = _with(repairs, [flag for rule in rules for flag in rule.flags_for(errors)])
+        return None if more == repairs else more
 
     def as_record(self) -> list[dict[str, Any]]:
         """Return a JSON-serialisable list."""
@@ -514,6 +541,12 @@ class Policy:
     def from_record(cls, record: Sequence[Mapping[str, Sequence[str]]]) -> Policy:
         """Return what `as_record` gave."""
         return cls(tuple(PolicyRule(**{k: tuple(v) for k, v in rule.items()}) for rule in record))
+
+
+def _with(repairs: RepairOptions, flags: Iterable[str]) -> RepairOptions:
+    given = repairs.flags()
+    fresh = [flag for flag in dict.fromkeys(flags) if flag not in given]
+    return RepairOptions.of_flags([*given, *fresh]) if fresh else repairs
 
 
 ParseFlags = Callable[[Sequence[str]], RepairOptions]
@@ -559,12 +592,24 @@ def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -
     for code in texts["findings"]:
         if code not in SOURCE_CATALOGUE and code not in V3_CATALOGUE:
             raise _bad_policy(path, f"{where}: there is no finding {code!r}.")
+    left = " ".join(texts["flags"]).replace("={", " {")
+    words = tuple(word for word in _WORDS if word in left)
+    for word in words:
+        left = left.replace(word, "")
+        if not texts["findings"]:
+            raise _bad_policy(path, f"{where}: {word} needs findings, which say what it is.")
+    if strange := _BRACES.search(left):
+        known = ", ".join(_WORDS)
+        raise _bad_policy(
+            path, f"{where}: {strange[0]} stands for nothing here; there are {known}."
+        )
     try:
-        repairs = parse([word for flag in texts["flags"] for word in shlex.split(flag)])
+        repairs = parse(shlex.split(left))
     except (UsageError, ValueError) as error:
         said = error.message if isinstance(error, UsageError) else f"{error}."
         raise _bad_policy(path, f"{where}: {said}") from error
-    return PolicyRule(repairs.flags(), tuple(texts["datasets"]) or ("*",), tuple(texts["findings"]))
+    flags = (*repairs.flags(), *words)
+    return PolicyRule(flags, tuple(texts["datasets"]) or ("*",), tuple(texts["findings"]))
 
 
 def _bad_policy(path: Path, said: str) -> UsageError:
@@ -606,33 +651,57 @@ class FoundDataset:
     problem: str | None = None
     is_scanned: bool = True
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether a list has it as a comment: it cannot be read, or is v3.0 without an error."""
+        return self.problem is not None or (self.version == V3_VERSION and not self.errors)
+
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         return {**asdict(self), "source": str(self.source)}
 
 
 def find_datasets(root: Path) -> list[Path]:
-    """Return the folders below one that hold ``meta/info.json``, sorted.
+    """Return the folders below one that are datasets, or should be looked at, sorted.
 
-    Hidden folders are left out, and so are former states of results
-    (`leconvert.workdir.former`) and what lies inside a dataset. Links to folders are not
-    followed.
+    A dataset holds ``meta/info.json``. So that none is passed over in silence, what holds other
+    files of one is returned too, what cannot be opened, and links to datasets elsewhere, which are
+    not followed; `look_at_datasets` says what is wrong. Hidden folders are left out, and so are
+    former states of results (`leconvert.workdir.former`) and what lies inside a dataset.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder.", path=str(root))
     found = []
+    real = root.resolve()
 
-    def refuse(error: OSError) -> None:
-        with storage_errors(error.filename):
-            raise error
+    def note(error: OSError) -> None:
+        found.append(Path(error.filename))
 
-    for folder, below, _ in os.walk(root, onerror=refuse):
-        if "meta" in below and info_path(Path(folder)).is_file():
-            if not is_former(Path(folder)):
-                found.append(Path(folder))
+    for name, below, _ in os.walk(root, onerror=note):
+        folder = Path(name)
+        if "meta" in below and info_path(folder).is_file():
+            if not is_former(folder):
+                found.append(folder)
             below.clear()
+        elif _has_parts(folder, below):
+            found.append(folder)
+            below[:] = [name for name in below if name not in _PARTS]
         below[:] = [name for name in below if not name.startswith(".")]
+        links = filter(Path.is_symlink, (folder / name for name in below))
+        away = (link for link in links if not link.resolve().is_relative_to(real))
+        found += [link for link in away if info_path(link).is_file()]
     return sorted(found)
+
+
+_PARTS = frozenset({"meta", "data", "videos"})
+_TABLES = ("episodes.jsonl", "tasks.jsonl", "episodes_stats.jsonl", "stats.json", "tasks.parquet")
+
+
+def _has_parts(folder: Path, below: Collection[str]) -> bool:
+    """Tell whether a folder without ``info.json`` holds other files of a dataset."""
+    if "meta" in below and any((folder / "meta" / name).is_file() for name in _TABLES):
+        return True
+    return "data" in below and any((folder / "data").glob("chunk-*/*.parquet"))
 
 
 def look_at_datasets(
@@ -645,6 +714,14 @@ def look_at_datasets(
 def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
     relative = source.relative_to(root)
     name = str(relative) if relative.parts else source.resolve().name
+    nothing = FoundDataset(source, name, None, None, 0, is_scanned=False)
+    if source.is_symlink():
+        said = f"A link to {source.resolve()}, which can be written in the list instead."
+        return replace(nothing, problem=said)
+    try:
+        next(os.scandir(source), None)
+    except OSError as error:
+        return replace(nothing, problem=f"The folder cannot be opened: {error.strerror}.")
     version, episodes = codebase_version(source), None
     with suppress(OSError, ValueError, KeyError, TypeError):
         episodes = int(json.loads(info_path(source).read_bytes())["total_episodes"])

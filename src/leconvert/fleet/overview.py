@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shlex
 import threading
 import time
 from collections import Counter, defaultdict
@@ -20,7 +21,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from leconvert.dataset.findings import all_remedies
+from leconvert.fleet.advice import (
+    errors_of,
+    flags_for,
+    for_these_lines,
+    helps_with,
+    message_of,
+    next_step_of,
+    reasons,
+)
 from leconvert.fleet.lists import FleetDataset, HubName, Policy, map_on_hub
 from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
 from leconvert.fleet.work import (
@@ -44,8 +53,6 @@ from leconvert.support.errors import (
     HubUnavailableError,
     LeconvertError,
     StorageError,
-    TargetError,
-    VerificationError,
     WorkDirError,
 )
 from leconvert.support.parallel import parallel_map
@@ -99,9 +106,10 @@ class DatasetStatus:
         source_digest: The digest of its source's tables.
         flags: The repairs that it was converted with.
         repairs: What these changed.
-        findings: Codes of what was found, with severity and how often.
-        message: Why it was set aside.
-        next_step: What helps.
+        findings: Codes of what was found, with severity and how often; of errors also what helps,
+            as a policy has it.
+        message: Why it was set aside: its first error, with file and episode.
+        next_step: What helps; of every dataset that was set aside.
         remedies: The flags that help with what was found.
         error: The class of the error that set it aside.
         pushed: Where on the Hub its result is, with the commit; empty where it was not pushed.
@@ -179,22 +187,34 @@ class FleetStatus:
         return [one for one in self.datasets if one.state is DatasetState.SET_ASIDE]
 
     def why_set_aside(self) -> list[tuple[str, int, str]]:
-        """Return what set datasets aside, how many, and what helps; the commonest first."""
-        numbers: Counter[str] = Counter()
-        helps: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for dataset in self.set_aside:
-            errors = {
-                str(finding["code"]): all_remedies(finding["code"], finding.get("remedy"))
-                for finding in dataset.findings
-                if finding["severity"] == "error"
-            }
-            for code, remedy in (errors or {str(dataset.error): ""}).items():
-                numbers[code] += 1
-                helps[code][remedy] += 1
-        return [
-            (code, number, helps[code].most_common(1)[0][0])
-            for code, number in sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
-        ]
+        """Return what set datasets aside, how many, and what helps all these; commonest first."""
+        return reasons(
+            {str(one["code"]): str(one["helps"]) for one in errors_of(dataset.findings)}
+            or {str(dataset.error): _for_any(dataset)}
+            for dataset in self.set_aside
+        )
+
+    def alike(self, most: int | None = None) -> list[tuple[str, str, str]]:
+        """Return the datasets that were set aside, those together whose next step is the same.
+
+        Args:
+            most: So many of a group are named; None for all.
+
+        Returns:
+            Names of a group, why the first was set aside, and what helps all.
+        """
+        groups: defaultdict[tuple[object, ...], list[DatasetStatus]] = defaultdict(list)
+        for one in self.set_aside:
+            codes = tuple(finding["code"] for finding in errors_of(one.findings))
+            groups[codes or one.message, one.next_step].append(one)
+        told = []
+        for group in groups.values():
+            names = [one.name for one in group[:most]]
+            more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
+            step = str(group[0].next_step)
+            step = step if len(group) == 1 else for_these_lines(step)
+            told.append((f"{', '.join(names)}{more}", group[0].message, step))
+        return told
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -236,7 +256,8 @@ class FleetObserver:
             if number in settled:
                 rows.append(settled[number])
             elif number in torn:
-                rows.append(_row(dataset, torn[number], message="its record cannot be read"))
+                told = {"message": "its record cannot be read", "next_step": "Look again."}
+                rows.append(_row(dataset, torn[number], **told))
             elif number in open_ids:
                 rows.append(_look_at_open(dataset, self._fleet.work_dir.dataset(dataset.name)))
             else:
@@ -296,6 +317,14 @@ class FleetObserver:
         return left * worked_seconds / done / workers if done and workers else None
 
 
+def _for_any(one: DatasetStatus | PricedDataset) -> str:
+    """Return a dataset's next step in words that are the same for others."""
+    step = str(one.next_step)
+    for place, word in ((one.target, "RESULT"), (one.source, "DATASET")):
+        step = step.replace(place, word)
+    return step
+
+
 def _row(dataset: FleetDataset, state: DatasetState, **fields: Any) -> DatasetStatus:
     return DatasetStatus(dataset.name, str(dataset.source), dataset.place, state, **fields)
 
@@ -344,31 +373,25 @@ _KINDS: Mapping[type, Callable[[Any], Any]] = {int: int, float: float, str: str,
 
 def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
     error = record.get("error") or {}
-    message = str(error.get("message") or "")
-    if error.get("error") in (TargetError.__name__, VerificationError.__name__):
-        message = " ".join([message, *error.get("details", ())[:1]])  # what differs
     found = error.get("findings") or ()
+    errors = errors_of(found)
     losses = int(record.get("losses", 0))
     lost = f"{losses} workers died or froze while they held it." if losses else "no message"
     seen = Counter((finding["code"], finding["severity"]) for finding in found)
     remedy = {finding["code"]: finding.get("remedy") for finding in reversed(found)}
+    helps = helps_with(errors)
     return _row(
         dataset,
         DatasetState.SET_ASIDE,
-        message=message or lost,
-        next_step=error.get("next_step"),
+        message=message_of(error, dataset.source) or lost,
+        next_step=next_step_of(error),
         error=error.get("error") or "WorkersLost",
         findings=tuple(
             {"code": code, "severity": severity, "times": times, "remedy": remedy[code]}
+            | ({"helps": helps[code]} if severity == "error" else {})
             for (code, severity), times in sorted(seen.items())
         ),
-        remedies=tuple(
-            dict.fromkeys(
-                finding["remedy"]
-                for finding in found
-                if finding["severity"] == "error" and finding.get("remedy")
-            )
-        ),
+        remedies=flags_for(errors),
     )
 
 
@@ -398,7 +421,6 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
     writer.writerows([_CSV_COLUMNS, *rows])
     with storage_errors(csv_file):
         replace_record(csv_file, text.getvalue().encode("utf-8", "backslashreplace"))
-    counts = ", ".join(f"{number:,} {state}" for state, number in status.counts.items() if number)
     write_tables(
         page,
         kicker="leconvert fleet report",
@@ -406,21 +428,58 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
         title="leconvert fleet report",
         facts_title="The fleet",
         facts=[
-            ("Datasets", counts),
-            ("Episodes", f"{sum(one.episodes for one in status.datasets):,}"),
-            ("Frames", f"{sum(one.frames for one in status.datasets):,}"),
-            ("Bytes", amount(sum(one.source_bytes for one in status.datasets))),
             ("Work dir", status.work_dir),
             ("Run", status.run_id),
+            ("CSV", Path(csv_file.name)),
         ],
         tables=_page_tables(status),
+        state=_page_state(status),
+        lead=_lead(status),
+        tiles=_tiles(status),
     )
+
+
+def _page_state(status: FleetStatus) -> tuple[str, str, str]:
+    if not status.is_settled:
+        return "plain", "…", "Not finished"
+    return ("bad", "✕", "Some set aside") if status.set_aside else ("good", "✓", "Converted")
+
+
+def _lead(status: FleetStatus) -> str:
+    """Return what to do next."""
+    work_dir = shlex.quote(status.work_dir)
+    if not status.is_settled:
+        return f"`leconvert work {work_dir}` goes on."
+    if not status.set_aside:
+        return "Every dataset is converted; there is nothing left to do."
+    return (
+        f"What helps stands below. `leconvert fleet suggest {work_dir} > policy.toml` writes a "
+        "policy for those that convert with nothing lost."
+    )
+
+
+def _tiles(status: FleetStatus) -> list[tuple[str, object, str]]:
+    """Return how many datasets are in each state, and how much was converted."""
+    counts = [
+        (state.value.capitalize(), f"{number:,}", f"of {len(status.datasets):,} datasets")
+        for state, number in status.counts.items()
+        if number
+    ]
+    total = [
+        sum(getattr(one, name) for one in status.datasets)
+        for name in ("episodes", "frames", "source_bytes")
+    ]
+    return [
+        *counts,
+        ("Episodes", f"{total[0]:,}", f"{total[1]:,} frames"),
+        ("Size", amount(total[2]), "of the sources"),
+    ]
 
 
 _CSV_COLUMNS = (
     "name", "state", "source", "target", "version", "episodes", "frames", "files", "source_bytes",
     "seconds", "verified", "findings", "repairs", "flags", "source_digest", "error", "message",
-    "next_step", "pushed", "received_bytes", "sent_bytes",
+    "next_step", "remedies", "pushed", "received_bytes", "sent_bytes",
 )  # fmt: skip
 
 
@@ -432,6 +491,7 @@ def _csv_row(one: DatasetStatus) -> list[object]:
         "findings": _said(one.findings),
         "repairs": "; ".join(one.repairs),
         "flags": " ".join(one.flags),
+        "remedies": " ".join(one.remedies),
     }
     return [told[name] for name in _CSV_COLUMNS]
 
@@ -440,15 +500,18 @@ def _said(findings: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(f"{one['code']} ({one['severity']}, {one['times']})" for one in findings)
 
 
+_OF_LIST = (
+    "LIST is the file that the fleet was started with. In a policy, {column} and {camera} stand "
+    "for the feature that a finding names."
+)
+
+
 def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]], list[int]]]:
     """Return the tables of the page; findings are ranked by how many datasets have them."""
     why: list[list[object]] = [["Set aside by", "Datasets", "What helps"]]
-    why += [
-        [code, number, all_remedies(code, helps) or "-"]
-        for code, number, helps in status.why_set_aside()
-    ]
-    aside: list[list[object]] = [["Dataset", "Why", "Next step"]]
-    aside += [[one.name, one.message, one.next_step or "-"] for one in status.set_aside]
+    why += [[code, number, helps] for code, number, helps in status.why_set_aside()]
+    aside: list[list[object]] = [["Datasets", "Why", "What helps"]]
+    aside += [list(row) for row in status.alike()]
     having = Counter(
         (str(finding["code"]), str(finding["severity"]))
         for one in status.datasets
@@ -474,8 +537,8 @@ def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]]
         for one in status.datasets
     ]
     tables = [
-        ("Set aside", "What set datasets aside, the commonest first.", why, [1]),
-        ("Why each was set aside", "", aside, []),
+        ("Datasets not converted, by reason", "", why, [1]),
+        ("Datasets not converted, with what helps each", _OF_LIST, aside, []),
         ("Findings", "How many datasets have each; those that were repaired too.", found, [2]),
         ("Every dataset", "The longest first. The CSV beside this page has more.", each, [3, 4, 6]),
     ]
@@ -492,8 +555,9 @@ class PricedDataset:
         target: Where its result would go.
         stops_at: Codes of the errors that would set it aside; another error's class where it is not
             for a finding.
-        message: What would set it aside.
-        remedies: By code, what helps with such a finding.
+        message: What would set it aside: its first error, with file and episode.
+        next_step: What helps with that.
+        remedies: By code, what helps with such a finding, as a policy has it.
         is_finished: Whether its result is in place already.
         flags: The repairs that it would be converted with.
         episodes: Episodes, as all numbers 0 where it would be set aside.
@@ -513,6 +577,7 @@ class PricedDataset:
     target: str
     stops_at: Sequence[str] = ()
     message: str = ""
+    next_step: str = ""
     remedies: Mapping[str, str] = field(default_factory=dict)
     is_finished: bool = False
     flags: Sequence[str] = ()
@@ -544,6 +609,13 @@ class FleetPrice:
     free_bytes: Mapping[str, int | None]
     former_states: int = 0
     former_bytes: int = 0
+
+    def why_set_aside(self) -> list[tuple[str, int, str]]:
+        """Return what would set datasets aside, as `FleetStatus.why_set_aside` does."""
+        return reasons(
+            {code: one.remedies.get(code) or _for_any(one) for code in one.stops_at}
+            for one in self.datasets
+        )
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -598,6 +670,9 @@ def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
 
 
+_TAKE_OUT = "Take its line out of LIST, or name another revision."
+
+
 def _price_on_hub(
     dataset: FleetDataset, *, policy: Policy, scratch: ScratchOptions
 ) -> PricedDataset:
@@ -606,14 +681,16 @@ def _price_on_hub(
     seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
     if seen.problem is not None:
         stops_at = "SourceError" if seen.info else "HubError"
-        return PricedDataset(*place, stops_at=(stops_at,), message=seen.problem)
+        return PricedDataset(
+            *place, stops_at=(stops_at,), message=seen.problem, next_step=_TAKE_OUT
+        )
     if seen.version == V3_VERSION and not dataset.source.revision:
         is_there = dataset.target is None and str(dataset.place) == str(dataset.source)
         if is_there:
             return PricedDataset(*place, is_finished=True, is_scanned=False)
     if seen.version not in SOURCE_VERSIONS:
         said = f"It is {seen.version or 'no dataset'}."
-        return PricedDataset(*place, stops_at=("SourceError",), message=said)
+        return PricedDataset(*place, stops_at=("SourceError",), message=said, next_step=_TAKE_OUT)
     if dataset.migrates:
         found = HubRepo(dataset.source.repo_id, seen.commit)
         seconds = cost_seconds(seen.info, moves=False)
@@ -684,17 +761,14 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
 
 def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDataset:
     """Return what a dataset comes to that would be set aside."""
-    wrong = [finding for finding in error.findings if finding["severity"] == "error"]
+    wrong = errors_of(error.findings)
     return PricedDataset(
         *place,
         stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
         or (type(error).__name__,),
-        message=error.message,
-        remedies={
-            one["code"]: helps
-            for one in reversed(wrong)
-            if (helps := all_remedies(one["code"], one["remedy"]))
-        },
+        message=message_of(error.as_record(), place[1]),
+        next_step=next_step_of(error.as_record()),
+        remedies=helps_with(wrong),
     )
 
 

@@ -605,7 +605,7 @@ def _policy_repairs(
     repairs: RepairOptions,
 ) -> RepairOptions:
     """Return the repairs with which a dataset is tried again, or raise what was found."""
-    wrong = [finding["code"] for finding in error.findings if finding["severity"] == "error"]
+    wrong = [finding for finding in error.findings if finding["severity"] == "error"]
     more = policy.after(dataset, repairs, wrong)
     if more is None:
         raise error
@@ -620,12 +620,16 @@ def with_policy[T](
     Returns:
         The repairs of the try that met no finding, and what it gave.
     """
-    repairs = policy.always(dataset)
+    repairs, found = policy.always(dataset), None
     while True:
         try:
             return repairs, attempt(repairs)
         except (FindingsError, UnfitFilesError) as error:
-            repairs = _policy_repairs(policy, dataset, error, repairs)
+            repairs, found = _policy_repairs(policy, dataset, error, repairs), error
+        except UsageError:
+            if found is None:
+                raise
+            raise found from None  # what a rule allows is nothing for this dataset
 
 
 def convert_dataset(
@@ -828,14 +832,14 @@ def _convert_at_hand(
             received_bytes=received,
         )
 
-    repairs = fleet.policy.always(dataset)
+    repairs, found = fleet.policy.always(dataset), None
     is_known = False
     under_way_before = folder.current_run_id()
     while True:
         try:
             return attempt(repairs)
         except FindingsError as error:
-            repairs = _policy_repairs(fleet.policy, dataset, error, repairs)
+            repairs, found = _policy_repairs(fleet.policy, dataset, error, repairs), error
         except UnfitFilesError as error:
             if not repairs.fetch_unfit:
                 repairs = _policy_repairs(fleet.policy, dataset, error, repairs)
@@ -843,6 +847,10 @@ def _convert_at_hand(
                 raise
             if repairs.fetch_unfit and hand.scratch is None:
                 raise _NeedsRoomError(error.moves) from error
+        except UsageError:
+            if found is None:
+                raise
+            raise found from None  # what a rule allows is nothing for this dataset
         except SourceChangedError:
             # The source changed after an interrupted try was planned: its work is of no use. If it
             # changes while it is converted, the next error stays.

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -75,6 +76,19 @@ def page(story: RunReport) -> str:
 
 
 @cache
+def _commands(words: object) -> object:
+    """Return a sentence whose commands, between backticks, are set as code."""
+    if not isinstance(words, str) or isinstance(words, Markup):
+        return words
+    parts = [clean(part) for part in words.split("`")]
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(part) if n % 2 else part for n, part in enumerate(parts))
+
+
+def _link(path: Path) -> Markup:
+    return Markup('<a href="{}">{}</a>').format(quote(os.fsencode(path)), clean(str(path)))
+
+
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page pays for it
 
@@ -90,6 +104,7 @@ def _templates() -> Environment:
         "amount": amount,
         "brief": charts.brief,
         "commas": "{:,}".format,
+        "commands": _commands,
         "percent": lambda place: f"{100 * place:.2f}%",
         "when": when,
     }
@@ -620,15 +635,39 @@ def write_tables(
     facts: Sequence[tuple[str, object]],
     tables: Sequence[PageTable],
     pictures: Sequence[tuple[str, str]] = (),
+    state: tuple[str, str, str] | None = None,
+    lead: str = "",
+    tiles: Sequence[tuple[str, object, str]] = (),
 ) -> int:
-    """Write a page of facts and tables, replacing what is there; return its size in bytes."""
+    """Write a page of facts and tables, replacing what is there; return its size in bytes.
+
+    Args:
+        path: The page.
+        kicker: What made it.
+        heading: What it is about.
+        title: Its title.
+        facts_title: What the facts are about.
+        facts: Terms and what they stand for; a path, relative to the page, becomes a link.
+        tables: The tables.
+        pictures: Names, and PNG files in base64.
+        state: The class (``good``, ``bad`` or ``plain``), sign and words of how it stands. With it
+            the page has links to its sections, and its tables fit a narrow screen.
+        lead: A sentence below it.
+        tiles: Terms, values, and remarks, which may be empty.
+    """
     template = _templates().get_template("tables.html")
     text = template.render(
+        state=state,
+        lead=lead,
+        tiles=tiles,
+        named=[(f"table-{n}", title) for n, (title, *_) in enumerate(tables, 1)],
         kicker=kicker,
         heading=heading,
         title=title,
         facts_title=facts_title,
-        facts_shown=facts,
+        facts_shown=[
+            (term, _link(value) if isinstance(value, Path) else value) for term, value in facts
+        ],
         tables=tables,
         pictures=pictures,
     )

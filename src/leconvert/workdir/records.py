@@ -168,6 +168,9 @@ class _Below:
         return owner.root / self._name
 
 
+_DATASETS = "datasets"
+
+
 class WorkDir:
     """The folder that all hosts of a run share.
 
@@ -198,7 +201,14 @@ class WorkDir:
 
     def dataset(self, name: str) -> WorkDir:
         """Return the work dir of one dataset of a fleet."""
-        return WorkDir(self.root / "datasets" / name)
+        return WorkDir(self.root / _DATASETS / name)
+
+    def as_dataset(self) -> tuple[WorkDir, str] | None:
+        """Return the fleet whose dataset's work dir this is or would be, and the dataset's name."""
+        for folder in self.root.parents:
+            if folder.name == _DATASETS and (fleet := WorkDir(folder.parent)).is_fleet():
+                return fleet, str(self.root.relative_to(folder))
+        return None
 
     def run(self, run_id: str) -> RunPaths:
         """Return the paths of a run."""

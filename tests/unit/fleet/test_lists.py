@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,6 +173,7 @@ def test_datasets_are_found_and_looked_at(tmp_path: Path) -> None:
     dataset(tmp_path / ".hidden/c")
     dataset(tmp_path / "a/inside")
     (tmp_path / "empty/meta").mkdir(parents=True)
+    (tmp_path / "own").symlink_to(tmp_path / "a")
     found = list(look_at_datasets(tmp_path, find_datasets(tmp_path), scan=False))
     assert [(one.name, one.version, one.episodes) for one in found] == [
         ("a", "v2.1", 3),
@@ -180,6 +183,37 @@ def test_datasets_are_found_and_looked_at(tmp_path: Path) -> None:
     assert seen.problem is not None
     with pytest.raises(UsageError, match="is not a folder"):
         find_datasets(tmp_path / "nowhere")
+
+
+def test_what_cannot_be_read_is_found_too_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "in"
+    (dataset(root / "sound") / "meta/info.json").rename(tmp_path / "info.json")
+    (root / "sound/meta/tasks.jsonl").touch()
+    (root / "tables/data/chunk-000").mkdir(parents=True)
+    (root / "tables/data/chunk-000/episode_000000.parquet").touch()
+    dataset(root / "tables/inside")
+    dataset(tmp_path / "elsewhere/one")
+    (root / "link").symlink_to(tmp_path / "elsewhere/one")
+    (root / "closed").mkdir()
+    (root / "closed").chmod(0)
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        if str(path).endswith("closed"):  # as it is for who is not root
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = {one.name: one for one in look_at_datasets(root, find_datasets(root), scan=False)}
+    assert list(found) == ["closed", "link", "sound", "tables", "tables/inside"]
+    assert all(one.is_left_out for one in found.values())
+    reasons = {name: str(one.problem) for name, one in found.items()}
+    assert "Permission denied" in reasons["closed"]
+    assert str(tmp_path / "elsewhere/one") in reasons["link"]
+    assert "no meta/info.json" in reasons["sound"]
+    assert "no meta/info.json" in reasons["tables"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -219,7 +253,7 @@ def test_a_rule_holds_for_its_datasets_and_findings_alone(tmp_path: Path) -> Non
 
     def repairs(name: str, source: str, *codes: str) -> RepairOptions | None:
         one = FleetDataset(name, Path(source), Path("/out") / name)
-        return policy.after(one, policy.always(one), codes)
+        return policy.after(one, policy.always(one), [error(code) for code in codes])
 
     assert repairs("lab/y", "/in/y", "timestamps") == RepairOptions(retime=True)
     assert repairs("y", "/data/y", "frame-count", "timestamps") == RepairOptions(retime=True)
@@ -228,7 +262,60 @@ def test_a_rule_holds_for_its_datasets_and_findings_alone(tmp_path: Path) -> Non
     both = RepairOptions(retime=True, accept=("stats-disagree",))
     assert repairs("lab/x", "/in/x", "timestamps") == both
     tried = FleetDataset("lab/y", Path("/in/y"), Path("/out/y"))
-    assert policy.after(tried, RepairOptions(retime=True), ["timestamps"]) is None
+    assert policy.after(tried, RepairOptions(retime=True), [error("timestamps")]) is None
+
+
+def error(code: str, stream: str | None = None, *flags: str) -> dict[str, Any]:
+    """Return what a rule looks at of an error's record."""
+    return {"code": code, "stream": stream, "remedies": [{"flag": flag} for flag in flags]}
+
+
+def test_a_rule_leaves_out_and_assumes_what_findings_name(tmp_path: Path) -> None:
+    policy = policy_of(
+        """
+        [[rule]]
+        findings = ["phantom-feature", "unloadable-feature"]
+        flags = "--retime --drop-feature={column}"
+
+        [[rule]]
+        findings = "frame-rate"
+        flags = "--assume-fps {fps}"
+
+        [[rule]]
+        datasets = "lab/*"
+        findings = "missing-file"
+        flags = ["--drop-feature {camera}"]
+        """,
+        tmp_path,
+    )
+    assert policy.rules[0].flags == ("--retime", "--drop-feature {column}")
+    assert Policy.from_record(json.loads(json.dumps(policy.as_record()))) == policy
+    phantom = [
+        error("phantom-feature", None, "--drop-feature force"),
+        error("phantom-feature", "videos/top", "--drop-feature top"),
+        error("unloadable-feature", None, "--drop-feature 'a b'"),
+    ]
+    missing = [error("missing-file", "videos/top", "--drop-feature top", "--on-bad-episode drop")]
+
+    def repairs(name: str, errors: Sequence[dict[str, Any]]) -> RepairOptions | None:
+        return policy.after(FleetDataset(name, Path("/x"), Path("/y")), RepairOptions(), errors)
+
+    assert repairs("x", phantom) == RepairOptions(retime=True, drop_features=("force", "a b"))
+    assert repairs("lab/x", missing) == RepairOptions(drop_features=("top",))
+    assert repairs("x", missing) is None
+    assert repairs("x", [error("frame-rate", None, "--assume-fps 30", "--retime")]) == (
+        RepairOptions(assume_fps="30")
+    )
+    nameless = [error("missing-file", "data", "--on-bad-episode drop")]
+    assert repairs("lab/x", nameless) is None
+
+
+def test_no_rule_for_timestamps_retimes_by_a_rate_that_is_in_doubt() -> None:
+    policy = Policy((PolicyRule(("--retime",), findings=("timestamps",)),))
+    one = FleetDataset("x", Path("/in/x"), Path("/out/x"))
+    times = [error("timestamps", "data", "--retime")]
+    assert policy.after(one, RepairOptions(), times) == RepairOptions(retime=True)
+    assert policy.after(one, RepairOptions(), [*times, error("frame-rate")]) is None
 
 
 @pytest.mark.parametrize(
@@ -241,6 +328,8 @@ def test_a_rule_holds_for_its_datasets_and_findings_alone(tmp_path: Path) -> Non
         ("[[rule]]\nflags = 1", "rule 1: flags takes a text, or a list of texts."),
         ("[[rule]]\nflags = '--bad'", "rule 1: There is no option --bad."),
         ("[[rule]]\nflags = '--retime'\nfindings = 'time'", "rule 1: there is no finding 'time'."),
+        ("[[rule]]\nflags = '--assume-fps {fps}'", "rule 1: --assume-fps {fps} needs findings"),
+        ("[[rule]]\nflags = '--drop-feature {all}'", "rule 1: {all} stands for nothing here"),
         ("[[rule", "is no TOML"),
     ],
 )
@@ -256,6 +345,6 @@ def test_rules_add_to_what_a_dataset_is_given() -> None:
     policy = Policy((PolicyRule(("--accept b",), findings=("timestamps",)),))
     one = FleetDataset("x", Path("/in/x"), Path("/out/x"))
     given = RepairOptions(reindex=True, accept=("a",))
-    assert policy.after(one, given, ["timestamps"]) == RepairOptions(
+    assert policy.after(one, given, [error("timestamps")]) == RepairOptions(
         reindex=True, accept=("a", "b")
     )

@@ -1,0 +1,131 @@
+"""What is told of a dataset that was set aside, and what a rule that is not for it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leconvert.fleet import FleetDataset, Policy, PolicyRule
+from leconvert.fleet.advice import (
+    first_error,
+    flags_for,
+    for_these_lines,
+    helps_with,
+    next_step_of,
+    reasons,
+)
+from leconvert.fleet.work import with_policy
+from leconvert.model.repairs import RepairOptions
+from leconvert.support.errors import FindingsError, UsageError
+from leconvert.support.text import GET_AGAIN
+
+
+def error(code: str, message: str = "It is wrong.", **fields: Any) -> dict[str, Any]:
+    told = {"code": code, "severity": "error", "message": message, "episode": None, "stream": None}
+    return {**told, "path": None, "remedy": None, "remedies": (), **fields}
+
+
+def of(*errors: dict[str, Any]) -> dict[str, Any]:
+    return FindingsError("refused", next_step="Run the command again.", findings=errors).as_record()
+
+
+CLIP = error(
+    "missing-file", episode=1, stream="videos/observation.images.top", path="videos/1.mp4",
+    remedy="--drop-feature observation.images.top",
+)  # fmt: skip
+
+
+def test_the_first_error_is_told_with_its_file_and_episode() -> None:
+    said = first_error([CLIP], "/in/x")
+    assert said == "the video of episode 1, camera top, is missing: videos/1.mp4."
+    table = error("missing-file", episode=0, stream="data", path="data/0.parquet")
+    assert first_error([table], "/in/x") == "the table of episode 0 is missing: data/0.parquet."
+    torn = error("unreadable-file", "/in/x/data/0.parquet is torn", episode=2, stream="data")
+    assert first_error([torn], "/in/x") == "episode 2: data/0.parquet is torn."
+    assert first_error([torn, torn], "/in/x").endswith("There are 2 such errors.")
+    both = first_error([error("frame-rate"), torn, torn], "/in/x")
+    assert both == "It is wrong. 3 errors in all: frame-rate 1, unreadable-file 2."
+
+
+@pytest.mark.parametrize(
+    ("record", "step"),
+    [
+        (of(error("timestamps", remedy="--retime")), "Write `--retime` behind this line of LIST."),
+        (
+            of(CLIP),
+            f"{GET_AGAIN}. Or write `--drop-feature observation.images.top` behind this line of "
+            "LIST.",
+        ),
+        (
+            of(
+                error("task-conflict", path="meta/tasks.jsonl"),
+                error("timestamps", remedy="--retime"),
+            ),
+            "No flag repairs task-conflict: mend meta/tasks.jsonl. The rest: write `--retime` "
+            "behind this line of LIST.",
+        ),
+        (
+            {"error": "SourceError", "next_step": "Run the command again with --assume-fps and N."},
+            "Write --assume-fps and N behind this line of LIST.",
+        ),
+        ({"error": "TargetError", "next_step": "Move it away."}, "Move it away."),
+        (
+            {"error": "PlanMismatchError", "next_step": "Run the command again with --restart."},
+            "Run the command again with --restart.",
+        ),
+        ({"error": "HubError", "exit_code": 16}, "`leconvert explain 16` says what to do."),
+        ({"error": "LeconvertError", "exit_code": 1}, "This is a bug: please report it."),
+        (
+            {},
+            "Look for what ends workers, such as too little memory; then run the fleet again.",
+        ),
+    ],
+)
+def test_every_dataset_that_was_set_aside_has_a_next_step(
+    record: dict[str, Any], step: str
+) -> None:
+    assert next_step_of(record) == step
+    assert "this line" not in for_these_lines(step)
+
+
+def test_an_episode_that_has_to_go_needs_no_other_repair() -> None:
+    rows = error("row-count", episode=0, stream="data", remedy="--on-bad-episode drop")
+    frames = {**CLIP, "code": "frame-count"}
+    assert flags_for([rows, {**frames, "episode": 0}]) == ("--on-bad-episode drop",)
+    assert flags_for([frames, rows, frames]) == (CLIP["remedy"], "--on-bad-episode drop")
+    assert flags_for([error("timestamps", remedy="--retime"), error("x")]) == ("--retime",)
+
+
+def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
+    force, torque = (
+        error("phantom-feature", remedy=f"--drop-feature {name}") for name in ("force", "torque")
+    )
+    dropped = error("missing-file", episode=0, stream="data", remedy="--on-bad-episode drop")
+    told = [helps_with(errors) for errors in ([force], [torque, force], [CLIP], [dropped])]
+    assert reasons(told) == [
+        ("phantom-feature", 2, "--drop-feature {column}"),
+        ("missing-file", 1, f"{GET_AGAIN}. Or --drop-feature {{camera}}"),
+        ("missing-file", 1, f"{GET_AGAIN}. Or --on-bad-episode drop"),
+    ]
+    assert helps_with([error("task-conflict")])["task-conflict"]
+
+
+def test_a_rule_that_is_nothing_for_a_dataset_leaves_it_its_own_error() -> None:
+    policy = Policy((PolicyRule(("--tasks-from episodes",), findings=("missing-tasks",)),))
+    dataset = FleetDataset("x", Path("/in/x"), Path("/out/x"))
+    found = FindingsError("refused", findings=[error("missing-tasks")])
+
+    def attempt(repairs: RepairOptions) -> None:
+        raise UsageError("--tasks-from is not for it.") if repairs.tasks_from else found
+
+    with pytest.raises(FindingsError) as caught:
+        with_policy(policy, dataset, attempt)
+    assert caught.value is found
+
+    def refuse(_: RepairOptions) -> None:
+        raise UsageError("The options contradict each other.")
+
+    with pytest.raises(UsageError, match="contradict"):
+        with_policy(policy, dataset, refuse)
