@@ -313,7 +313,7 @@ class LoaderUnderTest(ABC):
             tolerance_s=math.inf,
             features=subject.meta.features,
         )
-        self._by_index = np.argsort(subject.meta.episodes.index)
+        self._by_index = np.argsort(subject.meta.table.index)
 
     @property
     @abstractmethod
@@ -347,7 +347,7 @@ class LoaderUnderTest(ABC):
         beyond an episode's end all show its last frame, which is one of them.
         """
         places = self._places_of(batch["episode_index"].numpy())
-        table = self.subject.meta.episodes
+        table = self.subject.meta.table
         at, lengths = batch["frame_index"].numpy(), table.length[places]
         frames = 0
         for camera in self.subject.meta.camera_keys:
@@ -358,7 +358,7 @@ class LoaderUnderTest(ABC):
     def _places_of(self, episodes: IntArray) -> IntArray:
         """Return where the table of episodes has those of these indices."""
         order = self._by_index
-        return order[np.searchsorted(self.subject.meta.episodes.index, episodes, sorter=order)]
+        return order[np.searchsorted(self.subject.meta.table.index, episodes, sorter=order)]
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:

@@ -394,7 +394,7 @@ def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
 def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
     if options.max_episodes is None and options.num_partitions == 1:
         return None
-    table = meta.episodes
+    table = meta.table
     places = chosen_episodes(
         table.index,
         table.length,

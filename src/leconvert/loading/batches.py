@@ -141,7 +141,7 @@ class BatchMaker:
             Tensors by feature, B in front, lists of what is no number, and ``task``.
         """
         begin = time.perf_counter_ns()
-        lengths = self._meta.episodes.length[places]
+        lengths = self._meta.table.length[places]
         chosen = {
             key: window.frames(frames, lengths) for key, window in self._sample.windows.items()
         }
@@ -175,7 +175,7 @@ class BatchMaker:
             batch[key + PAD_SUFFIX].numpy()[:] = window.is_pad(frames, lengths)
             result[key + PAD_SUFFIX] = batch[key + PAD_SUFFIX]
         result["task"] = [
-            self._meta.tasks[int(found.arrays["task_index"][frame])]
+            self._meta.task_texts[int(found.arrays["task_index"][frame])]
             for found, frame in zip(rows, frames.tolist(), strict=True)
         ]
         end = time.perf_counter_ns()

@@ -6,6 +6,7 @@ See ``docs/loading.md`` for how it is used and what it guarantees.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 from abc import abstractmethod
@@ -240,7 +241,8 @@ class EpisodeStream(SampleStream):
       epoch, chosen episodes and pool size alone, and no timing, cache or thread changes it;
     - ranks differ by one sample at most;
     - a repo of the Hub is read at one commit, the one that the revision was when the stream was
-      made, in all workers and epochs;
+      made, in all workers and epochs; elsewhere a file that is not any more what the disk or the
+      store said of it then ends the pass with a `SourceChangedError`;
     - nothing is opened before a worker asks for its first sample, and a worker holds the rows of
       its pooled episodes, a bounded number of decoders and one batch.
 
@@ -351,7 +353,7 @@ class EpisodeStream(SampleStream):
         self.repeat = repeat
         self.seed = seed
         self.shuffle = shuffle
-        table = self.meta.episodes
+        table = self.meta.table
         self._places = chosen_episodes(
             table.index,
             table.length,
@@ -363,6 +365,7 @@ class EpisodeStream(SampleStream):
         )
         if not len(self._places):
             raise UsageError("There is no episode to load.", path=self.meta.root)
+        self._files.note(table.paths(self._places))
         if episode_pool_size is None:
             episode_pool_size = default_pool_size(self.meta, table.length[self._places])
         self.episode_pool_size = episode_pool_size
@@ -421,7 +424,7 @@ class EpisodeStream(SampleStream):
     @property
     def episode_indices(self) -> list[int]:
         """``episode_index`` of the episodes that all ranks of this partition load, ascending."""
-        indices: list[int] = self.meta.episodes.index[self._places].tolist()
+        indices: list[int] = self.meta.table.index[self._places].tolist()
         return indices
 
     def rank_episodes(self) -> list[int]:
@@ -429,23 +432,29 @@ class EpisodeStream(SampleStream):
         if self.world_size == 1:
             return self.episode_indices
         mine = self.order.episodes(self.epoch, self.rank, self.world_size)
-        return sorted(self.meta.episodes.index[self._places[mine]].tolist())
+        return sorted(self.meta.table.index[self._places[mine]].tolist())
 
     def fingerprint(self) -> str:
         """Return a digest of the dataset and the choice of episodes."""
         digest = hashlib.blake2b(self.meta.fingerprint().encode(), digest_size=16)
-        digest.update(np.ascontiguousarray(self.meta.episodes.index[self._places], np.int64))
+        digest.update(np.ascontiguousarray(self.meta.table.index[self._places], np.int64))
         return digest.hexdigest()
 
     def identity(self) -> dict[str, Any]:
         """Return what the samples follow from, but for the epoch, as numbers and texts."""
-        commits = {"commit": self.commit, "data_commit": self._files.commit}
+        sizes, marks = self._files.noted_sizes, self._files.noted_marks
+        where_known = {
+            "commit": self.commit,
+            "data_commit": self._files.commit,
+            "sizes": _digest(sizes) if sizes else None,
+            "marks": {self._files.root: _digest(marks)} if marks else None,
+        }
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,
             "episode_pool_size": self.episode_pool_size,
             "dataset": self.fingerprint(),
-            **{name: commit for name, commit in commits.items() if commit is not None},
+            **{name: value for name, value in where_known.items() if value is not None},
         }
 
     # --- what happened ------------------------------------------------------------------------
@@ -465,7 +474,7 @@ class EpisodeStream(SampleStream):
     def unreadable(self) -> list[UnreadableFrame]:
         """Return the frames that could not be decoded: the first sixteen of each worker."""
         found = []
-        table = self.meta.episodes
+        table = self.meta.table
         for camera, place, frame in self._counters.unreadable():
             key = self.meta.camera_keys[camera]
             files = table.cameras.get(key)
@@ -489,7 +498,7 @@ class EpisodeStream(SampleStream):
             self._workplace.clear()
             return self._workplace
         if not self._files.is_local:
-            self._files.connect(self.meta.episodes.data_paths[0])
+            self._files.connect(self.meta.table.data_paths[0])
         counters = self._counters.of_worker(worker)
         reader = FrameReader(
             self.meta,
@@ -533,6 +542,11 @@ def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:
     while size > _LEAST_POOL_EPISODES and size * float(lengths.mean()) * row_bytes > _POOL_BYTES:
         size //= 2
     return size
+
+
+def _digest(said: Mapping[str, object]) -> str:
+    text = json.dumps(sorted(said.items()))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _open_cache(

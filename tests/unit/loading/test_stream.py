@@ -107,7 +107,7 @@ def test_the_files_of_a_batch_are_opened_side_by_side(
     in_memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = EpisodeStream(in_memory)
-    table = stream.meta.episodes
+    table = stream.meta.table
     count = len(table.data_paths) + sum(len(camera.paths) for camera in table.cameras.values())
     assert len(LENGTHS) * (1 + len(CAMERAS)) > count > 2
     together = threading.Barrier(count)
@@ -540,7 +540,7 @@ def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> No
     assert facts.cache_evictions == facts.cache_misses - 2 > 0
     wide = EpisodeStream(v30)
     assert len(list(wide)) == FRAMES
-    files = sum(len(camera.paths) for camera in wide.meta.episodes.cameras.values())
+    files = sum(len(camera.paths) for camera in wide.meta.table.cameras.values())
     assert wide.facts().cache_misses == wide.facts().cache_size == files
     assert wide.facts().cache_evictions == 0
 
@@ -548,7 +548,7 @@ def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> No
 def test_more_files_than_decoders_cost_what_is_missing_and_no_more(v30: Path) -> None:
     # Files are asked for in turn, over and over.
     stream = EpisodeStream(v30, repeat=True)
-    files = sum(len(camera.paths) for camera in stream.meta.episodes.cameras.values())
+    files = sum(len(camera.paths) for camera in stream.meta.table.cameras.values())
     tight = EpisodeStream(v30, repeat=True, video_decoder_cache_size=files - 2)
     for _ in islice(tight, 300):
         pass
@@ -718,7 +718,7 @@ def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: in
 
 def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> None:
     stream = EpisodeStream(v30_copy)
-    stream.meta.episodes.first_row[:] = np.roll(stream.meta.episodes.first_row, 1)
+    stream.meta.table.first_row[:] = np.roll(stream.meta.table.first_row, 1)
     with pytest.raises(SourceError, match=r"does not hold episode|rows"):
         list(stream)
 
@@ -727,8 +727,8 @@ def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> N
 def test_unreadable_frames_are_raised_or_counted_and_named(v30_copy: Path, backend: Any) -> None:
     path = v30_copy / "videos" / TOP / "chunk-000" / "file-000.mp4"
     stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
-    camera = stream.meta.episodes.cameras[TOP]
-    inside = {int(n) for n in stream.meta.episodes.index[camera.file == 0]}
+    camera = stream.meta.table.cameras[TOP]
+    inside = {int(n) for n in stream.meta.table.index[camera.file == 0]}
     damage(path, 0.0, 1.0)
     with pytest.raises(UnreadableSourceError, match="file-000"):
         list(EpisodeStream(v30_copy, video_backend=backend))
@@ -758,7 +758,7 @@ def test_a_file_that_cannot_be_fetched_is_no_unreadable_frame(
 
     stream = EpisodeStream(in_memory, on_unreadable="count", video_fetch_workers=fetchers)
     system, root = fsspec.core.url_to_fs(in_memory)
-    system.rm(f"{root}/{stream.meta.episodes.cameras[WRIST].paths[0]}")
+    system.rm(f"{root}/{stream.meta.table.cameras[WRIST].paths[0]}")
     with pytest.raises(UnreadableSourceError, match=WRIST):
         list(stream)
     assert stream.unreadable_by_camera() == {TOP: 0, WRIST: 0}
@@ -767,7 +767,7 @@ def test_a_file_that_cannot_be_fetched_is_no_unreadable_frame(
 @pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
 def test_one_damaged_frame_costs_its_group_of_pictures_only(v30_copy: Path, backend: Any) -> None:
     stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
-    camera = stream.meta.episodes.cameras[TOP]
+    camera = stream.meta.table.cameras[TOP]
     path = v30_copy / camera.paths[camera.file[3]]
     index = read_clip_index(path)
     hurt = int(camera.first[3]) + 4
@@ -788,7 +788,7 @@ def test_one_damaged_frame_costs_its_group_of_pictures_only(v30_copy: Path, back
 
 def test_a_video_that_is_too_short_is_unreadable_beyond_its_end(v30_copy: Path) -> None:
     stream = EpisodeStream(v30_copy, on_unreadable="count", shuffle=False)
-    camera = stream.meta.episodes.cameras[TOP]
+    camera = stream.meta.table.cameras[TOP]
     last = int(np.flatnonzero(camera.file == camera.file[-1])[-1])
     camera.first[last] += 2
     list(stream)
