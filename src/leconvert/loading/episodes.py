@@ -372,11 +372,13 @@ class FrameReader:
         device: str,
         cache_size: int,
         threads: int,
+        is_strict: bool,
         counters: WorkerCounters,
     ) -> None:
         self._meta = meta
         self._files = files
         self._backend = backend
+        self._is_strict = is_strict
         self._device = device
         self._threads = threads
         self._cache_size = max(cache_size, threads, 1)
@@ -497,6 +499,7 @@ class FrameReader:
                 self._backend,
                 device=self._device,
                 is_depth=self._meta.is_depth(group.key[0]),
+                is_strict=self._is_strict,
                 codecs=self._codecs,
             )
         except UnreadableSourceError as error:

@@ -272,6 +272,9 @@ class EpisodeStream(SampleStream):
         image_transforms: Called with the pictures of each camera of a sample, but for depth, as
             LeRobot calls it; shape (C, H, W), or (T, C, H, W) with a window.
         on_unreadable: ``raise``, or ``count`` for black pictures that `unreadable` names.
+        strict_decoding: Take a frame for unreadable where FFmpeg painted over damaged bytes; None
+            for wherever PyAV decodes, since torchcodec hears nothing of it. False gives what
+            LeRobot gives.
         repeat: Go on with the next epoch, without end.
         rank: This training process; None for what accelerate, torchrun or SLURM say.
         world_size: Number of training processes; likewise.
@@ -313,6 +316,7 @@ class EpisodeStream(SampleStream):
         return_uint8: bool = False,
         image_transforms: Callable[[torch.Tensor], torch.Tensor] | None = None,
         on_unreadable: Literal["raise", "count"] = "raise",
+        strict_decoding: bool | None = None,
         repeat: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
@@ -333,6 +337,13 @@ class EpisodeStream(SampleStream):
         self._files = files if data_files_root is None else files_at(data_files_root, cache=cache)
         self._files.fix()
         self._backend = choose_backend(video_backend, decode_device)
+        if strict_decoding and self._backend != "pyav":
+            raise UsageError(
+                "torchcodec cannot tell whether coded bytes are damaged, so strict_decoding=True "
+                "does not go with it.",
+                next_step="Decode with PyAV on the CPU (video_backend='pyav'), or leave it out.",
+            )
+        self.strict_decoding = self._backend == "pyav" and strict_decoding is not False
         self._sample = SampleFormat(
             windows=make_windows(
                 delta_timestamps,
@@ -507,6 +518,7 @@ class EpisodeStream(SampleStream):
             device=self.decode_device,
             cache_size=self.video_decoder_cache_size,
             threads=self.video_fetch_workers,
+            is_strict=self.strict_decoding,
             counters=counters,
         )
         pool = EpisodePool(
