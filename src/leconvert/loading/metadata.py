@@ -91,7 +91,7 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
         if isinstance(key, str):
             return self._rows.column(key).to_pylist()
         if isinstance(key, slice):  # as a Dataset of Hugging Face does: the columns
-            return self._rows.take(range(*key.indices(len(self)))).to_pydict()
+            return self._rows.take(list(range(*key.indices(len(self))))).to_pydict()
         place = key + len(self) if key < 0 else key
         if not 0 <= place < len(self):
             raise IndexError(f"there is no episode {key} among {len(self)}")

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 import torch
@@ -33,7 +33,14 @@ from leconvert.loading.order import (
     is_shared_out_by_accelerate,
     order_batches,
 )
-from leconvert.loading.tensors import Counters, Memory, PassLog, StreamFacts, private_memory
+from leconvert.loading.tensors import (
+    Counters,
+    Memory,
+    PassLog,
+    StreamFacts,
+    WorkerCounters,
+    private_memory,
+)
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 from leconvert.transfer.byte_cache import ByteCache
@@ -49,6 +56,8 @@ _REMOTE_FETCH_WORKERS = 4
 _POOL_EPISODES, _LEAST_POOL_EPISODES = 256, 32
 _POOL_BYTES = 2**30
 _NUMBER_BYTES = 8
+# Single samples whose episodes stay, for who goes on in one or jumps between a few.
+_KEPT_LOOKS = 8
 _PNG_SHARE = 0.5
 
 
@@ -205,6 +214,7 @@ class _Workplace:
     places: IntArray  # of the episodes of the order
     maker: BatchMaker
     pool: EpisodePool
+    looks: int = 0  # single samples made
 
     def expect(self, episodes: list[int]) -> None:
         """Hear which episodes of the order come next."""
@@ -217,6 +227,15 @@ class _Workplace:
         places = self.places[block.episodes]
         batch = self.maker.make(places, block.frames)
         self.pool.keep_until(places, block.last_numbers)
+        return batch
+
+    def look(self, place: int, frame: int) -> Sample:
+        """Make a batch of one sample; the episodes of the last few stay."""
+        number, self.looks = self.looks, self.looks + 1
+        self.pool.leave_before(number - _KEPT_LOOKS)
+        places = np.array([place])
+        batch = self.maker.make(places, np.array([frame]))
+        self.pool.keep_until(places, np.array([number]))
         return batch
 
     def clear(self) -> None:
@@ -392,6 +411,7 @@ class EpisodeStream(SampleStream):
             video_decoder_cache_size = min(most, episode_pool_size * cameras)
         self.video_decoder_cache_size = video_decoder_cache_size
         self._counters = Counters(len(self.meta.camera_keys))
+        self._desk: _Workplace | None = None  # where single samples are made
 
     # --- what is in it ------------------------------------------------------------------------
 
@@ -503,14 +523,48 @@ class EpisodeStream(SampleStream):
         counts = self._counters.unreadable_by_camera()
         return dict(zip(self.meta.camera_keys, counts, strict=True))
 
+    # --- single samples -----------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, number: int) -> Sample: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Sample]: ...
+    def __getitem__(self, number: int | slice) -> Sample | list[Sample]:
+        """Return the sample that ``LeRobotDataset`` has under a number, or several by a slice.
+
+        For looking, tests and evaluation: each decodes for itself, in this process, and the first
+        of an episode reads its rows, from a URL all of its video too. Numbers count the frames of
+        the episodes of this stream as they are stored, from 0 to ``num_frames - 1`` (``len`` is
+        that of this rank's samples). Neither passes nor `facts` see anything of it.
+        """
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(self.num_frames))]
+        frame = number + self.num_frames if number < 0 else number
+        if not 0 <= frame < self.num_frames:
+            raise IndexError(f"there is no sample {number} among {self.num_frames}")
+        if self._desk is None or self._desk.process != os.getpid():
+            self._desk = self._opened(Counters(len(self.meta.camera_keys)).of_worker(0))
+        ends = np.cumsum(self.meta.table.length[self._places])
+        episode = int(np.searchsorted(ends, frame, side="right"))
+        first = int(ends[episode] - self.meta.table.length[self._places[episode]])
+        return split(self._desk.look(self._places[episode], frame - first))[0]
+
+    # --- passes -------------------------------------------------------------------------------
+
     def enter(self, worker: int) -> Workplace:
         """Return what this process opened, without what an earlier iteration left in it."""
         if self._workplace is not None and self._workplace.process == os.getpid():
             self._workplace.clear()
             return self._workplace
+        self._workplace = self._opened(self._counters.of_worker(worker))
+        return self._workplace
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_desk": None}
+
+    def _opened(self, counters: WorkerCounters) -> _Workplace:
         if not self._files.is_local:
             self._files.connect(self.meta.table.data_paths[0])
-        counters = self._counters.of_worker(worker)
         reader = FrameReader(
             self.meta,
             self._files,
@@ -536,8 +590,7 @@ class EpisodeStream(SampleStream):
             memory=private_memory,
             counters=counters,
         )
-        self._workplace = _Workplace(os.getpid(), self._places, maker, pool)
-        return self._workplace
+        return _Workplace(os.getpid(), self._places, maker, pool)
 
 
 def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:
