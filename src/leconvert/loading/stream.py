@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -206,7 +207,7 @@ def split(batch: Sample) -> list[Sample]:
     ]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Workplace:
     """What a process opened for the samples of one dataset."""
 
@@ -215,6 +216,10 @@ class _Workplace:
     maker: BatchMaker
     pool: EpisodePool
     looks: int = 0  # single samples made
+
+    def __post_init__(self) -> None:
+        # Not at exit: Python has ended the threads then, and takes its modules apart.
+        weakref.finalize(self, _stop, self.pool, self.process).atexit = False
 
     def expect(self, episodes: list[int]) -> None:
         """Hear which episodes of the order come next."""
@@ -242,10 +247,11 @@ class _Workplace:
         """Let every episode go."""
         self.pool.clear()
 
-    def __del__(self) -> None:
-        # In a child that was forked the threads are not there, and their locks may be held.
-        if self.process == os.getpid():
-            self.pool.stop()
+
+def _stop(pool: EpisodePool, process: int) -> None:
+    # In a child that was forked the threads are not there, and their locks may be held.
+    if process == os.getpid():
+        pool.stop()
 
 
 class EpisodeStream(SampleStream):

@@ -914,3 +914,18 @@ def test_without_torch_the_extra_is_named() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert command_for_extra("probe") in done.stdout
+
+
+def test_a_program_that_ends_amid_a_remote_pass_says_nothing(v30: Path) -> None:
+    program = (
+        "import sys, fsspec\n"
+        "from leconvert.loading import EpisodeStream\n"
+        f"fsspec.filesystem('memory').put({str(v30)!r}, '/ended', recursive=True)\n"
+        "stream = EpisodeStream('memory://ended', cache_size_in_gb=0)\n"
+        "under_way = iter(stream)\n"
+        "next(under_way)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
