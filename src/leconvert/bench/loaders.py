@@ -297,11 +297,14 @@ class LoaderUnderTest(ABC):
     Attributes:
         num_shards: Pieces that its workers can take side by side.
         loaded_episodes: Episodes that this process loads.
+        pool_size: What it mixes: episodes, or of LeRobot's streaming class frames; None where all
+            frames are shuffled.
         notes: What the reader of a result should know.
     """
 
     num_shards: int
     loaded_episodes: int
+    pool_size: int | None = None
     notes: tuple[str, ...] = ()
 
     def __init__(self, subject: Subject) -> None:
@@ -420,6 +423,7 @@ class StreamUnderTest(LoaderUnderTest):
         settings = loader_settings(subject.options)
         self._loader: StreamLoader | None = StreamLoader(self._stream, **settings)
         self.loaded_episodes = len(self._stream.rank_episodes())
+        self.pool_size = self._stream.episode_pool_size
         self.num_shards = self.loaded_episodes
 
     @property

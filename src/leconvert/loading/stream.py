@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -254,6 +254,23 @@ def _stop(pool: EpisodePool, process: int) -> None:
         pool.stop()
 
 
+class LeRobotNames(TypedDict, total=False):
+    """Arguments of `EpisodeStream` as LeRobot's next streaming class calls them."""
+
+    streaming_episode_pool_size: int | None
+    streaming_byte_budget_gb: float | None
+    streaming_data_root: str | os.PathLike[str] | None
+    streaming_decode_threads: int | None
+
+
+def _either(others: Any, other: str, name: str, value: Any) -> Any:
+    """Return an argument that may have been given by another name, and take it from there."""
+    given = others.pop(other, None)
+    if given is not None and value is not None:
+        raise UsageError(f"{other} and {name} are one argument; give it once.")
+    return value if given is None else given
+
+
 class EpisodeStream(SampleStream):
     """An iterable dataset over the frames of a v3.0 dataset.
 
@@ -313,6 +330,10 @@ class EpisodeStream(SampleStream):
             the user in the temporary directory.
         cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, where
             the folder is memory a twentieth of the free memory, and 0 for none.
+        **lerobot_names: ``streaming_episode_pool_size``, ``streaming_byte_budget_gb``,
+            ``streaming_data_root`` and ``streaming_decode_threads`` of LeRobot's next class stand
+            for ``episode_pool_size``, ``cache_size_in_gb``, ``data_files_root`` and
+            ``video_fetch_workers``.
 
     Attributes:
         commit: The commit of the Hub that is read; None for datasets elsewhere.
@@ -351,8 +372,24 @@ class EpisodeStream(SampleStream):
         tolerance_s: float = 1e-4,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size_in_gb: float | None = None,
+        **lerobot_names: Unpack[LeRobotNames],
     ) -> None:
         super().__init__()
+        episode_pool_size = _either(
+            lerobot_names, "streaming_episode_pool_size", "episode_pool_size", episode_pool_size
+        )
+        cache_size_in_gb = _either(
+            lerobot_names, "streaming_byte_budget_gb", "cache_size_in_gb", cache_size_in_gb
+        )
+        data_files_root = _either(
+            lerobot_names, "streaming_data_root", "data_files_root", data_files_root
+        )
+        video_fetch_workers = _either(
+            lerobot_names, "streaming_decode_threads", "video_fetch_workers", video_fetch_workers
+        )
+        if lerobot_names:
+            unknown = next(iter(lerobot_names))
+            raise TypeError(f"EpisodeStream() got an unexpected keyword argument {unknown!r}")
         if on_unreadable not in {"raise", "count"}:
             raise UsageError(f"on_unreadable must be raise or count, not {on_unreadable!r}.")
         cache = _open_cache(cache_dir, cache_size_in_gb)

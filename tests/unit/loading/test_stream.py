@@ -929,3 +929,21 @@ def test_a_program_that_ends_amid_a_remote_pass_says_nothing(v30: Path) -> None:
         [sys.executable, "-c", program], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lerobots_next_names_stand_for_ours(in_memory: str, v30: Path) -> None:
+    stream = EpisodeStream(
+        v30,
+        streaming_data_root=in_memory,
+        streaming_episode_pool_size=2,
+        streaming_decode_threads=3,
+        streaming_byte_budget_gb=0,
+    )
+
+    assert (stream.episode_pool_size, stream.video_fetch_workers) == (2, 3)
+    assert len(list(stream)) == FRAMES
+    assert stream.facts().fetched_bytes > 0
+    with pytest.raises(UsageError, match="are one argument"):
+        EpisodeStream(v30, episode_pool_size=1, streaming_episode_pool_size=2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'streaming_pool'"):
+        EpisodeStream(v30, streaming_pool=1)  # type: ignore[call-arg]
