@@ -92,6 +92,28 @@ def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("unit", "amounts", "said"),
+    [
+        ("batches", (0, 3), ["(8.0 s)", "(20.0 s, 0.15 batches/s)"]),
+        ("batches", (50, 30), ["(8.0 s, 6.2 batches/s)", "(20.0 s, 4 batches/s)"]),
+        ("batches", (400, 400), ["(8.0 s, 50 batches/s)", "(20.0 s, 40 batches/s)"]),
+        ("s", (8, 12), ["(8.0 s)", "(20.0 s)"]),
+    ],
+)
+def test_a_rate_is_neither_zero_nor_seconds_a_second(
+    monkeypatch: pytest.MonkeyPatch, unit: str, amounts: tuple[int, int], said: list[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    with LineProgress(stream).stage("timing", sum(amounts), unit) as stage:
+        for now[0], number in zip((8.0, 20.0), amounts, strict=True):
+            stage.advance(number)
+    told = [line[line.index("(") :] for line in stream.getvalue().splitlines()]
+    assert told == said
+
+
 @pytest.mark.parametrize("pictures", ["clips", "images"])
 def test_the_time_left_shrinks_while_pictures_are_decoded_for_their_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: str

@@ -73,6 +73,73 @@ def assert_all_equal(stream: EpisodeStream, samples: int) -> None:
     assert comparison.is_right
 
 
+@pytest.mark.parametrize("episodes", [None, [1, 4, 5]])
+def test_an_item_is_lerobots_item_of_that_number(dataset: Path, episodes: list[int] | None) -> None:
+    from lerobot.datasets import EpisodeAwareSampler
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    theirs = LeRobotDataset("local/x", dataset, episodes=episodes, delta_timestamps=WINDOWS)
+    ours = EpisodeStream(dataset, episodes=episodes, delta_timestamps=WINDOWS, rank=1, world_size=2)
+    under_way = iter(ours)
+    first = next(under_way)
+    sampler = EpisodeAwareSampler(
+        ours.meta.episodes["dataset_from_index"],
+        ours.meta.episodes["dataset_to_index"],
+        episode_indices_to_use=episodes,
+        absolute_to_relative_idx=theirs.absolute_to_relative_idx,
+        shuffle=True,
+    )
+    numbers = list(sampler)
+    assert sorted(numbers) == list(range(ours.num_frames)) == list(range(len(theirs)))
+    for number in [*numbers, -1, -len(theirs)]:
+        assert_same(ours[number], theirs[number])
+    for sample, wanted in zip(ours[2:9:3], theirs[2:9:3], strict=True):
+        assert_same(sample, wanted)
+    for outside in (len(theirs), -len(theirs) - 1):
+        with pytest.raises(IndexError):
+            ours[outside]
+    # Nothing of it shows in the pass.
+    assert len([first, *under_way]) == len(ours) == ours.num_frames // 2
+    assert ours.facts().samples == len(ours)
+
+
+def assert_same(sample: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert list(sample) == list(wanted)
+    for key, value in wanted.items():
+        if isinstance(value, torch.Tensor):
+            assert sample[key].dtype == value.dtype
+            assert torch.equal(sample[key], value)
+        else:
+            assert sample[key] == value
+
+
+def test_tasks_and_episodes_are_read_as_lerobots_code_reads_them(dataset: Path) -> None:
+    import pandas as pd
+    from lerobot.datasets.lerobot_dataset import LeRobotDatasetMetadata
+    from lerobot.policies.pretrained import _build_card_context
+
+    theirs = LeRobotDatasetMetadata("local/x", dataset)
+    ours = EpisodeStream(dataset).meta
+    assert _build_card_context(None, ours, None, None) == {
+        **_build_card_context(None, theirs, None, None),
+        "dataset": _build_card_context(None, theirs, None, None)["dataset"]
+        | {"repo_id": ours.repo_id},
+    }
+    pd.testing.assert_frame_equal(ours.tasks, theirs.tasks)
+    assert ours.tasks.iloc[0].name == theirs.tasks.iloc[0].name
+    name = str(theirs.tasks.index[0])
+    assert ours.tasks.loc[name].task_index == theirs.tasks.loc[name].task_index
+    assert ours.episodes.column_names == theirs.episodes.column_names
+    assert len(ours.episodes) == len(theirs.episodes)
+    assert list(ours.episodes) == list(theirs.episodes)
+    assert ours.episodes[3]["length"] == theirs.episodes[3]["length"] == LENGTHS[3]
+    assert ours.episodes[-1] == theirs.episodes[-1]
+    assert ours.episodes[1:3] == theirs.episodes[1:3]
+    for key in ("length", f"videos/{TOP}/from_timestamp"):
+        assert ours.episodes[key] == list(theirs.episodes[key])
+    pd.testing.assert_frame_equal(ours.episodes.to_pandas(), theirs.episodes.to_pandas())
+
+
 def loaded(loader: StreamLoader) -> list[list[int]]:
     return [batch["index"].tolist() for batch in loader]
 

@@ -130,7 +130,7 @@ def opened_dataset(
 
 def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
     """Return relative paths of video files: of every camera in turn, spread over its files."""
-    cameras = [files.paths for files in meta.episodes.cameras.values() if files.paths]
+    cameras = [files.paths for files in meta.table.cameras.values() if files.paths]
     if not cameras:
         raise ProbeError(
             f"{meta.root} has no videos, so nothing limits it that could be measured.",
@@ -346,7 +346,7 @@ def timed_decoding(
 
 def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
     """Return what is known about a dataset, with how each camera's first video is coded."""
-    table = meta.episodes
+    table = meta.table
     videos: dict[str, Any] = {}
     for key, camera in table.cameras.items():
         # All files of a camera are coded alike: players could not follow otherwise.
@@ -529,10 +529,10 @@ def missing_pieces(
 
 def _first_frame(meta: DatasetMeta, files: Files, decode_device: str) -> dict[str, Any] | None:
     """Decode the first frame of the first video; a file that cannot be decoded is described."""
-    camera = next((key for key in meta.video_keys if meta.episodes.cameras[key].paths), None)
+    camera = next((key for key in meta.video_keys if meta.table.cameras[key].paths), None)
     if camera is None:
         return None
-    opened = files.open(meta.episodes.cameras[camera].paths[0])
+    opened = files.open(meta.table.cameras[camera].paths[0])
     try:
         opened.need([(0, opened.size_bytes)])
         return {

@@ -178,7 +178,7 @@ class MapUnderTest(_LeRobotUnderTest):
         self._sampler = _ShuffledShare(
             len(self.dataset), options.seed, options.rank or 0, options.world_size or 1
         )
-        self.num_shards = len(subject.meta.episodes.data_paths)
+        self.num_shards = len(subject.meta.table.data_paths)
         self.loaded_episodes = self.dataset.num_episodes
 
     @override
@@ -217,11 +217,12 @@ class StreamingUnderTest(_LeRobotUnderTest):
             )
         if (options.world_size or 1) > 1:
             self.notes += ("stream-lerobot ignores ranks: every process loads everything",)
+        self.pool_size = options.episode_pool_size or _FRAMES_BUFFERED
         self.dataset = StreamingLeRobotDataset(
             **self._place(),
             delta_timestamps=subject.windows(),
             tolerance_s=options.tolerance_s,
-            buffer_size=options.episode_pool_size or _FRAMES_BUFFERED,
+            buffer_size=self.pool_size,
             max_num_shards=options.max_buffer_input_shards or _MOST_SHARDS,
             seed=options.seed,
             return_uint8=True,

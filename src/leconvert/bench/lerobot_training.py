@@ -110,7 +110,7 @@ class _Run:
         tolerance_s: float = 1e-4,
         return_uint8: bool = False,
         repo_type: str = "dataset",
-        **_: Any,
+        **others: Any,
     ) -> SampleStream:
         """Open what LeRobot would open with its streaming class, and what is mixed with it."""
         from lerobot.utils.constants import HF_LEROBOT_HOME
@@ -124,6 +124,8 @@ class _Run:
             "tolerance_s": tolerance_s,
             "return_uint8": return_uint8,
         }
+        # Of LeRobot's next class; what its class of today has besides means nothing here.
+        of_next = {name: value for name, value in others.items() if name.startswith("streaming_")}
         stream = EpisodeStream(
             place if is_local else f"hf://{repo_type}s/{repo_id}",
             revision=None if is_local or repo_type == "bucket" else revision,
@@ -131,6 +133,7 @@ class _Run:
             seed=seed,
             repeat=True,
             **options,
+            **of_next,
         )
         if stream.commit is not None:
             # Checkpoints hold the options, so that --resume=true reads the same commit.

@@ -297,11 +297,14 @@ class LoaderUnderTest(ABC):
     Attributes:
         num_shards: Pieces that its workers can take side by side.
         loaded_episodes: Episodes that this process loads.
+        pool_size: What it mixes: episodes, or of LeRobot's streaming class frames; None where all
+            frames are shuffled.
         notes: What the reader of a result should know.
     """
 
     num_shards: int
     loaded_episodes: int
+    pool_size: int | None = None
     notes: tuple[str, ...] = ()
 
     def __init__(self, subject: Subject) -> None:
@@ -313,7 +316,7 @@ class LoaderUnderTest(ABC):
             tolerance_s=math.inf,
             features=subject.meta.features,
         )
-        self._by_index = np.argsort(subject.meta.episodes.index)
+        self._by_index = np.argsort(subject.meta.table.index)
 
     @property
     @abstractmethod
@@ -347,7 +350,7 @@ class LoaderUnderTest(ABC):
         beyond an episode's end all show its last frame, which is one of them.
         """
         places = self._places_of(batch["episode_index"].numpy())
-        table = self.subject.meta.episodes
+        table = self.subject.meta.table
         at, lengths = batch["frame_index"].numpy(), table.length[places]
         frames = 0
         for camera in self.subject.meta.camera_keys:
@@ -358,7 +361,7 @@ class LoaderUnderTest(ABC):
     def _places_of(self, episodes: IntArray) -> IntArray:
         """Return where the table of episodes has those of these indices."""
         order = self._by_index
-        return order[np.searchsorted(self.subject.meta.episodes.index, episodes, sorter=order)]
+        return order[np.searchsorted(self.subject.meta.table.index, episodes, sorter=order)]
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:
@@ -420,6 +423,7 @@ class StreamUnderTest(LoaderUnderTest):
         settings = loader_settings(subject.options)
         self._loader: StreamLoader | None = StreamLoader(self._stream, **settings)
         self.loaded_episodes = len(self._stream.rank_episodes())
+        self.pool_size = self._stream.episode_pool_size
         self.num_shards = self.loaded_episodes
 
     @property

@@ -99,6 +99,9 @@ Source = Literal["local", "hub", "bucket", "warmed_bucket"]
 SOURCES: tuple[Source, ...] = ("local", "hub", "bucket", "warmed_bucket")
 """The labels that a result carries for where its bytes came from."""
 
+BUCKETS = frozenset({"bucket", "warmed_bucket"})
+"""Those of a bucket."""
+
 _WORKERS = 4
 
 
@@ -204,7 +207,10 @@ class RunOptions:
     )
     repo_id: str | None = flag(None, "the dataset's name on the Hub", "ORG/NAME")
     data_files_root: str | None = flag(
-        None, "where data/ and videos/ are, if not beside meta/", "DIR|URL"
+        None,
+        "where data/ and videos/ are, if not beside meta/",
+        "DIR|URL",
+        names=("--data-files-root", "--streaming-data-root"),
     )
     revision: str | None = flag(None, "branch, tag or commit on the Hub", "REV")
     source: str | None = flag(
@@ -232,11 +238,11 @@ class RunOptions:
         "episodes that stream mixes, or frames that stream-lerobot buffers",
         "N",
         int,
-        names=("--episode-pool-size", "--buffer-size"),
+        names=("--episode-pool-size", "--buffer-size", "--streaming-episode-pool-size"),
     )
     max_buffer_input_shards: int | None = flag(
         None,
-        "files that stream-lerobot reads side by side",
+        "files that stream-lerobot reads side by side; the other loaders have no such thing",
         "N",
         int,
         names=("--max-buffer-input-shards", "--max-num-shards"),
@@ -245,7 +251,11 @@ class RunOptions:
         None, "open decoders in each worker, at most", "N", int
     )
     video_fetch_workers: int | None = flag(
-        None, "threads of a worker that fetch and decode ahead (stream)", "N", int
+        None,
+        "threads of a worker that fetch and decode ahead (stream)",
+        "N",
+        int,
+        names=("--video-fetch-workers", "--streaming-decode-threads"),
     )
     num_batches: int | None = flag(None, "largest number of timed batches", "N", int)
     warmup_batches: int = flag(10, "untimed batches before the timing (default: 10)", "N", int)
@@ -304,13 +314,6 @@ class RunOptions:
             if not _DEVICE.fullmatch(getattr(self, name)):
                 raise UsageError(f"{_flag(name)} is cpu, cuda or cuda:N.")
 
-        # No scenario names this loader, and none is the default.
-        if self.max_buffer_input_shards is not None and self.loader != "stream-lerobot":
-            raise UsageError(
-                "Only the loader stream-lerobot knows --max-buffer-input-shards.",
-                next_step="Leave it out, or choose --loader stream-lerobot.",
-            )
-
     @property
     def read_from(self) -> str:
         """Where data and videos are really read from, whatever the label says.
@@ -332,7 +335,10 @@ class RunOptions:
         scenario = SCENARIOS[self.scenario] if self.scenario else None
         loader = self.loader or (scenario.loader if scenario else "stream")
         wanted = self.source or (scenario.source if scenario else None)
-        root = dataset_place(self.root, self.repo_id, wanted if scenario else None)
+        of_meta = wanted if scenario else None
+        if of_meta in BUCKETS and self.data_files_root is not None:
+            of_meta = "hub"  # only data/ and videos/ are in the bucket
+        root = dataset_place(self.root, self.repo_id, of_meta)
         return replace(self, loader=loader, source=wanted or _label_of(root), root=root)
 
     def resolved(self, *, cores: int, cameras: int, rank: int, world_size: int) -> RunOptions:
@@ -363,7 +369,7 @@ def dataset_place(
         return root if "://" in root else str(Path(root).resolve())
     if repo_id is None:
         raise UsageError("No dataset is given.", next_step="Pass --root DIR, or --repo-id NAME.")
-    if source in {"bucket", "warmed_bucket"}:
+    if source in BUCKETS:
         return f"hf://buckets/{repo_id}"
     folder = lerobot_home(environment) / repo_id
     if source != "hub" and folder.is_dir():

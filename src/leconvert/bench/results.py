@@ -150,6 +150,7 @@ def results_below(folder: Path) -> list[tuple[Path, Document]]:
 # ``idle workers``    a worker made less than half of an even share
 # ``below target``    fewer decoded frames a second on a node than training wants: 120 in *single*,
 #                     320 in *sarm*
+# ``runs disagree``   repeats differ by more than a fifth of their median
 # ``wrong frames``    ``--check`` found frames that are not the right ones, or cannot be read
 # ==================  =============================================================================
 
@@ -181,6 +182,8 @@ _MEDIANS = (
 _LOW_HIT_RATE = 0.5
 _SLOW_TIMES_THE_MEAN = 4.0
 _IDLE_SHARE = 0.5
+_DISAGREE = "runs disagree"
+_DISAGREEING_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -207,6 +210,8 @@ class SummaryLine(SetUp):
     runs: int  # repeats of each, at least
     samples_per_s: float  # median, added up over the ranks; likewise the next two
     frames_per_s_node: float  # decoded camera frames a second on this node
+    frames_per_s_low: float  # the same of the slowest repeat, and of the fastest
+    frames_per_s_high: float
     peak_pss_gb: float | None  # memory of all processes; None where unknown.
     first_batch_latency_s: float | None  # median of all results; likewise all that follow
     p50_batch_wait_ms: float | None  # median wait for a batch
@@ -226,7 +231,8 @@ class SummaryLine(SetUp):
         """What tells this line from the others, in a few words."""
         name = f"{self.scenario} {self.loader}" if self.scenario else self.loader
         label = f"{name} {self.mode} b{self.batch_size} w{self.num_workers} {self.device}"
-        return f"{label}, {self.others}" if self.others else label
+        label = f"{label}, {self.others}" if self.others else label
+        return f"{label} ({_DISAGREE})" if _DISAGREE in self.flags else label
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -287,9 +293,17 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
         rank = options.get("partition_index", 0), options["rank"]
         by_rank.setdefault(rank, []).append(document)
     frames = _sum_of_ranks(by_rank, "decoded_frames_per_s") or 0.0
+    low, high = (
+        sum(
+            pick(document["decoded_frames_per_s"] for document in runs) for runs in by_rank.values()
+        )
+        for pick in (min, max)
+    )
     flags = dict.fromkeys(flag for document in group for flag in flags_of(document))
     if frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0) and _cameras(group):
         flags["below target"] = None
+    if high - low > _DISAGREEING_SHARE * frames:
+        flags[_DISAGREE] = None
     wrong = [document["wrong_frames"] for document in group if document.get("check")]
     medians: dict[str, Any] = {name: _median(group, name) for name in _MEDIANS}
     return SummaryLine(
@@ -298,6 +312,8 @@ def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
         runs=min(map(len, by_rank.values())),
         samples_per_s=_sum_of_ranks(by_rank, "samples_per_s") or 0.0,
         frames_per_s_node=frames,
+        frames_per_s_low=low,
+        frames_per_s_high=high,
         peak_pss_gb=_sum_of_ranks(by_rank, "peak_pss_gb"),
         **medians,
         hit_rate=_median([d.get("video_decoder_cache") or {} for d in group], "hit_rate"),
@@ -341,6 +357,7 @@ def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[P
             lines,
             "decoded camera frames a second on a node",
             {"frames/s": [line.frames_per_s_node for line in lines]},
+            spread=[(line.frames_per_s_low, line.frames_per_s_high) for line in lines],
             marks={
                 f"target of {mode}": target
                 for mode, target in TARGET_FRAMES_PER_S.items()
@@ -385,8 +402,12 @@ def _bars(
     title: str,
     series: Mapping[str, Sequence[float | None]],
     marks: Mapping[str, float] | None = None,
+    spread: Sequence[tuple[float, float]] = (),
 ) -> Any:
-    """Return a figure of horizontal bars, a group a line and a bar a series."""
+    """Return a figure of horizontal bars, a group a line and a bar a series.
+
+    ``spread`` is drawn over the bars of one series: from the least repeat to the greatest.
+    """
     from matplotlib.figure import Figure
 
     bars = len(lines) * len(series)
@@ -399,7 +420,13 @@ def _bars(
         drawn = axes.barh(
             places, [value for value in values if value is not None], thickness, label=name
         )
-        axes.bar_label(drawn, fmt="%.4g", padding=3, fontsize=7)
+        if spread:  # beside the bar is the line
+            axes.bar_label(drawn, fmt="%.4g", label_type="center", color="white", fontsize=7)
+        else:
+            axes.bar_label(drawn, fmt="%.4g", padding=3, fontsize=7)
+    for place, (low, high) in enumerate(spread):
+        if high > low:
+            axes.plot([low, high], [place, place], color="black", linewidth=1, marker="|")
     for name, value in (marks or {}).items():
         axes.axvline(value, color="black", linewidth=1, linestyle="--")
         axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), fontsize=7)
@@ -408,7 +435,13 @@ def _bars(
     axes.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set_xlabel(title)
+    axes.set_title(title, fontsize=10, pad=14)
+    axes.set_xlabel(
+        "median of the repeats; the line is from the least to the greatest"
+        if spread
+        else "median of the repeats",
+        fontsize=8,
+    )
     if len(series) > 1:
         axes.legend(fontsize=8)
     return figure
@@ -558,6 +591,7 @@ def _lines(
         axes.text(0.5, 0.5, "nothing to compare", transform=axes.transAxes, ha="center")
     axes.set_xlabel("trajectories in a batch")
     axes.set_ylabel(title)
+    axes.set_title(f"{title}, by the size of a batch", fontsize=10)
     axes.grid(visible=True, alpha=0.3)
     return figure
 

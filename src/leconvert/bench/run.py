@@ -343,6 +343,7 @@ def run_probe(
     samples_of, frames_of = measured.of_workers(options.num_workers or 0)
     waits, latencies = measured.waits_s, measured.sample_latencies_s()
     document |= {
+        **_proposed_keys(options, meta, loader),
         "samples_per_s": measured.samples_per_s,
         "frames_per_s_node": frames_per_s,
         "decoded_frames_per_s": frames_per_s,
@@ -382,6 +383,27 @@ def run_probe(
     return document
 
 
+def _proposed_keys(
+    options: RunOptions, meta: DatasetMeta, loader: LoaderUnderTest
+) -> dict[str, Any]:
+    """Return what was asked for under the keys that the benchmarks proposed for LeRobot use."""
+    first = next(iter(meta.camera_keys), None)
+    return {
+        "scenario": options.scenario,
+        "rank": options.rank,
+        "world_size": options.world_size,
+        "loader": "map_style" if options.loader == "map" else "streaming",
+        "batch_size": options.batch_size,
+        "num_workers": options.num_workers,
+        "episode_pool_size": loader.pool_size,
+        "max_buffer_input_shards": options.max_buffer_input_shards,
+        "fps": meta.fps,
+        "data_files_root": options.data_files_root,
+        "num_cameras": len(meta.camera_keys),
+        "image_shape": None if first is None else list(meta.shapes[first]),
+    }
+
+
 def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
     rank, world_size = find_rank(
         options.rank, options.world_size, of_node=options.num_partitions > 1
@@ -394,7 +416,7 @@ def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
 def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
     if options.max_episodes is None and options.num_partitions == 1:
         return None
-    table = meta.episodes
+    table = meta.table
     places = chosen_episodes(
         table.index,
         table.length,
@@ -510,12 +532,18 @@ def _single_pass(
 
 
 def _remarks(options: RunOptions) -> list[str]:
-    """Return what a reader of the result should know about what decoded."""
+    """Return what a reader of the result should know about options and what decoded."""
+    remarks = []
+    if options.max_buffer_input_shards is not None and options.loader != "stream-lerobot":
+        remarks.append(
+            f"{options.loader} has no input shards: --max-buffer-input-shards did nothing"
+        )
     if options.loader != "stream" or find_spec("torchcodec") is None or find_ffmpeg() is not None:
-        return []
+        return remarks
     return [
+        *remarks,
         "PyAV decodes: torchcodec finds no FFmpeg that it is built for; `leconvert doctor` says "
-        "what to install"
+        "what to install",
     ]
 
 

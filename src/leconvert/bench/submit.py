@@ -50,12 +50,21 @@ def parse_matrix(sources: str, modes: str, devices: str) -> Matrix:
     )
 
 
-def parse_places(given: Sequence[str], *, repo_id: str | None, root: str | None) -> Places:
-    """Return where each source's files are, as far as that is known."""
+def parse_places(
+    given: Sequence[str],
+    *,
+    repo_id: str | None,
+    root: str | None,
+    data_files_root: str | None = None,
+) -> Places:
+    """Return where each source's dataset is, as far as that is known.
+
+    Where data and videos are elsewhere, that is where ``meta/`` is.
+    """
     places: dict[Source, str] = {}
     if repo_id:
         places["hub"] = f"hf://datasets/{repo_id}"
-        places["bucket"] = f"hf://buckets/{repo_id}"
+        places["bucket"] = places["hub"] if data_files_root else f"hf://buckets/{repo_id}"
     if root:
         places["local"] = root
     for text in given:

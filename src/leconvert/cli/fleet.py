@@ -62,7 +62,7 @@ _COMMANDS = (
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("fleet_command", {"": _COMMANDS}, _place, usual="convert")
+    parser.add_commands("fleet_command", {"": _COMMANDS}, _place, usual=lambda _: "convert")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -609,7 +609,7 @@ class Parser(argparse.ArgumentParser):
         self._place = place
         self.usual_options: frozenset[str] | None = None
         self.commands: dict[str, Parser] = {}
-        self._usual_command: str | None = None
+        self._usual_command: Callable[[Sequence[str]], str | None] = lambda _: None
 
     def add_commands(
         self,
@@ -617,11 +617,12 @@ class Parser(argparse.ArgumentParser):
         commands: Mapping[str | None, Iterable[tuple[str, str]]],
         place_of: Callable[[str], str],
         *,
-        usual: str | None = None,
+        usual: Callable[[Sequence[str]], str | None] = lambda _: None,
     ) -> None:
         """Add commands below this one, by the headings that the help shows them below.
 
-        Those below None are not listed: another command does the same.
+        Those below None are not listed: another command does the same. ``usual`` returns which is
+        meant by words that name none.
         """
         self._usual_command = usual
         below = self.add_subparsers(
@@ -690,12 +691,13 @@ class Parser(argparse.ArgumentParser):
         """Declare the options, then parse; nothing unknown is left over."""
         self.declare()
         words = sys.argv[1:] if args is None else list(args)
-        if self._usual_command and words and words[0] not in (*self.commands, "-h", "--help"):
-            words = [self._usual_command, *words]
+        usual = None
+        if words and words[0] not in (*self.commands, "-h", "--help"):
+            usual = self._usual_command(words)
         try:
-            return self._parsed(words, namespace)
+            return self._parsed([usual, *words] if usual else words, namespace)
         except UsageError as error:
-            if self._usual_command and words and Path(words[0]).is_file():
+            if self._usual_command(words) and words and Path(words[0]).is_file():
                 path = shlex.quote(f"./{words[0]}")
                 error.next_step = (
                     f"If the file called so here is meant, give it as {path}. {error.next_step}"

@@ -41,7 +41,12 @@ _WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("probe_command", {"": _COMMANDS}, _place)
+    parser.add_commands("probe_command", {"": _COMMANDS}, _place, usual=_usual_command)
+
+
+def _usual_command(words: Sequence[str]) -> str | None:
+    """Return the command of a benchmark as it was proposed: ``--scenarios`` sends its jobs."""
+    return "submit" if any(word.startswith("--scenarios") for word in words) else None
 
 
 def run(options: argparse.Namespace) -> int:

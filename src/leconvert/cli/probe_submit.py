@@ -80,7 +80,10 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
     of_run = argparse.ArgumentParser(add_help=False)
     add_run_options(of_run)
     places = parse_places(
-        options.root_of, repo_id=options.repo_id, root=str(options.root) if options.root else None
+        options.root_of,
+        repo_id=options.repo_id,
+        root=str(options.root) if options.root else None,
+        data_files_root=options.data_files_root,
     )
     as_matrix = any((options.sources, options.modes, options.devices))
     named = options.scenarios or options.scenario

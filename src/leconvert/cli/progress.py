@@ -44,6 +44,9 @@ _SHOW_EVERY_SECONDS = 1.0
 _NAME_WIDTH = 6
 _SHORTENED_FROM = 100_000
 _SHARE_ALONE = "{l_bar}{bar}| [{elapsed}<{remaining}]"
+# Units that pass by themselves, or of which nobody asks how many a second.
+_WITHOUT_RATE = frozenset({"%", "s"})
+_ROUNDED_FROM = 10
 
 
 class BarProgress:
@@ -75,7 +78,7 @@ class _Bar:
             unit_scale=unit == "B" or total >= _SHORTENED_FROM,  # else 18 would read 18.0
             unit_divisor=1024 if unit == "B" else 1000,
             file=stream,
-            bar_format=_SHARE_ALONE if unit == "%" else None,
+            bar_format=_SHARE_ALONE if unit in _WITHOUT_RATE else None,
             dynamic_ncols=True,
             disable=None,
         )
@@ -148,7 +151,8 @@ class _Lines:
             line += "" if of_share else f" of {_amount(self._total, self._unit)}"
             if rate > 0:
                 line += f", {(self._total - self._done) / rate:.0f} s left"
-        line += f" ({seconds:.1f} s{'' if of_share else f', {_amount(rate, self._unit)}/s'})"
+        is_told = rate > 0 and self._unit not in _WITHOUT_RATE
+        line += f" ({seconds:.1f} s{f', {_rate(rate, self._unit)}/s' if is_told else ''})"
         print(line, file=self._stream, flush=True)
 
     def _share(self) -> str:
@@ -162,6 +166,11 @@ class _Lines:
         self._clock.stop()
         with self._lock:
             self._print(time.monotonic())
+
+
+def _rate(value: float, unit: str) -> str:
+    is_whole = unit == "B" or value >= _ROUNDED_FROM
+    return _amount(value, unit) if is_whole else f"{value:.2g} {unit}"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -141,7 +141,7 @@ class BatchMaker:
             Tensors by feature, B in front, lists of what is no number, and ``task``.
         """
         begin = time.perf_counter_ns()
-        lengths = self._meta.episodes.length[places]
+        lengths = self._meta.table.length[places]
         chosen = {
             key: window.frames(frames, lengths) for key, window in self._sample.windows.items()
         }
@@ -175,7 +175,7 @@ class BatchMaker:
             batch[key + PAD_SUFFIX].numpy()[:] = window.is_pad(frames, lengths)
             result[key + PAD_SUFFIX] = batch[key + PAD_SUFFIX]
         result["task"] = [
-            self._meta.tasks[int(found.arrays["task_index"][frame])]
+            self._meta.task_texts[int(found.arrays["task_index"][frame])]
             for found, frame in zip(rows, frames.tolist(), strict=True)
         ]
         end = time.perf_counter_ns()
@@ -243,7 +243,7 @@ class BatchMaker:
 
         def give_up(_: IntArray, error: UnreadableSourceError) -> None:
             if not self._sample.count_unreadable:
-                raise error
+                raise self._placed(error, key, int(places[0]), int(frames[0])) from error
 
         self._reader.read([(FrameRequest(key, places, frames), write, give_up)])
         # What is declared may be wrong, but it is all there is where nothing can be decoded.
@@ -296,7 +296,9 @@ class BatchMaker:
     def _trouble(self, request: FrameRequest, target: torch.Tensor) -> Trouble:
         def trouble(members: IntArray, error: UnreadableSourceError) -> None:
             if not self._sample.count_unreadable:
-                raise error
+                first = int(members[0])
+                place, frame = int(request.places[first]), int(request.frames[first])
+                raise self._placed(error, request.camera, place, frame) from error
             target[torch.from_numpy(members).to(target.device)] = 0
             camera = self._places_of_cameras[request.camera]
             for member in members.tolist():
@@ -307,6 +309,17 @@ class BatchMaker:
                 )
 
         return trouble
+
+    def _placed(
+        self, error: UnreadableSourceError, camera: str, place: int, frame: int
+    ) -> UnreadableSourceError:
+        """Return the error of a frame with where it is."""
+        episode = int(self._meta.table.index[place])
+        return UnreadableSourceError(
+            f"{error.message.rstrip('.')} (episode {episode}, frame {frame} of {camera}).",
+            path=error.path,
+            next_step=error.next_step,
+        )
 
     # --- images of tables ---------------------------------------------------------------------
 
@@ -326,9 +339,9 @@ class BatchMaker:
             for step, frame in enumerate(wanted[sample].tolist()):
                 try:
                     pictures[sample, step] = self._picture(key, found, frame)
-                except UnreadableSourceError:
+                except UnreadableSourceError as error:
                     if not self._sample.count_unreadable:
-                        raise
+                        raise self._placed(error, key, int(places[sample]), frame) from error
                     pictures[sample, step] = 0
                     self._counters.name_unreadable(
                         UnreadablePlace(camera, int(places[sample]), frame)

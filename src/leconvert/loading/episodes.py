@@ -155,7 +155,7 @@ class RowReader:
 
     def file_of(self, place: int) -> int:
         """Return which data file an episode's rows are in."""
-        return int(self._meta.episodes.data_file[place])
+        return int(self._meta.table.data_file[place])
 
     def release(self, place: int) -> None:
         """Say that an episode's rows will not be read again."""
@@ -172,12 +172,23 @@ class RowReader:
             file.close()
 
     def read(self, place: int) -> EpisodeRows:
-        """Read an episode."""
+        """Read an episode.
+
+        Raises:
+            SourceChangedError: Its file is not any more what it was when the stream was made.
+        """
+        try:
+            return self._read(place)
+        finally:
+            if self._files.is_local:  # else it was looked at when its bytes were fetched
+                self._files.check(self._meta.table.data_paths[self.file_of(place)])
+
+    def _read(self, place: int) -> EpisodeRows:
         file = self._file(place)
         reader = file.reader()
         groups = self._groups(file, place)
-        first = int(self._meta.episodes.first_row[place])
-        count = int(self._meta.episodes.length[place])
+        first = int(self._meta.table.first_row[place])
+        count = int(self._meta.table.length[place])
         name = file.source.name
         whole = int(file.starts[groups.start]) == first and len(groups) == 1
         whole = whole and int(file.starts[groups.stop]) == first + count
@@ -200,7 +211,7 @@ class RowReader:
         with self._lock:
             file = self._open.get(number)
             if file is None:
-                path = self._meta.episodes.data_paths[number]
+                path = self._meta.table.data_paths[number]
                 file = self._open[number] = _DataFile(self._files, path)
             file.users += users
             self._open.move_to_end(number)
@@ -209,7 +220,7 @@ class RowReader:
         return file
 
     def _groups(self, file: _DataFile, place: int) -> range:
-        table = self._meta.episodes
+        table = self._meta.table
         return file.groups(int(table.first_row[place]), int(table.length[place]))
 
     def _kept(self, number: int, group: int, reader: pq.ParquetFile) -> pa.Table:
@@ -245,7 +256,7 @@ class RowReader:
         return EpisodeRows(arrays, images, objects)
 
     def _check(self, rows: EpisodeRows, place: int, name: str) -> None:
-        table = self._meta.episodes
+        table = self._meta.table
         begin, count = int(table.from_index[place]), int(table.length[place])
         same_episode = np.array_equal(
             rows.arrays["episode_index"], np.full(count, table.index[place])
@@ -361,11 +372,13 @@ class FrameReader:
         device: str,
         cache_size: int,
         threads: int,
+        is_strict: bool,
         counters: WorkerCounters,
     ) -> None:
         self._meta = meta
         self._files = files
         self._backend = backend
+        self._is_strict = is_strict
         self._device = device
         self._threads = threads
         self._cache_size = max(cache_size, threads, 1)
@@ -387,16 +400,16 @@ class FrameReader:
         Returns:
             Bytes that were fetched; nothing is where the files are local.
         """
-        length = int(self._meta.episodes.length[place])
+        length = int(self._meta.table.length[place])
 
         def spans(clip: Clip, first: int) -> _Ranges:
             return clip.spans(first, length)
 
-        return sum(self._need(place, camera, spans) for camera in self._meta.episodes.cameras)
+        return sum(self._need(place, camera, spans) for camera in self._meta.table.cameras)
 
     def file_of(self, place: int, camera: str) -> _FileKey:
         """Return which file an episode's frames are in."""
-        return camera, int(self._meta.episodes.cameras[camera].file[place])
+        return camera, int(self._meta.table.cameras[camera].file[place])
 
     def need_frames(self, place: int, camera: str, frames: IntArray) -> int:
         """Fetch what some frames of an episode are decoded from; from any thread."""
@@ -409,7 +422,7 @@ class FrameReader:
     def _need(self, place: int, camera: str, spans_of: Callable[[Clip, int], _Ranges]) -> int:
         if self._files.is_local:
             return 0
-        files = self._meta.episodes.cameras[camera]
+        files = self._meta.table.cameras[camera]
         key = self.file_of(place, camera)
         with self._lock:
             self._users[key] = self._users.get(key, 0) + 1
@@ -449,7 +462,7 @@ class FrameReader:
             list(self._pool.map(self._serve, part, opened))
 
     def _grouped(self, request: FrameRequest, write: Writer, trouble: Trouble) -> list[_Group]:
-        camera = self._meta.episodes.cameras[request.camera]
+        camera = self._meta.table.cameras[request.camera]
         files = camera.file[request.places]
         ranks = camera.first[request.places] + request.frames
         order = np.lexsort((ranks, files))
@@ -464,7 +477,7 @@ class FrameReader:
     def _clip(self, key: _FileKey) -> Clip:
         clip = self._clips.get(key)
         if clip is None:
-            path = self._meta.episodes.cameras[key[0]].paths[key[1]]
+            path = self._meta.table.cameras[key[0]].paths[key[1]]
             keep = not self._files.is_local or self._uses_pyav(key[0])
             clip = open_clip(self._files.open(path), keep_index=keep)
             self._clips[key] = clip
@@ -486,6 +499,7 @@ class FrameReader:
                 self._backend,
                 device=self._device,
                 is_depth=self._meta.is_depth(group.key[0]),
+                is_strict=self._is_strict,
                 codecs=self._codecs,
             )
         except UnreadableSourceError as error:
@@ -512,6 +526,15 @@ class FrameReader:
         self._counters.put("cache_size", len(self._decoders))
 
     def _serve(self, group: _Group, decoder: ClipDecoder | UnreadableSourceError) -> None:
+        """Give a group its frames, and see to it that they are of the file that was noted."""
+        try:
+            self._give(group, decoder)
+        finally:
+            if self._files.is_local:  # else it was looked at when its bytes were fetched
+                camera, number = group.key
+                self._files.check(self._meta.table.cameras[camera].paths[number])
+
+    def _give(self, group: _Group, decoder: ClipDecoder | UnreadableSourceError) -> None:
         if isinstance(decoder, UnreadableSourceError):
             group.trouble(group.members, decoder)
             return

@@ -29,18 +29,20 @@ from leconvert.loading.tensors import (
 from leconvert.support.errors import LeconvertError, PlanMismatchError, UsageError
 
 _FORMAT = "leconvert.stream-state"
-_VERSION = 3
-# States have them only where a dataset of the Hub is read, and older ones not at all.
-_COMMITS = {"commit", "data_commit"}
+_VERSION = 4
+# What only some places tell: commits those of the Hub, sizes the others. A state from one place
+# goes on in another, a copy.
+_WHERE_KNOWN = {"commit", "data_commit", "sizes"}
 # Samples that are compared to see whether the order is still computed as it was.
 _WITNESSES = 64
 _SAID_AS = {
     "seed": "the seed",
     "shuffle": "shuffle",
     "episode_pool_size": "the pool size",
-    "dataset": "the dataset or the choice of episodes",
+    "dataset": "the dataset (its episodes, tasks or statistics) or the choice of episodes",
     "commit": "the commit of the dataset",
     "data_commit": "the commit of data/ and videos/",
+    "sizes": "the size of a file",
     "mixture_seed": "the seed of the mixture",
     "shares": "the shares of the datasets, in ten-thousandths,",
 }
@@ -358,9 +360,14 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
         if key == "datasets":
             for number, pair in enumerate(zip(before[key], value, strict=False)):
                 yield from _changes(*pair, f" of dataset {number}")
-        elif key in _COMMITS and key not in before:
+        elif key in _WHERE_KNOWN and key not in before:
             continue
-        elif before.get(key) != value and key == "dataset":
+        elif key == "marks":
+            # Stores tell of equal files other things; only what the same one told is compared.
+            for url, mark in value.items():
+                if before.get(key, {}).get(url, mark) != mark:
+                    yield f"what {url} says of its files{of} is another (ETag, time)"
+        elif before.get(key) != value and key in {"dataset", "sizes"}:
             yield f"{_SAID_AS[key]}{of} is another"
         elif before.get(key) != value:
             yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r}"

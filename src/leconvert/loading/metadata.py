@@ -7,19 +7,25 @@ import json
 import os
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from leconvert.dataset.formats import Slices, v3
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.extras import missing_package
 from leconvert.transfer.files import Files
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LANGUAGE_COLUMNS = frozenset({"language_persistent", "language_events"})
 
@@ -43,6 +49,58 @@ class EpisodeTable:
     def files(self) -> list[IntArray]:
         """Return the file of each episode, for the data and for each camera."""
         return [self.data_file, *(camera.file for camera in self.cameras.values())]
+
+    def paths(self, places: IntArray) -> list[str]:
+        """Return every file that some episodes lie in, relative to the dataset."""
+        streams = [self.data_paths, *(camera.paths for camera in self.cameras.values())]
+        return [
+            paths[number]
+            for paths, file in zip(streams, self.files(), strict=True)
+            for number in np.unique(file[places]).tolist()
+        ]
+
+
+class EpisodeRecords(Sequence[dict[str, Any]]):
+    """What ``meta/episodes`` says of each episode but for statistics, read as LeRobot's code does.
+
+    ``records[3]["length"]`` and ``records["length"][3]`` are the length of the fourth episode.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    @property
+    def column_names(self) -> list[str]:
+        """What is said of each episode."""
+        return list(self._rows.column_names)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all of it as a table of pandas."""
+        return self._rows.to_pandas()
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> Any: ...
+    def __getitem__(self, key: int | str | slice) -> Any:
+        if isinstance(key, str):
+            return self._rows.column(key).to_pylist()
+        if isinstance(key, slice):  # as a Dataset of Hugging Face does: the columns
+            return self._rows.take(list(range(*key.indices(len(self))))).to_pydict()
+        place = key + len(self) if key < 0 else key
+        if not 0 <= place < len(self):
+            raise IndexError(f"there is no episode {key} among {len(self)}")
+        row: dict[str, Any] = self._rows.slice(place, 1).to_pylist()[0]
+        return row
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self._rows.to_batches():
+            yield from batch.to_pylist()
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -97,13 +155,31 @@ class FeatureMeta:
         return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class DatasetMeta(FeatureMeta):
     """A v3.0 dataset's metadata, under the names that LeRobot's code asks for."""
 
     info: Mapping[str, Any]  # ``meta/info.json``
-    tasks: tuple[str, ...]  # text of each task by ``task_index``
-    episodes: EpisodeTable  # all episodes
+    task_texts: tuple[str, ...]  # by ``task_index``
+    table: EpisodeTable  # all episodes, as far as loading needs it
+    # The rows of ``meta/episodes`` where they were fetched; None where they are on this disk.
+    fetched_rows: pa.Table | None = field(default=None, repr=False)
+
+    @cached_property
+    def episodes(self) -> EpisodeRecords:
+        """What is said of each episode; of a local dataset it is read when first asked for."""
+        rows = self.fetched_rows
+        return EpisodeRecords(_episode_rows(self.root) if rows is None else rows)
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """``task_index`` by the text of each task, as a table of pandas, which LeRobot brings."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise missing_package("meta.tasks needs pandas", "deep") from error
+        texts = pd.Index(self.task_texts, name="task", dtype=object)
+        return pd.DataFrame({"task_index": np.arange(len(texts))}, index=texts)
 
     @property
     def repo_id(self) -> str:
@@ -115,17 +191,17 @@ class DatasetMeta(FeatureMeta):
     @property
     def total_episodes(self) -> int:
         """Number of episodes."""
-        return len(self.episodes)
+        return len(self.table)
 
     @property
     def total_frames(self) -> int:
         """Number of frames of all episodes."""
-        return int(self.episodes.length.sum())
+        return int(self.table.length.sum())
 
     @property
     def total_tasks(self) -> int:
         """Number of tasks."""
-        return len(self.tasks)
+        return len(self.task_texts)
 
     @property
     def robot_type(self) -> str | None:
@@ -135,8 +211,13 @@ class DatasetMeta(FeatureMeta):
     def fingerprint(self) -> str:
         """Return a digest of what the order and the content of samples follow from."""
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(json.dumps([self.fps, self.features], sort_keys=True).encode())
-        table = self.episodes
+        said = [self.fps, self.features, self.task_texts]
+        digest.update(json.dumps(said, sort_keys=True).encode())
+        for feature, values in sorted(self.stats.items()):
+            for statistic, numbers in sorted(values.items()):
+                digest.update(f"{feature}\0{statistic}\0".encode())
+                digest.update(np.ascontiguousarray(numbers, np.float64))
+        table = self.table
         arrays = [table.index, table.length, table.from_index, table.first_row, *table.files()]
         arrays += [camera.first for camera in table.cameras.values()]
         for numbers in arrays:
@@ -155,7 +236,8 @@ def load_meta(files: Files) -> DatasetMeta:
     with tempfile.TemporaryDirectory(prefix="leconvert-meta-") as folder:
         files.copy_folder("meta", Path(folder))
         try:
-            return _read(v3.Dataset(folder, info=info, name=files.root))
+            read = _read(v3.Dataset(folder, info=info, name=files.root))
+            return replace(read, fetched_rows=_episode_rows(folder))
         except UnreadableSourceError as error:
             if error.path is None or not error.path.startswith(folder):
                 raise
@@ -195,6 +277,12 @@ def _load_info(files: Files) -> dict[str, Any]:
     return dict(info)
 
 
+def _episode_rows(root: str) -> pa.Table:
+    """Return ``meta/episodes`` without the statistics, as LeRobot keeps it."""
+    blocks = v3.EpisodesReader(root).blocks(lambda name: not name.startswith(v3.STATS_PREFIX))
+    return pa.concat_tables(blocks, promote_options="permissive")
+
+
 def _read(dataset: v3.Dataset) -> DatasetMeta:
     fps = dataset.declared.raw["fps"]
     table, data = dataset.episodes, dataset.slices(DATA_STREAM)
@@ -215,8 +303,8 @@ def _read(dataset: v3.Dataset) -> DatasetMeta:
             key: {**feature, "shape": tuple(feature["shape"])}
             for key, feature in dataset.info["features"].items()
         },
-        tasks=dataset.tasks,
-        episodes=EpisodeTable(
+        task_texts=dataset.tasks,
+        table=EpisodeTable(
             index=table.episode_index,
             length=length,
             from_index=table.from_index,

@@ -6,13 +6,15 @@ See ``docs/loading.md`` for how it is used and what it guarantees.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -32,7 +34,14 @@ from leconvert.loading.order import (
     is_shared_out_by_accelerate,
     order_batches,
 )
-from leconvert.loading.tensors import Counters, Memory, PassLog, StreamFacts, private_memory
+from leconvert.loading.tensors import (
+    Counters,
+    Memory,
+    PassLog,
+    StreamFacts,
+    WorkerCounters,
+    private_memory,
+)
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 from leconvert.transfer.byte_cache import ByteCache
@@ -48,6 +57,8 @@ _REMOTE_FETCH_WORKERS = 4
 _POOL_EPISODES, _LEAST_POOL_EPISODES = 256, 32
 _POOL_BYTES = 2**30
 _NUMBER_BYTES = 8
+# Single samples whose episodes stay, for who goes on in one or jumps between a few.
+_KEPT_LOOKS = 8
 _PNG_SHARE = 0.5
 
 
@@ -196,7 +207,7 @@ def split(batch: Sample) -> list[Sample]:
     ]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Workplace:
     """What a process opened for the samples of one dataset."""
 
@@ -204,6 +215,11 @@ class _Workplace:
     places: IntArray  # of the episodes of the order
     maker: BatchMaker
     pool: EpisodePool
+    looks: int = 0  # single samples made
+
+    def __post_init__(self) -> None:
+        # Not at exit: Python has ended the threads then, and takes its modules apart.
+        weakref.finalize(self, _stop, self.pool, self.process).atexit = False
 
     def expect(self, episodes: list[int]) -> None:
         """Hear which episodes of the order come next."""
@@ -218,14 +234,41 @@ class _Workplace:
         self.pool.keep_until(places, block.last_numbers)
         return batch
 
+    def look(self, place: int, frame: int) -> Sample:
+        """Make a batch of one sample; the episodes of the last few stay."""
+        number, self.looks = self.looks, self.looks + 1
+        self.pool.leave_before(number - _KEPT_LOOKS)
+        places = np.array([place])
+        batch = self.maker.make(places, np.array([frame]))
+        self.pool.keep_until(places, np.array([number]))
+        return batch
+
     def clear(self) -> None:
         """Let every episode go."""
         self.pool.clear()
 
-    def __del__(self) -> None:
-        # In a child that was forked the threads are not there, and their locks may be held.
-        if self.process == os.getpid():
-            self.pool.stop()
+
+def _stop(pool: EpisodePool, process: int) -> None:
+    # In a child that was forked the threads are not there, and their locks may be held.
+    if process == os.getpid():
+        pool.stop()
+
+
+class LeRobotNames(TypedDict, total=False):
+    """Arguments of `EpisodeStream` as LeRobot's next streaming class calls them."""
+
+    streaming_episode_pool_size: int | None
+    streaming_byte_budget_gb: float | None
+    streaming_data_root: str | os.PathLike[str] | None
+    streaming_decode_threads: int | None
+
+
+def _either(others: Any, other: str, name: str, value: Any) -> Any:
+    """Return an argument that may have been given by another name, and take it from there."""
+    given = others.pop(other, None)
+    if given is not None and value is not None:
+        raise UsageError(f"{other} and {name} are one argument; give it once.")
+    return value if given is None else given
 
 
 class EpisodeStream(SampleStream):
@@ -240,7 +283,8 @@ class EpisodeStream(SampleStream):
       epoch, chosen episodes and pool size alone, and no timing, cache or thread changes it;
     - ranks differ by one sample at most;
     - a repo of the Hub is read at one commit, the one that the revision was when the stream was
-      made, in all workers and epochs;
+      made, in all workers and epochs; elsewhere a file that is not any more what the disk or the
+      store said of it then ends the pass with a `SourceChangedError`;
     - nothing is opened before a worker asks for its first sample, and a worker holds the rows of
       its pooled episodes, a bounded number of decoders and one batch.
 
@@ -270,6 +314,9 @@ class EpisodeStream(SampleStream):
         image_transforms: Called with the pictures of each camera of a sample, but for depth, as
             LeRobot calls it; shape (C, H, W), or (T, C, H, W) with a window.
         on_unreadable: ``raise``, or ``count`` for black pictures that `unreadable` names.
+        strict_decoding: Take a frame for unreadable where FFmpeg painted over damaged bytes; None
+            for wherever PyAV decodes, since torchcodec hears nothing of it. False gives what
+            LeRobot gives.
         repeat: Go on with the next epoch, without end.
         rank: This training process; None for what accelerate, torchrun or SLURM say.
         world_size: Number of training processes; likewise.
@@ -283,6 +330,10 @@ class EpisodeStream(SampleStream):
             the user in the temporary directory.
         cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, where
             the folder is memory a twentieth of the free memory, and 0 for none.
+        **lerobot_names: ``streaming_episode_pool_size``, ``streaming_byte_budget_gb``,
+            ``streaming_data_root`` and ``streaming_decode_threads`` of LeRobot's next class stand
+            for ``episode_pool_size``, ``cache_size_in_gb``, ``data_files_root`` and
+            ``video_fetch_workers``.
 
     Attributes:
         commit: The commit of the Hub that is read; None for datasets elsewhere.
@@ -311,6 +362,7 @@ class EpisodeStream(SampleStream):
         return_uint8: bool = False,
         image_transforms: Callable[[torch.Tensor], torch.Tensor] | None = None,
         on_unreadable: Literal["raise", "count"] = "raise",
+        strict_decoding: bool | None = None,
         repeat: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
@@ -320,8 +372,24 @@ class EpisodeStream(SampleStream):
         tolerance_s: float = 1e-4,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size_in_gb: float | None = None,
+        **lerobot_names: Unpack[LeRobotNames],
     ) -> None:
         super().__init__()
+        episode_pool_size = _either(
+            lerobot_names, "streaming_episode_pool_size", "episode_pool_size", episode_pool_size
+        )
+        cache_size_in_gb = _either(
+            lerobot_names, "streaming_byte_budget_gb", "cache_size_in_gb", cache_size_in_gb
+        )
+        data_files_root = _either(
+            lerobot_names, "streaming_data_root", "data_files_root", data_files_root
+        )
+        video_fetch_workers = _either(
+            lerobot_names, "streaming_decode_threads", "video_fetch_workers", video_fetch_workers
+        )
+        if lerobot_names:
+            unknown = next(iter(lerobot_names))
+            raise TypeError(f"EpisodeStream() got an unexpected keyword argument {unknown!r}")
         if on_unreadable not in {"raise", "count"}:
             raise UsageError(f"on_unreadable must be raise or count, not {on_unreadable!r}.")
         cache = _open_cache(cache_dir, cache_size_in_gb)
@@ -331,6 +399,13 @@ class EpisodeStream(SampleStream):
         self._files = files if data_files_root is None else files_at(data_files_root, cache=cache)
         self._files.fix()
         self._backend = choose_backend(video_backend, decode_device)
+        if strict_decoding and self._backend != "pyav":
+            raise UsageError(
+                "torchcodec cannot tell whether coded bytes are damaged, so strict_decoding=True "
+                "does not go with it.",
+                next_step="Decode with PyAV on the CPU (video_backend='pyav'), or leave it out.",
+            )
+        self.strict_decoding = self._backend == "pyav" and strict_decoding is not False
         self._sample = SampleFormat(
             windows=make_windows(
                 delta_timestamps,
@@ -351,7 +426,7 @@ class EpisodeStream(SampleStream):
         self.repeat = repeat
         self.seed = seed
         self.shuffle = shuffle
-        table = self.meta.episodes
+        table = self.meta.table
         self._places = chosen_episodes(
             table.index,
             table.length,
@@ -363,6 +438,7 @@ class EpisodeStream(SampleStream):
         )
         if not len(self._places):
             raise UsageError("There is no episode to load.", path=self.meta.root)
+        self._files.note(table.paths(self._places))
         if episode_pool_size is None:
             episode_pool_size = default_pool_size(self.meta, table.length[self._places])
         self.episode_pool_size = episode_pool_size
@@ -378,6 +454,7 @@ class EpisodeStream(SampleStream):
             video_decoder_cache_size = min(most, episode_pool_size * cameras)
         self.video_decoder_cache_size = video_decoder_cache_size
         self._counters = Counters(len(self.meta.camera_keys))
+        self._desk: _Workplace | None = None  # where single samples are made
 
     # --- what is in it ------------------------------------------------------------------------
 
@@ -421,7 +498,7 @@ class EpisodeStream(SampleStream):
     @property
     def episode_indices(self) -> list[int]:
         """``episode_index`` of the episodes that all ranks of this partition load, ascending."""
-        indices: list[int] = self.meta.episodes.index[self._places].tolist()
+        indices: list[int] = self.meta.table.index[self._places].tolist()
         return indices
 
     def rank_episodes(self) -> list[int]:
@@ -429,23 +506,29 @@ class EpisodeStream(SampleStream):
         if self.world_size == 1:
             return self.episode_indices
         mine = self.order.episodes(self.epoch, self.rank, self.world_size)
-        return sorted(self.meta.episodes.index[self._places[mine]].tolist())
+        return sorted(self.meta.table.index[self._places[mine]].tolist())
 
     def fingerprint(self) -> str:
         """Return a digest of the dataset and the choice of episodes."""
         digest = hashlib.blake2b(self.meta.fingerprint().encode(), digest_size=16)
-        digest.update(np.ascontiguousarray(self.meta.episodes.index[self._places], np.int64))
+        digest.update(np.ascontiguousarray(self.meta.table.index[self._places], np.int64))
         return digest.hexdigest()
 
     def identity(self) -> dict[str, Any]:
         """Return what the samples follow from, but for the epoch, as numbers and texts."""
-        commits = {"commit": self.commit, "data_commit": self._files.commit}
+        sizes, marks = self._files.noted_sizes, self._files.noted_marks
+        where_known = {
+            "commit": self.commit,
+            "data_commit": self._files.commit,
+            "sizes": _digest(sizes) if sizes else None,
+            "marks": {self._files.root: _digest(marks)} if marks else None,
+        }
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,
             "episode_pool_size": self.episode_pool_size,
             "dataset": self.fingerprint(),
-            **{name: commit for name, commit in commits.items() if commit is not None},
+            **{name: value for name, value in where_known.items() if value is not None},
         }
 
     # --- what happened ------------------------------------------------------------------------
@@ -465,7 +548,7 @@ class EpisodeStream(SampleStream):
     def unreadable(self) -> list[UnreadableFrame]:
         """Return the frames that could not be decoded: the first sixteen of each worker."""
         found = []
-        table = self.meta.episodes
+        table = self.meta.table
         for camera, place, frame in self._counters.unreadable():
             key = self.meta.camera_keys[camera]
             files = table.cameras.get(key)
@@ -483,14 +566,48 @@ class EpisodeStream(SampleStream):
         counts = self._counters.unreadable_by_camera()
         return dict(zip(self.meta.camera_keys, counts, strict=True))
 
+    # --- single samples -----------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, number: int) -> Sample: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Sample]: ...
+    def __getitem__(self, number: int | slice) -> Sample | list[Sample]:
+        """Return the sample that ``LeRobotDataset`` has under a number, or several by a slice.
+
+        For looking, tests and evaluation: each decodes for itself, in this process, and the first
+        of an episode reads its rows, from a URL all of its video too. Numbers count the frames of
+        the episodes of this stream as they are stored, from 0 to ``num_frames - 1`` (``len`` is
+        that of this rank's samples). Neither passes nor `facts` see anything of it.
+        """
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(self.num_frames))]
+        frame = number + self.num_frames if number < 0 else number
+        if not 0 <= frame < self.num_frames:
+            raise IndexError(f"there is no sample {number} among {self.num_frames}")
+        if self._desk is None or self._desk.process != os.getpid():
+            self._desk = self._opened(Counters(len(self.meta.camera_keys)).of_worker(0))
+        ends = np.cumsum(self.meta.table.length[self._places])
+        episode = int(np.searchsorted(ends, frame, side="right"))
+        first = int(ends[episode] - self.meta.table.length[self._places[episode]])
+        return split(self._desk.look(self._places[episode], frame - first))[0]
+
+    # --- passes -------------------------------------------------------------------------------
+
     def enter(self, worker: int) -> Workplace:
         """Return what this process opened, without what an earlier iteration left in it."""
         if self._workplace is not None and self._workplace.process == os.getpid():
             self._workplace.clear()
             return self._workplace
+        self._workplace = self._opened(self._counters.of_worker(worker))
+        return self._workplace
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_desk": None}
+
+    def _opened(self, counters: WorkerCounters) -> _Workplace:
         if not self._files.is_local:
-            self._files.connect(self.meta.episodes.data_paths[0])
-        counters = self._counters.of_worker(worker)
+            self._files.connect(self.meta.table.data_paths[0])
         reader = FrameReader(
             self.meta,
             self._files,
@@ -498,6 +615,7 @@ class EpisodeStream(SampleStream):
             device=self.decode_device,
             cache_size=self.video_decoder_cache_size,
             threads=self.video_fetch_workers,
+            is_strict=self.strict_decoding,
             counters=counters,
         )
         pool = EpisodePool(
@@ -515,8 +633,7 @@ class EpisodeStream(SampleStream):
             memory=private_memory,
             counters=counters,
         )
-        self._workplace = _Workplace(os.getpid(), self._places, maker, pool)
-        return self._workplace
+        return _Workplace(os.getpid(), self._places, maker, pool)
 
 
 def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:
@@ -533,6 +650,11 @@ def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:
     while size > _LEAST_POOL_EPISODES and size * float(lengths.mean()) * row_bytes > _POOL_BYTES:
         size //= 2
     return size
+
+
+def _digest(said: Mapping[str, object]) -> str:
+    text = json.dumps(sorted(said.items()))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _open_cache(

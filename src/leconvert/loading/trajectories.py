@@ -468,7 +468,7 @@ class DatasetSet(TrajectorySource):
         self._files = files_at(root, revision=revision)
         self._meta = load_meta(self._files)
         self._keys = _chosen(self._meta, columns)
-        count = len(self._meta.episodes)
+        count = len(self._meta.table)
         self._count = count if most is None else min(count, most)
         self._reader: RowReader | None = None
         self._opened_by = 0
@@ -503,7 +503,7 @@ class DatasetSet(TrajectorySource):
             rows = self._reader.read(index)
         finally:
             self._reader.release(index)
-        episode = int(self._meta.episodes.index[index])
+        episode = int(self._meta.table.index[index])
         times = exact_times(rows.arrays["timestamp"], float(self._meta.fps))
         columns: dict[str, Array] = {key: rows.arrays[key] for key in self._keys}
         return Trajectory(f"episode {episode} of {self._meta.root}", times, columns)

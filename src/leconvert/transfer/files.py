@@ -5,6 +5,9 @@ in memory: a sparse file of the same size, into which ranges of bytes are fetche
 FFmpeg and Arrow read both by path, natively. Ranges that nobody needs any more give their memory
 back. With a cache, ranges are fetched in its blocks, each by the first process that needs it.
 
+Where somebody writes while the files are read, samples of two datasets could mix. So what a disk or
+a store says of each file is noted once (`Files.note`) and compared after every read.
+
 Nothing is opened before the first `open`, so a `Files` can be sent to another process.
 """
 
@@ -17,13 +20,16 @@ import os
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import override
+from typing import NamedTuple, override
 from urllib.parse import quote
 
 from leconvert.support.errors import (
     LeconvertError,
+    SourceChangedError,
     StorageError,
     UnreadableSourceError,
     UsageError,
@@ -33,6 +39,7 @@ from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.transfer.hub import HubRepo, HubStore, find_repo
 from leconvert.transfer.store import RemoteFile, Store
 from leconvert.transfer.urls import open_store
+from leconvert.workdir.fs import devices_with_fleeting_inodes
 
 _HUB = "hf://"
 _HUB_DATASETS = f"{_HUB}datasets/"
@@ -77,9 +84,15 @@ class SparseFile(OpenFile):
     """The stand-in of a remote file; reading what was not fetched gives zeros."""
 
     def __init__(
-        self, store: Store, file: RemoteFile, name: str, cache: ByteCache | None = None
+        self,
+        store: Store,
+        file: RemoteFile,
+        name: str,
+        cache: ByteCache | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         size_bytes = file.size_bytes
+        self._check = check  # called after each read; raises if the file changed
         self._cache = cache
         self._key = ""
         if cache is not None:
@@ -194,16 +207,27 @@ class SparseFile(OpenFile):
         try:
             data = self._store.read(self._file, start, stop)
         except Exception as error:
+            self._check()
             raise _unreachable(self.name, error) from error
+        self._check()
         with self._lock:
             self._fetched_bytes += len(data)
         return data
+
+
+class _LocalFile(NamedTuple):
+    """What a disk says of a file."""
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int  # 0 where the file system gives files no lasting numbers
 
 
 class Files:
     """A folder of files: a local one, or one behind a URL.
 
     All files of a repo of the Hub are read at one commit, whatever is pushed meanwhile: see `fix`.
+    Elsewhere files that were noted are refused once they have changed: see `note`.
 
     Attributes:
         root: What the user gave.
@@ -223,6 +247,8 @@ class Files:
         self._folder = ""
         # What a folder of the repo holds, listed by the first that needs a file of it.
         self._listed: dict[str, dict[str, RemoteFile]] = {}
+        self._noted: dict[str, RemoteFile | _LocalFile] = {}
+        self._fleeting: frozenset[int] = frozenset()
         # Of this process: a store's client is dear to make, and those of stores serve all threads.
         self._store: tuple[int, Store] | None = None
 
@@ -247,11 +273,97 @@ class Files:
             self._folder = f"{folder}/" if folder else ""
         self._is_fixed = True
 
+    def note(self, paths: Iterable[str]) -> None:
+        """Note what the disk or the store says of some files now, so that `check` can compare.
+
+        Of a store each folder is listed once, of a disk each file is asked for. A commit of the Hub
+        cannot change. What is missing is not noted: whoever opens it hears of it.
+        """
+        if self.is_local:
+            self._fleeting = devices_with_fleeting_inodes()
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    self._noted[path] = self._local_file(path)
+            return
+        self.fix()
+        if self._repo is not None:
+            return
+        wanted = frozenset(paths)
+        folders = [(folder,) for folder in sorted({path.rpartition("/")[0] for path in wanted})]
+
+        def listed(folder: str) -> list[RemoteFile]:
+            return list(self._connect().list_files(folder))
+
+        try:
+            found = parallel_map(listed, folders, Spread(threads=THREADS_THAT_WAIT))
+        except Exception as error:
+            raise _unreachable(self.root, error) from error
+        for files in found:
+            self._noted |= {file.path: file for file in files if file.path in wanted}
+
+    @property
+    def noted_sizes(self) -> Mapping[str, int]:
+        """Bytes of each file that was noted, by path."""
+        return {path: file.size_bytes for path, file in self._noted.items()}
+
+    @property
+    def noted_marks(self) -> Mapping[str, str]:
+        """What a store said of the content of each file that was noted, by path."""
+        files = self._noted.items()
+        return {path: file.mark for path, file in files if isinstance(file, RemoteFile)}
+
+    def check(self, relative: str) -> None:
+        """See to it that a file is still as it was noted; one that was not may be anything.
+
+        Called after a read: what was read before it is then of the file that was noted.
+
+        Raises:
+            SourceChangedError: It is another one.
+        """
+        noted = self._noted.get(relative)
+        if noted is None:
+            return
+        if isinstance(noted, _LocalFile):
+            try:
+                found: RemoteFile | _LocalFile | None = self._local_file(relative)
+            except FileNotFoundError:
+                found = None
+            except OSError as error:
+                raise _unreachable(self.name(relative), error) from error
+        else:
+            try:
+                found = self._connect().find_file(relative)
+            except Exception as error:
+                raise _unreachable(self.name(relative), error) from error
+        change = "it is gone" if found is None else _change(noted, found)
+        if change:
+            name = self.name(relative)
+            raise SourceChangedError(
+                f"{name} changed since the stream was made: {change}.",
+                path=name,
+                next_step="Make a new stream when nobody writes there; it reads what is there "
+                "then.",
+            )
+
+    def _local_file(self, relative: str) -> _LocalFile:
+        found = os.stat(self.name(relative))  # noqa: PTH116 (a name, not a Path)
+        inode = 0 if found.st_dev in self._fleeting else found.st_ino
+        return _LocalFile(found.st_size, found.st_mtime_ns, inode)
+
     def open(self, relative: str) -> OpenFile:
-        """Open a file."""
+        """Open a file.
+
+        Raises:
+            SourceChangedError: It was noted, and is another one now.
+        """
         name = self.name(relative)
         if not self.is_local:
-            return SparseFile(*self._find(relative), name, self._cache)
+            noted = self._noted.get(relative)
+            if not isinstance(noted, RemoteFile):
+                return SparseFile(*self._find(relative), name, self._cache)
+            self.check(relative)
+            check = partial(self.check, relative)
+            return SparseFile(self._connect(), noted, name, self._cache, check)
         try:
             return OpenFile(name, name, os.stat(name).st_size)  # noqa: PTH116 (a name, not a Path)
         except OSError as error:
@@ -332,6 +444,48 @@ class Files:
                 return store
             self._store = process, store
         return self._store[1]
+
+
+def _change(noted: RemoteFile | _LocalFile, found: RemoteFile | _LocalFile) -> str:
+    """Return what changed of a file, as half a sentence; nothing where it is the same."""
+    if noted.size_bytes != found.size_bytes:
+        return f"it had {noted.size_bytes:,} bytes and has {found.size_bytes:,}"
+    if isinstance(noted, RemoteFile) and isinstance(found, RemoteFile):
+        # A listing and a single look need not say the same things; the first of both decides, and
+        # digests come before times.
+        was, now = _marks(noted), _marks(found)
+        said = next((key for key in was if key in now), None)
+        if said is not None and not _is_alike(was[said], now[said]):
+            return f"its {said} was {was[said]} and is {now[said]}"
+    elif isinstance(noted, _LocalFile) and isinstance(found, _LocalFile):
+        if noted.mtime_ns != found.mtime_ns:
+            was_at, is_at = (
+                datetime.fromtimestamp(file.mtime_ns / 1e9, UTC).isoformat(" ", "milliseconds")
+                for file in (noted, found)
+            )
+            return f"it was written at {was_at} and again at {is_at}"
+        if noted.inode != found.inode:
+            return "another file has its name"
+    return ""
+
+
+def _is_alike(one: str, other: str) -> bool:
+    """Return whether a store says the same; it may write one time in several ways."""
+    was, now = _instant(one), _instant(other)
+    return one == other or (was is not None and now is not None and abs(was - now) < 1)
+
+
+def _instant(text: str) -> float | None:
+    with contextlib.suppress(ValueError):
+        return float(text)
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).timestamp()
+    return None
+
+
+def _marks(file: RemoteFile) -> dict[str, str]:
+    pairs = (mark.partition("=") for mark in file.mark.split(";"))
+    return {key: value for key, _, value in pairs if value}
 
 
 class Spans:

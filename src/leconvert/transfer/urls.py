@@ -70,6 +70,7 @@ class UrlStore:
     def find_file(self, path: str) -> RemoteFile | None:
         """Return one file; None where there is none."""
         with store_errors(self.url), suppress(FileNotFoundError):
+            self.fs.invalidate_cache(self.path(path))  # what was listed before may have changed
             found = self.fs.info(self.path(path))
             return RemoteFile(path, int(found["size"]), mark=_content_mark(found))
         return None

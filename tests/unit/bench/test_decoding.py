@@ -76,7 +76,7 @@ def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files:
     all_of_them, few = videos_to_decode(meta), videos_to_decode(meta, most=4)
 
     tops = sorted(path for path in all_of_them if "images.top" in path)
-    assert tops == sorted(meta.episodes.cameras["observation.images.top"].paths)
+    assert tops == sorted(meta.table.cameras["observation.images.top"].paths)
     assert len([path for path in few if "images.top" in path]) == 2
     assert len([path for path in few if "images.wrist" in path]) == 1
 
@@ -85,7 +85,7 @@ def test_a_dataset_of_no_episodes_has_no_video_to_decode(several_files: Path) ->
     meta = load_meta(files_at(several_files))
     nothing = np.empty(0, np.int64)
     cameras = {key: Slices((), nothing, nothing) for key in meta.video_keys}
-    empty = replace(meta, episodes=replace(meta.episodes, cameras=cameras))
+    empty = replace(meta, table=replace(meta.table, cameras=cameras))
 
     with pytest.raises(ProbeError, match="has no videos"):
         videos_to_decode(empty)
@@ -154,8 +154,7 @@ def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
     assert found == verdicts.dataset_record(meta, local)
     assert found["codec"] == "h264"
     sizes = [
-        (several_files / camera.paths[0]).stat().st_size
-        for camera in meta.episodes.cameras.values()
+        (several_files / camera.paths[0]).stat().st_size for camera in meta.table.cameras.values()
     ]
     assert 0 < sum(fetched) < sum(sizes) / 2
     system.rm("/how-it-is-coded", recursive=True)

@@ -110,6 +110,9 @@ def test_a_file_of_anything_else_is_refused_with_its_name(
         ("--video_decode_device=cuda:1", "decode_device", "cuda:1"),
         ("--decode-device=cuda", "decode_device", "cuda"),
         ("--max_episodes=2", "max_episodes", 2),
+        ("--streaming_episode_pool_size=7", "episode_pool_size", 7),
+        ("--streaming_data_root=/e", "data_files_root", "/e"),
+        ("--streaming_decode_threads=3", "video_fetch_workers", 3),
         ("--loader=stream_lerobot", "loader", "stream-lerobot"),
         ("--mode=sarm_action", "mode", "sarm-action"),
         ("--scenario=mmap-local", "scenario", "mmap_local"),
@@ -138,13 +141,10 @@ def test_options_that_make_no_sense_are_refused(argument: str, said: str) -> Non
         parsed("--root=/dataset", argument)
 
 
-@pytest.mark.parametrize("spelling", ["--max_num_shards=3", "--max-buffer-input-shards=3"])
-def test_shards_to_buffer_are_for_the_one_loader_that_has_them(spelling: str) -> None:
-    wanted = parsed("--root=/dataset", spelling, "--loader=stream-lerobot")
-    assert wanted.max_buffer_input_shards == 3
-    for loader in ((), ("--loader=map",), ("--loader=stream",), ("--scenario=mmap_local",)):
-        with pytest.raises(UsageError, match="Only the loader stream-lerobot knows"):
-            parsed("--root=/dataset", spelling, *loader)
+@pytest.mark.parametrize("spelling", ["--max_num_shards=3", "--max_buffer_input_shards=3"])
+def test_shards_to_buffer_go_with_every_loader_and_scenario(spelling: str) -> None:
+    for loader in ((), ("--loader=stream-lerobot",), ("--scenario=stream_bucket",)):
+        assert parsed("--root=/dataset", spelling, *loader).max_buffer_input_shards == 3
 
 
 def test_a_dataset_must_be_given() -> None:
@@ -259,3 +259,18 @@ def test_a_local_copy_is_read_unless_the_url_says_otherwise(
     assert read("--source=bucket") == (str(tmp_path / "org" / "here"), "local")
     assert read("--root=hf://datasets/org/here") == ("hf://datasets/org/here", "hub")
     assert read("--root=hf://buckets/org/here") == ("hf://buckets/org/here", "bucket")
+
+
+def test_a_bucket_of_data_files_has_its_metadata_in_the_repository() -> None:
+    bucket = parsed("--scenario=stream_bucket", "--repo_id=lab/set")
+    apart = parsed(
+        "--scenario=stream_bucket", "--repo_id=lab/set", "--data_files_root=hf://buckets/lab/b"
+    )
+
+    assert bucket.placed().root == "hf://buckets/lab/set"
+    placed = apart.placed()
+    assert (placed.root, placed.data_files_root) == (
+        "hf://datasets/lab/set",
+        "hf://buckets/lab/b",
+    )
+    assert (placed.source, placed.read_from) == ("bucket", "bucket")

@@ -220,6 +220,27 @@ def test_a_dataset_without_cameras_misses_no_target() -> None:
     assert line.flags == ()
 
 
+def test_repeats_that_disagree_are_marked() -> None:
+    (line,) = summarize([result(decoded_frames_per_s=frames) for frames in (300.0, 310.0, 340.0)])
+    (other,) = summarize([result(decoded_frames_per_s=frames) for frames in (300.0, 310.0, 380.0)])
+
+    assert (line.frames_per_s_low, line.frames_per_s_high, line.flags) == (300.0, 340.0, ())
+    assert other.flags == ("runs disagree",)
+    assert "runs disagree" in other.label
+    assert "runs disagree" not in line.label
+
+
+def test_ranks_of_unlike_speed_are_no_repeats_that_disagree() -> None:
+    ranks = [
+        result(decoded_frames_per_s=frames, options={"rank": rank, "world_size": 2})
+        for rank, frames in enumerate((300.0, 900.0))
+    ]
+    (line,) = summarize(ranks)
+
+    assert (line.frames_per_s_low, line.frames_per_s_high) == (1200.0, 1200.0)
+    assert line.flags == ()
+
+
 def test_plots_are_pictures_even_where_little_is_known(tmp_path: Path) -> None:
     lines = summarize([result(pct_of_limit=None), result(options={"mode": "sarm"})])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 
 from leconvert.api import convert
 from leconvert.model.values import LayoutOptions
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 from leconvert.transfer import byte_cache
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ Topology = tuple[int, int, int]
 
 LENGTHS = [9, 4, 1, 12, 6]
 CAMERAS = ("observation.images.top", "observation.images.wrist")
+PUSHED_EPISODES = 3
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +118,29 @@ def in_memory(v30: Path) -> Iterator[str]:
     """The small dataset behind a URL."""
     with uploaded(v30) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def two_commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A dataset, and the same rows with the pictures of each episode shown in the one before."""
+    folder = tmp_path_factory.mktemp("pushed")
+    camera = CameraSpec(key=CAMERAS[0], width=48, height=32)
+    spec = DatasetSpec(episodes=PUSHED_EPISODES, frames=4, cameras=(camera,))
+    source = make_dataset(folder / "v21", spec)
+    convert(source, output=folder / "first")
+    clips = sorted((source / "videos").rglob("*.mp4"))
+    contents = [clip.read_bytes() for clip in clips]
+    for clip, content in zip(clips, contents[1:] + contents[:1], strict=True):
+        clip.write_bytes(content)
+    convert(source, output=folder / "second")
+    return folder / "first", folder / "second"
+
+
+def shift(batches: Iterable[dict[str, Any]]) -> set[int]:
+    """Return by how many episodes the pictures of samples are off their rows."""
+    off = set()
+    for batch in batches:
+        for picture, episode in zip(batch[CAMERAS[0]], batch["episode_index"], strict=True):
+            label = read_label(picture.permute(1, 2, 0).numpy())
+            off.add((label.episode - int(episode)) % PUSHED_EPISODES)
+    return off

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,36 +11,17 @@ from typing import Any
 import pytest
 from tests.hub import StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
+from tests.unit.loading.conftest import shift
 
-from leconvert.api import convert
 from leconvert.bench.lerobot_training import _Run
 from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
 from leconvert.support.errors import PlanMismatchError
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
 __all__ = ["hub", "lone_client", "pauses"]
 
-EPISODES, FRAMES = 3, 4
-CAMERA = "observation.images.top"
 REPO = "me/pick"
 URL = f"hf://datasets/{REPO}"
 Make = Callable[..., SampleStream]
-
-
-@pytest.fixture(scope="session")
-def two_commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A dataset, and the same rows with the pictures of each episode shown in the one before."""
-    folder = tmp_path_factory.mktemp("pushed")
-    camera = CameraSpec(key=CAMERA, width=48, height=32)
-    spec = DatasetSpec(episodes=EPISODES, frames=FRAMES, cameras=(camera,))
-    source = make_dataset(folder / "v21", spec)
-    convert(source, output=folder / "first")
-    clips = sorted((source / "videos").rglob("*.mp4"))
-    contents = [clip.read_bytes() for clip in clips]
-    for clip, content in zip(clips, contents[1:] + contents[:1], strict=True):
-        clip.write_bytes(content)
-    convert(source, output=folder / "second")
-    return folder / "first", folder / "second"
 
 
 @pytest.fixture
@@ -56,16 +37,6 @@ def one(**options: Any) -> EpisodeStream:
 
 def mixture(**options: Any) -> MixedStream:
     return MixedStream([(URL, 1), (URL, 2)], return_uint8=True, **options)
-
-
-def shift(batches: Iterable[dict[str, Any]]) -> set[int]:
-    """Return by how many episodes the pictures of samples are off their rows."""
-    off = set()
-    for batch in batches:
-        for picture, episode in zip(batch[CAMERA], batch["episode_index"], strict=True):
-            label = read_label(picture.permute(1, 2, 0).numpy())
-            off.add((label.episode - int(episode)) % EPISODES)
-    return off
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from leconvert.loading.stream import default_pool_size
 from leconvert.media import UnsupportedClipError, read_clip_index
 from leconvert.support.errors import (
     PlanMismatchError,
+    SourceChangedError,
     SourceError,
     UnreadableSourceError,
     UsageError,
@@ -107,7 +108,7 @@ def test_the_files_of_a_batch_are_opened_side_by_side(
     in_memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = EpisodeStream(in_memory)
-    table = stream.meta.episodes
+    table = stream.meta.table
     count = len(table.data_paths) + sum(len(camera.paths) for camera in table.cameras.values())
     assert len(LENGTHS) * (1 + len(CAMERAS)) > count > 2
     together = threading.Barrier(count)
@@ -472,7 +473,7 @@ def test_another_batch_size_goes_on_with_the_samples_that_are_left(v30: Path) ->
         ({"seed": 1}, "the seed was 0 and is 1"),
         ({"shuffle": False}, "shuffle"),
         ({"episode_pool_size": 3}, "the pool size was 256 and is 3"),
-        ({"episodes": [0, 1]}, "the dataset or the choice of episodes is another"),
+        ({"episodes": [0, 1]}, "or the choice of episodes is another"),
     ],
 )
 def test_another_order_is_refused_by_name(v30: Path, changed: dict[str, Any], said: str) -> None:
@@ -540,7 +541,7 @@ def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> No
     assert facts.cache_evictions == facts.cache_misses - 2 > 0
     wide = EpisodeStream(v30)
     assert len(list(wide)) == FRAMES
-    files = sum(len(camera.paths) for camera in wide.meta.episodes.cameras.values())
+    files = sum(len(camera.paths) for camera in wide.meta.table.cameras.values())
     assert wide.facts().cache_misses == wide.facts().cache_size == files
     assert wide.facts().cache_evictions == 0
 
@@ -548,7 +549,7 @@ def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> No
 def test_more_files_than_decoders_cost_what_is_missing_and_no_more(v30: Path) -> None:
     # Files are asked for in turn, over and over.
     stream = EpisodeStream(v30, repeat=True)
-    files = sum(len(camera.paths) for camera in stream.meta.episodes.cameras.values())
+    files = sum(len(camera.paths) for camera in stream.meta.table.cameras.values())
     tight = EpisodeStream(v30, repeat=True, video_decoder_cache_size=files - 2)
     for _ in islice(tight, 300):
         pass
@@ -718,7 +719,7 @@ def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: in
 
 def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> None:
     stream = EpisodeStream(v30_copy)
-    stream.meta.episodes.first_row[:] = np.roll(stream.meta.episodes.first_row, 1)
+    stream.meta.table.first_row[:] = np.roll(stream.meta.table.first_row, 1)
     with pytest.raises(SourceError, match=r"does not hold episode|rows"):
         list(stream)
 
@@ -726,10 +727,10 @@ def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> N
 @pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
 def test_unreadable_frames_are_raised_or_counted_and_named(v30_copy: Path, backend: Any) -> None:
     path = v30_copy / "videos" / TOP / "chunk-000" / "file-000.mp4"
-    stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
-    camera = stream.meta.episodes.cameras[TOP]
-    inside = {int(n) for n in stream.meta.episodes.index[camera.file == 0]}
     damage(path, 0.0, 1.0)
+    stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
+    camera = stream.meta.table.cameras[TOP]
+    inside = {int(n) for n in stream.meta.table.index[camera.file == 0]}
     with pytest.raises(UnreadableSourceError, match="file-000"):
         list(EpisodeStream(v30_copy, video_backend=backend))
     samples = list(stream)
@@ -758,16 +759,15 @@ def test_a_file_that_cannot_be_fetched_is_no_unreadable_frame(
 
     stream = EpisodeStream(in_memory, on_unreadable="count", video_fetch_workers=fetchers)
     system, root = fsspec.core.url_to_fs(in_memory)
-    system.rm(f"{root}/{stream.meta.episodes.cameras[WRIST].paths[0]}")
-    with pytest.raises(UnreadableSourceError, match=WRIST):
+    system.rm(f"{root}/{stream.meta.table.cameras[WRIST].paths[0]}")
+    with pytest.raises(SourceChangedError, match=f"{WRIST}.*it is gone"):
         list(stream)
     assert stream.unreadable_by_camera() == {TOP: 0, WRIST: 0}
 
 
 @pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
 def test_one_damaged_frame_costs_its_group_of_pictures_only(v30_copy: Path, backend: Any) -> None:
-    stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
-    camera = stream.meta.episodes.cameras[TOP]
+    camera = EpisodeStream(v30_copy).meta.table.cameras[TOP]
     path = v30_copy / camera.paths[camera.file[3]]
     index = read_clip_index(path)
     hurt = int(camera.first[3]) + 4
@@ -775,6 +775,7 @@ def test_one_damaged_frame_costs_its_group_of_pictures_only(v30_copy: Path, back
     begin = int(index.offsets[hurt])
     data[begin : begin + int(index.sizes[hurt])] = b"\xff" * int(index.sizes[hurt])
     path.write_bytes(data)
+    stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
     for sample in stream:
         place = int(sample["episode_index"]), int(sample["frame_index"])
         if not sample[TOP].any():
@@ -788,7 +789,7 @@ def test_one_damaged_frame_costs_its_group_of_pictures_only(v30_copy: Path, back
 
 def test_a_video_that_is_too_short_is_unreadable_beyond_its_end(v30_copy: Path) -> None:
     stream = EpisodeStream(v30_copy, on_unreadable="count", shuffle=False)
-    camera = stream.meta.episodes.cameras[TOP]
+    camera = stream.meta.table.cameras[TOP]
     last = int(np.flatnonzero(camera.file == camera.file[-1])[-1])
     camera.first[last] += 2
     list(stream)
@@ -913,3 +914,36 @@ def test_without_torch_the_extra_is_named() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert command_for_extra("probe") in done.stdout
+
+
+def test_a_program_that_ends_amid_a_remote_pass_says_nothing(v30: Path) -> None:
+    program = (
+        "import sys, fsspec\n"
+        "from leconvert.loading import EpisodeStream\n"
+        f"fsspec.filesystem('memory').put({str(v30)!r}, '/ended', recursive=True)\n"
+        "stream = EpisodeStream('memory://ended', cache_size_in_gb=0)\n"
+        "under_way = iter(stream)\n"
+        "next(under_way)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lerobots_next_names_stand_for_ours(in_memory: str, v30: Path) -> None:
+    stream = EpisodeStream(
+        v30,
+        streaming_data_root=in_memory,
+        streaming_episode_pool_size=2,
+        streaming_decode_threads=3,
+        streaming_byte_budget_gb=0,
+    )
+
+    assert (stream.episode_pool_size, stream.video_fetch_workers) == (2, 3)
+    assert len(list(stream)) == FRAMES
+    assert stream.facts().fetched_bytes > 0
+    with pytest.raises(UsageError, match="are one argument"):
+        EpisodeStream(v30, episode_pool_size=1, streaming_episode_pool_size=2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'streaming_pool'"):
+        EpisodeStream(v30, streaming_pool=1)  # type: ignore[call-arg]

@@ -1,0 +1,103 @@
+"""The command lines and the result keys of the benchmarks that were proposed for LeRobot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leconvert.api import convert
+from tests.program import Leconvert
+
+# The scenario benchmark and the streaming benchmark, in underscores as they wrote them.
+FLAGS = (
+    "--batch_size=4", "--num_workers=0", "--prefetch_factor=2", "--episode_pool_size=8",
+    "--max_buffer_input_shards=4", "--video_decoder_cache_size=8", "--video_fetch_workers=0",
+    "--num_batches=2", "--warmup_batches=1", "--duration_s=0.1", "--probe_samples=4",
+    "--probe_warmup=1", "--device=cpu", "--decode_device=cpu", "--num_partitions=1",
+    "--partition_index=0", "--max_episodes=3", "--seed=1", "--json",
+)  # fmt: skip
+KEYS: dict[str, type | tuple[type, ...]] = {
+    "scenario": str, "rank": int, "world_size": int, "loader": str, "batch_size": int,
+    "num_workers": int, "episode_pool_size": (int, type(None)), "max_buffer_input_shards": int,
+    "loaded_episodes": int, "num_shards": int, "data_files_root": (str, type(None)),
+    "num_cameras": int, "image_shape": list, "fps": (int, float), "peak_rss_gb": float,
+    "samples_measured": int, "steady_window_s": float, "first_batch_latency_s": float,
+    "samples_per_s": float, "decoded_frames_per_s": float, "single_proc_samples_per_s": float,
+    "fetch_pct": float, "decode_pct": float, "shuffle_randomness_frac": float,
+    "p50_sample_latency_ms": float, "p95_sample_latency_ms": float,
+    "p99_sample_latency_ms": float, "total_time_s": float, "frames_per_s_node": float,
+    "wallclock_s": float,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dataset(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("v30") / "small"
+    convert(small_source, output=output)
+    return output
+
+
+@pytest.mark.parametrize(
+    ("scenario", "loader", "pool"),
+    [("mmap_local", "map_style", None), ("stream_hub", "streaming", 8)],
+)
+def test_a_scenario_runs_and_its_result_has_every_key(
+    leconvert_here: Leconvert, dataset: Path, tmp_path: Path, scenario: str, loader: str, pool: Any
+) -> None:
+    apart = () if loader == "map_style" else (f"--data_files_root={dataset}",)
+    run = leconvert_here(
+        "probe", "run", f"--scenario={scenario}", "--repo_id=lab/set", f"--local_root={dataset}",
+        *FLAGS, *apart, f"--out_dir={tmp_path}",
+    )  # fmt: skip
+
+    assert run.returncode == 0, run.stderr
+    document = json.loads(run.stdout)
+    wrong = {key: document.get(key) for key, kind in KEYS.items() if not _is(document, key, kind)}
+    assert wrong == {}
+    assert (document["scenario"], document["loader"]) == (scenario, loader)
+    assert document["episode_pool_size"] == pool
+    assert document["max_buffer_input_shards"] == 4
+    assert document["loaded_episodes"] == 3
+    assert len(document["image_shape"]) == 3
+    assert set(document["video_decoder_cache"]) == {
+        "hits", "misses", "evictions", "hit_rate", "size"
+    }  # fmt: skip
+    assert any("no input shards" in note for note in document["notes"])
+
+
+def _is(document: dict[str, Any], key: str, kind: type | tuple[type, ...]) -> bool:
+    return key in document and isinstance(document[key], kind)
+
+
+def test_scenarios_are_sent_without_another_word(leconvert_here: Leconvert) -> None:
+    sent = leconvert_here(
+        "probe", "--scenarios", "mmap_local,stream_bucket", "--repo_id=lab/set",
+        "--local_root=sets/set", "--max_buffer_input_shards=8", "--conda_env=lerobot",
+        "--max_episodes=3", "--out_dir=out", "--dry-run",
+    )  # fmt: skip
+    named = leconvert_here(
+        "probe", "submit", "--scenarios", "mmap_local,stream_bucket", "--repo_id=lab/set",
+        "--local_root=sets/set", "--max_buffer_input_shards=8", "--conda_env=lerobot",
+        "--max_episodes=3", "--out_dir=out", "--dry-run",
+    )  # fmt: skip
+
+    assert sent.returncode == 0, sent.stderr
+    assert sent.stdout == named.stdout
+    for words in ("--scenario=mmap_local --root=sets/set", "--max-buffer-input-shards=8"):
+        assert words in sent.stdout
+
+
+def test_the_metadata_of_a_bucket_of_data_files_are_the_repositorys(
+    leconvert_here: Leconvert,
+) -> None:
+    sent = leconvert_here(
+        "probe", "--scenarios=stream_bucket", "--repo_id=lab/set",
+        "--data_files_root=hf://buckets/lab/files", "--dry-run", "--no-summary",
+    )  # fmt: skip
+
+    assert sent.returncode == 0, sent.stderr
+    for words in ("--root=hf://datasets/lab/set", "--data-files-root=hf://buckets/lab/files"):
+        assert words in sent.stdout

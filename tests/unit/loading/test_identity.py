@@ -1,0 +1,78 @@
+"""A state of one dataset is refused by another of equal lengths, and taken by a copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.loading.conftest import uploaded
+
+from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
+from leconvert.support.errors import PlanMismatchError
+
+
+def other_task(root: Path) -> None:
+    path = root / "meta/tasks.parquet"
+    table = pq.read_table(path)
+    at = 1 - table.column_names.index("task_index")
+    texts = pa.array([f"not to {text}" for text in table.column(at).to_pylist()])
+    pq.write_table(table.set_column(at, table.schema.field(at), texts), path)
+
+
+def other_statistics(root: Path) -> None:
+    path = root / "meta/stats.json"
+    stats = json.loads(path.read_bytes())
+    stats["action"]["mean"][0] += 1e-3
+    path.write_text(json.dumps(stats))
+
+
+def other_size(root: Path) -> None:
+    first = min((root / "videos").rglob("*.mp4"))
+    with first.open("ab") as file:
+        file.write(b"\0\0\0\x08free")
+
+
+def one(root: str | Path) -> SampleStream:
+    return EpisodeStream(root)
+
+
+def mixture(root: str | Path) -> SampleStream:
+    return MixedStream([(root, 1), (root, 2)])
+
+
+@pytest.mark.parametrize("make", [one, mixture])
+@pytest.mark.parametrize("change", [other_task, other_statistics, other_size])
+def test_another_dataset_of_equal_lengths_refuses_a_state(
+    v30: Path, v30_copy: Path, change: Callable[[Path], None], make: Callable[..., SampleStream]
+) -> None:
+    state = StreamLoader(make(v30), batch_size=4).state_dict()
+    change(v30_copy)
+
+    with pytest.raises(PlanMismatchError, match="cannot go on where it stopped"):
+        StreamLoader(make(v30_copy), batch_size=4).load_state_dict(state)
+
+
+@pytest.mark.parametrize("make", [one, mixture])
+def test_a_copy_takes_a_state_wherever_it_lies(
+    v30: Path, tmp_path: Path, make: Callable[..., SampleStream]
+) -> None:
+    state = StreamLoader(make(v30), batch_size=4).state_dict()
+    copy = shutil.copytree(v30, tmp_path / "elsewhere", copy_function=shutil.copyfile)
+
+    StreamLoader(make(copy), batch_size=4).load_state_dict(state)
+    with uploaded(v30) as url:
+        there = StreamLoader(make(url), batch_size=4)
+        there.load_state_dict(state)
+        StreamLoader(make(copy), batch_size=4).load_state_dict(there.state_dict())
+
+
+def test_a_state_of_before_is_refused_with_the_reason(v30: Path) -> None:
+    loader = StreamLoader(one(v30), batch_size=4)
+
+    with pytest.raises(PlanMismatchError, match="another version of leconvert"):
+        loader.load_state_dict({**loader.state_dict(), "version": 3})
