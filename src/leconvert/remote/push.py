@@ -80,9 +80,11 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
-from leconvert.support.text import count, duration
+from leconvert.support.text import count
 from leconvert.transfer.client import (
     TOKEN_HELP,
+    Patience,
+    ask_hub,
     check_token,
     hub_errors,
     make_api,
@@ -323,18 +325,13 @@ class Uploader:
 # Push a result to the Hub: contents first, then one commit, then the tag.
 
 
-_PAUSES_SECONDS = (2.0, 8.0)  # after each try that ended without an answer, but the last
-# What the Hub asks for is waited for besides, so long in all; its own windows are of 5 minutes.
-_MOST_ASKED_SECONDS = 900.0
-
-
 def push(
     result: Path,
     options: PushOptions = PushOptions(),
     *,
     api: HfApi | None = None,
     on_hub: Mapping[str, str] = {},
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PushReport:
     """Push a v3.0 or v2.1 dataset.
@@ -348,7 +345,7 @@ def push(
         api: A client; None for one with ``HF_ENDPOINT`` and the user's token.
         on_hub: SHA-256 of files of the result whose content is on the Hub alone, by path: what is
             here is never read, and never sent.
-        pause: Waits so many seconds between tries.
+        pause: Waits so many seconds between tries; None for the pause of all that asks the Hub.
         progress: Where to report.
 
     Returns:
@@ -370,22 +367,14 @@ def push(
         check_token(repo_id, api)
     job = _Push(api, result, repo_id, info, options, on_hub, progress)
     started = time.monotonic()
-    pauses = iter(_PAUSES_SECONDS)
-    asked_seconds = 0.0
+    patience = Patience(pause=pause)
     with without_its_bars():
         while True:
             try:
                 report = replace(job.run(), seconds=time.monotonic() - started)
                 break
             except HubUnavailableError as error:
-                seconds, why = error.wait_seconds, ", as the Hub asks"
-                asked_seconds += seconds
-                if not seconds:
-                    seconds, why = next(pauses, 0.0), ""
-                if not seconds or asked_seconds > _MOST_ASKED_SECONDS:
-                    raise
-                progress.say(f"{error.message} Looking again in {duration(seconds)}{why}.")
-                pause(seconds)
+                patience.wait(error, say=progress.say)
     if not options.dry_run:
         job.note_pushed()
     return report
@@ -393,8 +382,11 @@ def push(
 
 def push_stands(repo_id: str, commit: str) -> bool:
     """Tell whether a branch, a tag or a pull request of a repo names a commit that was pushed."""
-    with hub_errors(repo_id):
-        refs = make_api().list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True)
+    refs = ask_hub(
+        repo_id,
+        None,
+        lambda: make_api().list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True),
+    )
     named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
     return any(ref.target_commit == commit for ref in named)
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.transfer.client import hub_errors
-from leconvert.transfer.hub import HubRepo, list_files
+from leconvert.transfer.hub import HubRepo, HubStore, list_files
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
@@ -382,8 +381,13 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
     if head is None:
         return NOTHING
     files = files_at(api, repo_id, head)
-    info = _json(_content(api, repo_id, head, INFO_PATH)) if INFO_PATH in files else None
-    card = _content(api, repo_id, head, CARD_PATH) if CARD_PATH in files else None
+
+    def content(path: str) -> bytes | None:
+        if path not in files:
+            return None
+        return content_of(api, repo_id, head, path, files[path].digest)
+
+    info = content(INFO_PATH)
     return RepoState(
         head=head,
         has_branch=branch in heads,
@@ -391,8 +395,8 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
         tags=tags,
         pulls=pulls,
         files=files,
-        info=info,
-        card=card,
+        info=None if info is None else _json(info),
+        card=content(CARD_PATH),
     )
 
 
@@ -429,12 +433,21 @@ def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
     return {file.path: file for file in list_files(api, HubRepo(repo_id, revision))}
 
 
-def _content(api: HfApi, repo_id: str, revision: str, path: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="leconvert-") as folder, hub_errors(repo_id, revision):
-        found = api.hf_hub_download(
-            repo_id, path, revision=revision, repo_type=KIND, local_dir=folder
+def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str = "") -> bytes:
+    """Return the content of a small file of a repo; empty where there is no such file.
+
+    Args:
+        digest: What a listing says of it, as in `RemoteFile`.
+    """
+    repo = HubRepo(repo_id, revision, api.endpoint, token=api.token)
+    content = HubStore(repo, tries=1).read_whole(path, digest)
+    if content is None and digest:
+        raise HubError(
+            f"{repo_id} at {revision} lists {path}, and does not have it.",
+            path=path,
+            next_step="Run the same command again.",
         )
-        return Path(found).read_bytes()
+    return content or b""
 
 
 def _json(content: bytes) -> dict[str, Any]:
