@@ -43,7 +43,7 @@ from leconvert.transfer.hub import HubRepo, HubStore, list_files
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import GitCommitInfo, HfApi
 
 # Which files of a repo belong to the LeRobot dataset in it, and which are somebody's own.
 
@@ -420,12 +420,10 @@ def is_private(api: HfApi, repo_id: str) -> bool | None:
             return None
 
 
-def list_commits(api: HfApi, repo_id: str, head: str, since: str = "") -> list[str]:
-    """Return the commits up to a head, newest first, each as a line for people."""
+def list_commits(api: HfApi, repo_id: str, head: str) -> list[GitCommitInfo]:
+    """Return the commits up to a head, newest first."""
     with hub_errors(repo_id, head):
-        commits = api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
-    newer = takewhile(lambda commit: commit.commit_id != since, commits)
-    return [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
+        return api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
 
 
 def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
@@ -448,6 +446,11 @@ def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str =
             next_step="Run the same command again.",
         )
     return content or b""
+
+
+def info_at(api: HfApi, repo_id: str, commit: str) -> dict[str, Any]:
+    """Return the ``meta/info.json`` of a commit; empty where it has no dataset."""
+    return _json(content_of(api, repo_id, commit, INFO_PATH))
 
 
 def _json(content: bytes) -> dict[str, Any]:
@@ -637,7 +640,9 @@ class Replacement:
         """Return the error that says what would go."""
         held, brought = self.state.info or {}, self.info
         replaced = sum(path in self.state.files for path in self.plan.add)
-        commits = list_commits(self.api, self.repo_id, self.state.head, since)
+        found = list_commits(self.api, self.repo_id, self.state.head)
+        newer = takewhile(lambda commit: commit.commit_id != since, found)
+        commits = [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
         return HubConflictError(
             f"{self.repo_id} {said}.",
             next_step=next_step,

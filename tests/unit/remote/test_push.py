@@ -241,12 +241,14 @@ def test_a_change_between_look_and_commit_is_a_conflict(
     assert caught.value.exit_code == 17
     assert "run the same command again" in str(caught.value.next_step)
     assert _at(hub) == _files(small_source) | {".gitattributes", "a.md"}
-    assert repo.tags == {"v2.1": first}
+    assert repo.tags == {}, "a tag on the commit of before would steer the next run there"
+    second = repo.branches["main"]
     assert pushed(result).tag == "set"
-    assert repo.tags["v2.1"] == first, "a tag that is there stays"
+    assert repo.tags == {"v2.1": second, "v3.0": repo.branches["main"]}
+    assert second != first
 
 
-def test_the_old_dataset_has_its_tag_before_it_is_replaced(
+def test_the_old_dataset_gets_its_tag_once_it_is_replaced(
     hub: StandIn, repo: Repo, pushed: Push, result: Path
 ) -> None:
     first = repo.branches["main"]
@@ -255,9 +257,40 @@ def test_the_old_dataset_has_its_tag_before_it_is_replaced(
     seen: list[dict[str, str]] = []
     hub.watch = lambda r: seen.append(dict(repo.tags)) if "/commit/" in r.path else None
     assert pushed(result).tag == "set"
-    assert seen == [{"v2.1": first}]
+    assert seen == [{}]
     assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
     assert not [line for line in _writes(hub)[-1:] if first in line]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_old_dataset_gets_its_tag_by_the_next_push_if_the_first_ended_behind_its_commit(
+    hub: StandIn, repo: Repo, pushed: Push, result: Path, others: int, merged: bool
+) -> None:
+    first = repo.branches["main"]
+    operations = {"commit_operations": 6} if merged else {}
+    down = Fault("status", method="POST", path="/tag/", status=403, times=None)
+    hub.break_requests(down)
+    with pytest.raises(HubAccessError):
+        pushed(result, **operations)
+    assert repo.tags == {}
+    hub.break_requests()
+    for number in range(others):
+        hub.add_commit(REPO, {f"notes-{number}.md": b"mine"})
+    assert pushed(result).tag == "set"
+    assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
+
+
+def test_a_repo_that_never_held_an_older_dataset_gets_no_tag_of_one(
+    hub: StandIn, pushed: Push, result: Path
+) -> None:
+    repo = hub.add_repo("tester/new", {"a.md": b"mine"})
+    hub.break_requests(Fault("status", method="POST", path="/tag/", status=403, times=None))
+    with pytest.raises(HubAccessError):
+        pushed(result, "tester/new")
+    hub.break_requests()
+    assert pushed(result, "tester/new").tag == "set"
+    assert repo.tags == {"v3.0": repo.branches["main"]}
 
 
 def test_of_two_pushes_at_once_the_slower_finds_the_others_and_says_so(
@@ -622,7 +655,7 @@ def test_a_tag_that_somebody_moves_or_removes_during_the_upload_is_left_alone(
 def test_a_tag_that_another_push_of_the_same_result_sets_meanwhile_is_right(
     hub: StandIn, pushed: Push, small_source: Path, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source, tags=("v3.0",))
+    repo = hub.add_repo(REPO, small_source, tags=("v2.1", "v3.0"))
 
     def set_it() -> None:
         repo.tags["v3.0"] = repo.branches["main"]
