@@ -74,6 +74,7 @@ from leconvert.remote.push_plan import (
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
+    HubSourceChangedError,
     HubUnavailableError,
     LeconvertError,
     StorageError,
@@ -410,6 +411,8 @@ def push_converted(
     """Push what was just converted; an error says that only the push is left."""
     try:
         return push(result, options, progress=progress)
+    except HubSourceChangedError:
+        raise  # no push of this result will do
     except LeconvertError as error:
         words = [str(result), *(["--push-repo-id", options.repo_id] if options.repo_id else [])]
         again = f"`leconvert push {shlex.join(words)}`"
@@ -496,7 +499,11 @@ class _Push:
             return replace(report, commit=head, pull_request=number, commits=len(shares))
         if len(shares) > 1:
             return self._merge(state, card, replace(report, commits=len(shares)))
-        commit = self._commit(shares[0], plan.copies, card, options.branch, state.head)
+        try:
+            commit = self._commit(shares[0], plan.copies, card, options.branch, state.head)
+        except HubConflictError:
+            self._check_source_again()
+            raise
         if state.info is not None:
             self._tag_replaced(state, state.head, version_of(state.info))
         self._check_complete(commit)
@@ -529,6 +536,18 @@ class _Push:
                 next_step=TOKEN_HELP,
             )
         return state
+
+    def _check_source_again(self) -> None:
+        """Where a push came between, say so if it changed the dataset that was converted."""
+        state = self._look_again(self._options.branch)
+        plan = self._plan(state.files, state)
+        try:
+            self._check(state, plan)
+            self._check_sources(plan)
+        except HubSourceChangedError:
+            raise
+        except HubConflictError:
+            return  # of what is there now; what came between is the reason
 
     def _tag_replaced(self, state: RepoState, commit: str, version: str) -> None:
         """Let the tag of the version that was replaced name it, where there is no such tag."""
@@ -564,12 +583,11 @@ class _Push:
         """Refuse to send what is only a stand-in here."""
         gone = [path for path in plan.uploads() if path in self._on_hub]
         if gone:
-            raise HubConflictError(
+            raise HubSourceChangedError(
                 f"{self._repo_id} no longer has the content of {count(len(gone), 'file')}, which "
                 "were to stay there.",
                 path=gone[0],
-                next_step="Run the same command with --restart, which begins with what is there "
-                "now.",
+                next_step="Convert what is there now.",
                 details=gone[:20],
             )
 
@@ -768,6 +786,8 @@ class _Push:
             )
         number, _ = self._fill_pull(state, card)
         if self._look_again(MAIN).head != state.head:
+            self._progress.say(f"Pull request {number} is of no use any more: close it on the Hub.")
+            self._check_source_again()
             raise HubConflictError(
                 f"{self._repo_id} changed while pull request {number} was filled.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "

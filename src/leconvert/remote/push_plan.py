@@ -32,6 +32,7 @@ from leconvert.remote.provenance import Provenance, facts_of
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
+    HubSourceChangedError,
     HubUnavailableError,
     VerificationError,
 )
@@ -592,7 +593,8 @@ class Replacement:
                     f"{count(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
                 )
                 since = known.commit if from_here else ""
-                raise self._refusal(said, next_step, changed, since=since)
+                kind = HubSourceChangedError if from_here else HubConflictError
+                raise self._refusal(said, next_step, changed, since=since, kind=kind)
             return
         if known.source_facts and Path(known.source).is_dir():
             with kept_dataset(Path(known.source)) as source:
@@ -636,6 +638,7 @@ class Replacement:
         changed: Sequence[str] = (),
         *,
         since: str = "",
+        kind: type[HubConflictError] = HubConflictError,
     ) -> HubConflictError:
         """Return the error that says what would go."""
         held, brought = self.state.info or {}, self.info
@@ -643,7 +646,7 @@ class Replacement:
         found = list_commits(self.api, self.repo_id, self.state.head)
         newer = takewhile(lambda commit: commit.commit_id != since, found)
         commits = [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
-        return HubConflictError(
+        return kind(
             f"{self.repo_id} {said}.",
             next_step=next_step,
             details=[

@@ -37,7 +37,7 @@ from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.scratch import limit_too_small
 from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
-from leconvert.workdir.fs import is_there
+from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
@@ -423,6 +423,10 @@ def fetch_sparse(
                 for_copies=for_copies,
                 progress=progress,
             )
+            planned = None if restart else under_way(work_dir, repo_id, None)
+            if for_copies and (planned is None or planned.folder != made.folder):
+                # What a run that was given up has made of this commit.
+                remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     if scratch_limit is not None and scratch_limit < made.largest_bytes:
         raise limit_too_small(scratch_limit, made.largest_bytes)
     return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name))
@@ -444,6 +448,15 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
     if made.origin.repo_id != repo_id:
         return None
     return made if revision in (None, made.origin.revision, made.origin.commit) else None
+
+
+def pinned_revision(tree: Path) -> str | None:
+    """Return the revision that a sparse snapshot is of if it still names the same commit."""
+    origin = open_sparse_snapshot(tree).origin
+    with suppress(HubError):
+        if resolve_revision(origin.repo_id, origin.revision).repo.commit == origin.commit:
+            return origin.revision
+    return None
 
 
 # A whole dataset from the Hub into a folder that appears when it is complete.
