@@ -24,6 +24,8 @@ from leconvert.transfer.store import RemoteFile
 
 _CHANGES_SHOWN = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
+# Stores of buckets, or containers, in which files have names with slashes and need no folders.
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"})
 # What stores say of a file that changes when its content does.
 _MARKS = (
     *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId", "blob_id", "xet_hash"),
@@ -47,6 +49,23 @@ class UrlStore:
     def path(self, relative: str) -> str:
         """Return the store's path of a file."""
         return f"{self.root}/{relative}"
+
+    @property
+    def bucket(self) -> str | None:
+        """The bucket or container; None where the store has folders instead."""
+        return self.root.partition("/")[0] if _protocol(self.url) in _OBJECT_STORES else None
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, of a path of the store, where files need one; never a bucket."""
+        if self.bucket is None:
+            with store_errors(self.url):
+                self.fs.makedirs(path, exist_ok=True)
+
+    def make_bucket(self) -> None:
+        """Make the bucket, if it is not there."""
+        if self.bucket is not None:
+            with store_errors(self.url):
+                self.fs.makedirs(self.bucket, exist_ok=True)
 
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
         """Yield the files below a folder, sorted; none where there is no such folder."""
@@ -129,7 +148,7 @@ def open_store(url: str) -> UrlStore:
     """
     from fsspec.core import url_to_fs
 
-    protocol = url.partition("://")[0]
+    protocol = _protocol(url)
     shown = without_credentials(url)
     try:
         fs, root = url_to_fs(url)
@@ -148,6 +167,10 @@ def open_store(url: str) -> UrlStore:
             f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
         ) from error
     return UrlStore(shown.rstrip("/"), fs, str(root).rstrip("/"))
+
+
+def _protocol(url: str) -> str:
+    return url.partition("://")[0].lower()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from tests.s3 import s3_store
 from tests.trees import digest_of
 
 import leconvert
@@ -208,6 +209,27 @@ def test_a_place_where_something_is_is_refused(url: str, result: Path) -> None:
     upload_tree(result, url)
     with pytest.raises(TargetError, match=f"{url} holds something already"):
         upload_tree(result, url)
+
+
+def test_a_bucket_that_is_not_there_is_made_only_where_that_is_asked_for(
+    result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with s3_store() as store:
+        fs = open_store(f"s3://{store.bucket}").fs
+        for command in ("push", "mirror"):
+            url = f"s3://typo-{command}/x"
+            assert main([command, str(result), url]) == 5
+            assert f"There is no bucket typo-{command} for {url}." in capsys.readouterr().err
+            fs.invalidate_cache()
+            assert fs.ls("") == [store.bucket]
+        assert main(["push", str(result), "s3://typo-push/x", "--create-bucket"]) == 0
+        assert main(["push", str(result), f"s3://{store.bucket}/y", "--create-bucket"]) == 0
+        fs.invalidate_cache()
+        assert sorted(fs.ls("")) == [store.bucket, "typo-push"]
+        assert is_whole("s3://typo-push/x", result)
+    capsys.readouterr()
+    assert main(["push", str(result), "--create-bucket"]) == 2
+    assert "none is named" in capsys.readouterr().err
 
 
 def test_an_unfinished_upload_of_another_tree_is_refused(url: str, result: Path) -> None:
