@@ -285,7 +285,7 @@ def _md5_of(path: str, part_bytes: int | None) -> str:
         whole = _md5()
         while part := file.read(part_bytes):
             whole.update(_md5(part).digest())
-        return whole.hexdigest()
+        return str(whole.hexdigest())
 
 
 def _md5(content: bytes = b"") -> Any:
