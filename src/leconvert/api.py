@@ -61,6 +61,7 @@ from leconvert.run.worker import WorkerSummary
 from leconvert.run.worker_pool import WorkerPool, work_and_pack
 from leconvert.support.errors import (
     BusyError,
+    HubSourceChangedError,
     InterruptedRunError,
     LeconvertError,
     OneHostOnlyError,
@@ -82,7 +83,7 @@ from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import OneHost
 from leconvert.workdir.records import Journal, PackStep, RunPaths, WorkDir, is_default_work_dir
-from leconvert.workdir.removal import remove_leftovers, remove_work_dir
+from leconvert.workdir.removal import give_up_run, remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.swap import (
     META,
@@ -487,7 +488,7 @@ def run_conversion(
             if probe_seconds is not None:
                 done = replace(done, probe=_probe(run, target, probe_seconds))
             if migrates and push is not None:
-                done = replace(done, push=_push_migrated(target, push, on_hub, control))
+                done = replace(done, push=_push_migrated(run, target, push, on_hub, control))
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
@@ -589,17 +590,29 @@ def _on_hub(run: OpenedRun) -> Mapping[str, str]:
 
 
 def _push_migrated(
+    run: OpenedRun,
     result: Path,
     options: PushOptions,
     on_hub: Mapping[str, str],
     control: Control,
 ) -> PushReport:
     from leconvert.remote.push import push
+    from leconvert.remote.source import pinned_revision
     from leconvert.transfer.client import wait_for_hub
 
     pause = partial(wait_for_hub, control.stop)
     try:
         return push(result, options, on_hub=on_hub, pause=pause, progress=control.progress)
+    except HubSourceChangedError as error:
+        # Whatever the Hub copies would be of the old dataset: this run can never be pushed.
+        give_up_run(run.work_dir.root, run.manifest.run_id)
+        error.next_step = "Run the same command again; it begins with what is there now."
+        if (stays := pinned_revision(Path(run.manifest.source))) is not None:
+            error.next_step = (
+                f"{stays} still names the dataset that was converted. Run the same command with "
+                f"--revision {shlex.quote(options.branch)}, which begins with what is there now."
+            )
+        raise
     except LeconvertError as error:
         helps = "Nothing is done twice: afterwards the same command goes on."
         error.next_step = f"{error.next_step or ''} {helps}".strip()
@@ -635,7 +648,7 @@ def _another_may_finish(
     was_there = is_converted(target, to)
     try:
         yield lambda run: runs.append(run.manifest.run_id)
-    except InterruptedRunError:
+    except (InterruptedRunError, HubSourceChangedError):
         raise
     except (LeconvertError, OSError) as error:
         left = None

@@ -17,7 +17,6 @@ from huggingface_hub import HfApi, snapshot_download
 from leconvert.api import convert
 from leconvert.cli.main import main
 from leconvert.remote import provenance
-from leconvert.remote import push as push_module
 from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import provenance_path, read_provenance, write_provenance
 from leconvert.support.errors import HubAccessError, StorageError, UsageError
@@ -184,17 +183,16 @@ def test_a_push_that_failed_is_done_by_the_same_command(
 
 @pytest.mark.parametrize("force", [[], ["--force-conversion"]])
 def test_the_same_command_closes_a_gap_between_two_tags(
-    logged_in: StandIn, source_copy: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, force: list[str],
-) -> None:  # fmt: skip
-    monkeypatch.setattr(push_module, "_PAUSES_SECONDS", ())
+    logged_in: StandIn, source_copy: Path, capsys: pytest.CaptureFixture[str], force: list[str]
+) -> None:
     repo = logged_in.add_repo(REPO, source_copy, tags=("v2.1", "v3.0"))
     old = repo.tags["v2.1"]
     command = ["convert", f"--root={source_copy}", "--push-repo-id", REPO, *force]
-    logged_in.break_requests(Fault("status", method="POST", path="/tag/", status=500))
+    logged_in.break_requests(Fault("status", method="POST", path="/tag/", status=500, times=None))
     assert main(command) == 15
     assert repo.tags == {"v2.1": old}
     assert f"`leconvert push {source_copy} --push-repo-id {REPO}`" in capsys.readouterr().err
+    logged_in.break_requests()
     logged_in.log.clear()
     assert main(command) == 0
     assert repo.tags == {"v2.1": old, "v3.0": repo.branches["main"]}

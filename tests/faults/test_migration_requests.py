@@ -1,7 +1,7 @@
 """A migration on the Hub that is cut off after every request, and goes on by the same command.
 
-Readers of ``main`` and of the tags meet these states in this order and no others: all old; the old
-dataset with its tag; the new one without a tag; the new one with its tag.
+Readers of ``main`` and of the tags meet these states in this order and no others: all old; the new
+dataset; the new one with the tag of the old one; the same with its own tag.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 __all__ = ["hub", "lone_client", "pauses"]
 
 OLD, NEW = "old", "new"
-STATES = [(OLD, False, False), (OLD, True, False), (NEW, True, False), (NEW, True, True)]
+STATES = [(OLD, False, False), (NEW, False, False), (NEW, True, False), (NEW, True, True)]
 IN_CI = 6  # so-manieth request
 LAYOUTS = ["episode-files", "overlay"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Fault", "Faults"]
 
-_KINDS = ("drop_before", "drop_after", "status", "hold", "truncate", "none")
+_KINDS = ("drop_before", "drop_after", "status", "hold", "truncate", "flip", "none")
 
 
 @dataclass(slots=True)
@@ -20,7 +20,8 @@ class Fault:
         kind: ``drop_before`` closes the connection without doing anything, ``drop_after`` does what
             was asked and closes it without an answer, ``status`` answers with ``status`` and does
             nothing, ``hold`` waits for ``release`` before it does anything, ``truncate`` sends the
-            first ``keep_bytes`` of the answer's body and closes, ``none`` breaks nothing.
+            first ``keep_bytes`` of the answer's body and closes, ``flip`` changes a bit of its byte
+            ``at_byte``, ``none`` breaks nothing.
         at: The number of the request, from 1, counted since the rules were set; None for any.
         onward: With ``at``: that request and all after it.
         method: The method, such as ``PUT``; None for any.
@@ -30,6 +31,7 @@ class Fault:
         headers: Headers of that answer, such as ``Retry-After``.
         body: Its body.
         keep_bytes: What ``truncate`` lets through.
+        at_byte: Where ``flip`` changes something.
         delay_seconds: Waited before anything else, for measuring; tests use ``hold``.
         interfere: Called before the request is served: what somebody else does meanwhile.
         release: What ``hold`` waits for.
@@ -46,6 +48,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b'{"error": "as a rule asks"}'
     keep_bytes: int = 0
+    at_byte: int = 0
     delay_seconds: float = 0.0
     interfere: Callable[[], object] | None = None
     release: threading.Event = field(default_factory=threading.Event)

@@ -31,11 +31,14 @@ __all__ = [
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the client would have waited before it tried again."""
+    """Seconds that the client, or we, would have waited before the Hub is asked again."""
     from huggingface_hub.utils import _http
+
+    from leconvert.transfer import client
 
     waited: list[float] = []
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr(client, "pause", waited.append)
     return waited
 
 

@@ -96,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
         if dropped:
             self.close_connection = True
             return
+        if fault is not None and kind == "flip":
+            _flip(answer, fault.at_byte)
         self._send(answer, fault.keep_bytes if fault and kind == "truncate" else None)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _handle  # noqa: N815 - http.server's names
@@ -159,3 +161,16 @@ class Handler(BaseHTTPRequestHandler):
                 piece = file.read(min(_BLOCK, left))
                 left -= len(piece)
                 self.wfile.write(piece)
+
+
+def _flip(answer: Answer, at_byte: int) -> None:
+    """Change a bit of an answer's body, as a bad line or proxy does."""
+    if answer.file is not None:
+        with answer.file.open("rb") as file:
+            file.seek(answer.start)
+            answer.body = file.read(answer.length)
+        answer.file = None
+    body = bytearray(answer.body)
+    if at_byte < len(body):
+        body[at_byte] ^= 1
+    answer.body = bytes(body)

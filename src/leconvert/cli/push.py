@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "url", nargs="?", metavar="URL",
         help="an empty place in a store, such as s3://BUCKET/NAME, instead of the Hub",
     )  # fmt: skip
+    _add_create_bucket(parser)
     add_push_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done, and write nothing"
@@ -98,6 +99,11 @@ def run(options: argparse.Namespace) -> int:
     if options.url is not None:
         _refuse_options_of_the_hub(options)
         return run_mirror(options)
+    if options.create_bucket:
+        raise UsageError(
+            "--create-bucket is for a place in a store, and none is named.",
+            next_step="Name it, such as s3://BUCKET/NAME, or leave --create-bucket out.",
+        )
     how = push_options(options, options.push_repo_id)
     report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
     if options.json:
@@ -298,7 +304,14 @@ def add_mirror_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "url", metavar="URL", help="an empty place in a store, such as s3://BUCKET/NAME"
     )
+    _add_create_bucket(parser)
     add_json(parser)
+
+
+def _add_create_bucket(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--create-bucket", action="store_true", help="make the bucket of URL, if there is none"
+    )
 
 
 def run_mirror(options: argparse.Namespace) -> int:
@@ -309,6 +322,7 @@ def run_mirror(options: argparse.Namespace) -> int:
         report = upload_tree(
             options.result.resolve(),
             options.url,
+            create_bucket=options.create_bucket,
             stop=stop,
             progress=progress_for(quiet=options.json),
         )

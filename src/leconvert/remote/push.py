@@ -1,7 +1,7 @@
-"""Push a result to the Hub: contents first, then one commit, then the tag.
+"""Push a result to the Hub: contents first, then one commit, then the tags.
 
-**Before anything is replaced** the tag of the old dataset's version is set where there is none, so
-that readers who ask for that version go on finding it.
+**What was replaced** gets the tag of its version where there is none, right after the commit: set
+before, it would stay on what a push that came between has replaced, and steer the next run there.
 
 **What readers meet**, whatever fails and whenever: all old; the branch new and the tag, which has
 the name of the result's version, old or missing; all new. Contents of large files go up first and
@@ -62,7 +62,9 @@ from leconvert.remote.push_plan import (
     files_at,
     find_tag,
     fingerprint,
+    info_at,
     is_private,
+    list_commits,
     not_as_proven,
     plan_push,
     read_repo_state,
@@ -72,6 +74,7 @@ from leconvert.remote.push_plan import (
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
+    HubSourceChangedError,
     HubUnavailableError,
     LeconvertError,
     StorageError,
@@ -80,9 +83,11 @@ from leconvert.support.errors import (
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
-from leconvert.support.text import count, duration
+from leconvert.support.text import count
 from leconvert.transfer.client import (
     TOKEN_HELP,
+    Patience,
+    ask_hub,
     check_token,
     hub_errors,
     make_api,
@@ -323,18 +328,13 @@ class Uploader:
 # Push a result to the Hub: contents first, then one commit, then the tag.
 
 
-_PAUSES_SECONDS = (2.0, 8.0)  # after each try that ended without an answer, but the last
-# What the Hub asks for is waited for besides, so long in all; its own windows are of 5 minutes.
-_MOST_ASKED_SECONDS = 900.0
-
-
 def push(
     result: Path,
     options: PushOptions = PushOptions(),
     *,
     api: HfApi | None = None,
     on_hub: Mapping[str, str] = {},
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PushReport:
     """Push a v3.0 or v2.1 dataset.
@@ -348,7 +348,7 @@ def push(
         api: A client; None for one with ``HF_ENDPOINT`` and the user's token.
         on_hub: SHA-256 of files of the result whose content is on the Hub alone, by path: what is
             here is never read, and never sent.
-        pause: Waits so many seconds between tries.
+        pause: Waits so many seconds between tries; None for the pause of all that asks the Hub.
         progress: Where to report.
 
     Returns:
@@ -370,22 +370,14 @@ def push(
         check_token(repo_id, api)
     job = _Push(api, result, repo_id, info, options, on_hub, progress)
     started = time.monotonic()
-    pauses = iter(_PAUSES_SECONDS)
-    asked_seconds = 0.0
+    patience = Patience(pause=pause)
     with without_its_bars():
         while True:
             try:
                 report = replace(job.run(), seconds=time.monotonic() - started)
                 break
             except HubUnavailableError as error:
-                seconds, why = error.wait_seconds, ", as the Hub asks"
-                asked_seconds += seconds
-                if not seconds:
-                    seconds, why = next(pauses, 0.0), ""
-                if not seconds or asked_seconds > _MOST_ASKED_SECONDS:
-                    raise
-                progress.say(f"{error.message} Looking again in {duration(seconds)}{why}.")
-                pause(seconds)
+                patience.wait(error, say=progress.say)
     if not options.dry_run:
         job.note_pushed()
     return report
@@ -393,8 +385,11 @@ def push(
 
 def push_stands(repo_id: str, commit: str) -> bool:
     """Tell whether a branch, a tag or a pull request of a repo names a commit that was pushed."""
-    with hub_errors(repo_id):
-        refs = make_api().list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True)
+    refs = ask_hub(
+        repo_id,
+        None,
+        lambda: make_api().list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True),
+    )
     named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
     return any(ref.target_commit == commit for ref in named)
 
@@ -416,6 +411,8 @@ def push_converted(
     """Push what was just converted; an error says that only the push is left."""
     try:
         return push(result, options, progress=progress)
+    except HubSourceChangedError:
+        raise  # no push of this result will do
     except LeconvertError as error:
         words = [str(result), *(["--push-repo-id", options.repo_id] if options.repo_id else [])]
         again = f"`leconvert push {shlex.join(words)}`"
@@ -444,6 +441,8 @@ class _Push:
         self._repo_id = repo_id
         self._info = info
         self._tag = version_of(info)
+        self._title = f"LeRobot dataset {self._tag}"  # of a commit
+        self._pull_title = f"Convert to LeRobot {self._tag}"
         self._options = options
         self._noted = read_provenance(result)
         self._known = self._noted  # until it turns out to be another result's
@@ -500,7 +499,13 @@ class _Push:
             return replace(report, commit=head, pull_request=number, commits=len(shares))
         if len(shares) > 1:
             return self._merge(state, card, replace(report, commits=len(shares)))
-        commit = self._commit(shares[0], plan, card, options.branch, state.head, state)
+        try:
+            commit = self._commit(shares[0], plan.copies, card, options.branch, state.head)
+        except HubConflictError:
+            self._check_source_again()
+            raise
+        if state.info is not None:
+            self._tag_replaced(state, state.head, version_of(state.info))
         self._check_complete(commit)
         return replace(report, commit=commit, tag=self._set_tag(state, commit))
 
@@ -532,19 +537,45 @@ class _Push:
             )
         return state
 
-    def _keep_old_tag(self, state: RepoState) -> None:
-        """Let the tag of the version that is replaced name it, where there is no such tag."""
-        version = "" if state.info is None else version_of(state.info)
-        if not self._is_for_main or version not in SOURCE_VERSIONS or version in state.tags:
+    def _check_source_again(self) -> None:
+        """Where a push came between, say so if it changed the dataset that was converted."""
+        state = self._look_again(self._options.branch)
+        plan = self._plan(state.files, state)
+        try:
+            self._check(state, plan)
+            self._check_sources(plan)
+        except HubSourceChangedError:
+            raise
+        except HubConflictError:
+            return  # of what is there now; what came between is the reason
+
+    def _tag_replaced(self, state: RepoState, commit: str, version: str) -> None:
+        """Let the tag of the version that was replaced name it, where there is no such tag."""
+        if not self._is_for_main or version not in SOURCE_VERSIONS or version == self._tag:
+            return
+        if version in state.tags:
             return
         try:
-            self._uploader.create_tag(state.head, version)
+            self._uploader.create_tag(commit, version)
         except HubConflictError:
             if find_tag(self._api, self._repo_id, version) is None:
                 raise
             return  # somebody else made it, or an earlier try whose answer was lost
-        said = f"The tag {version} is set: it names {state.head[:12]}, which is replaced now."
+        said = f"The tag {version} is set: it names {commit[:12]}, which was replaced."
         self._progress.say(said)
+
+    def _tag_replaced_before(self, state: RepoState) -> None:
+        """Do the same for an earlier try, which ended behind its commit, as history tells it."""
+        is_below = False
+        for commit in list_commits(self._api, self._repo_id, state.head):
+            if commit.title.startswith((self._title, self._pull_title)):
+                is_below = True
+            elif is_below:
+                info = info_at(self._api, self._repo_id, commit.commit_id)
+                if version_of(info) in SOURCE_VERSIONS:
+                    self._tag_replaced(state, commit.commit_id, version_of(info))
+                    return
+                is_below = False
 
     # --- deciding -----------------------------------------------------------------------------
 
@@ -552,12 +583,11 @@ class _Push:
         """Refuse to send what is only a stand-in here."""
         gone = [path for path in plan.uploads() if path in self._on_hub]
         if gone:
-            raise HubConflictError(
+            raise HubSourceChangedError(
                 f"{self._repo_id} no longer has the content of {count(len(gone), 'file')}, which "
                 "were to stay there.",
                 path=gone[0],
-                next_step="Run the same command with --restart, which begins with what is there "
-                "now.",
+                next_step="Convert what is there now.",
                 details=gone[:20],
             )
 
@@ -694,19 +724,15 @@ class _Push:
     def _commit(
         self,
         share: CommitShare,
-        plan: PushPlan | None,
+        copies: Mapping[str, tuple[str, str]],
         card: str | None,
         revision: str,
         parent: str,
-        state: RepoState,
     ) -> str:
-        copies = {} if plan is None else plan.copies
         sent = [path for path in share.add if path not in copies]
         with self._progress.stage("upload", self._bytes_of(sent), "B") as stage:
             additions = self._uploader.upload(sent, self._sizes, revision, stage)
         self._check_unchanged("Nothing of it was committed.")
-        if plan is not None and revision == MAIN:
-            self._keep_old_tag(state)
         return self._uploader.commit(
             share,
             additions,
@@ -714,7 +740,7 @@ class _Push:
             card,
             revision=revision,
             parent=parent,
-            message=f"LeRobot dataset {version_of(self._info)}",
+            message=self._title,
         )
 
     def _bytes_of(self, paths: Iterable[str]) -> int:
@@ -722,16 +748,18 @@ class _Push:
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Set the tag of a result that is there, then bring the card up to date."""
+        if self._is_for_main and not self._is_tagged(state, state.head):
+            self._tag_replaced_before(state)
         tag = self._set_tag(state, state.head)
         commit = state.head
         if card is not None and not self._options.create_pr:
             nothing, branch = CommitShare((), ()), self._options.branch
-            commit = self._commit(nothing, None, card, branch, state.head, state)
+            commit = self._commit(nothing, {}, card, branch, state.head)
         return replace(report, commit=commit, tag=tag)
 
     def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
         """Bring the result into a pull request, left open; return its number and its head."""
-        title = f"Convert to LeRobot {self._tag} ({fingerprint(self._sizes, state.head)})"
+        title = f"{self._pull_title} ({fingerprint(self._sizes, state.head)})"
         number = self._uploader.find_pull(title)
         if number is None:
             self._progress.say("Opening a pull request; main stays as it is meanwhile.")
@@ -743,7 +771,7 @@ class _Push:
         shares = self._shares(plan)
         for place, share in enumerate(shares if plan.changes_dataset else []):
             text = card if place == len(shares) - 1 else None
-            head = self._commit(share, plan, text, revision, head, state)
+            head = self._commit(share, plan.copies, text, revision, head)
         self._check_complete(revision)
         self._uploader.publish_pull(number)
         return number, head
@@ -758,13 +786,16 @@ class _Push:
             )
         number, _ = self._fill_pull(state, card)
         if self._look_again(MAIN).head != state.head:
+            self._progress.say(f"Pull request {number} is of no use any more: close it on the Hub.")
+            self._check_source_again()
             raise HubConflictError(
                 f"{self._repo_id} changed while pull request {number} was filled.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
-        self._keep_old_tag(state)
         self._uploader.merge_pull(number)
+        if state.info is not None:
+            self._tag_replaced(state, state.head, version_of(state.info))
         merged = self._look_again(MAIN)
         self._check_complete(merged.head)
         tag = self._set_tag(merged, merged.head)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from leconvert.remote.provenance import Provenance, facts_of
 from leconvert.support.errors import (
     HubConflictError,
     HubError,
+    HubSourceChangedError,
     HubUnavailableError,
     VerificationError,
 )
@@ -40,11 +40,11 @@ from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.transfer.client import hub_errors
-from leconvert.transfer.hub import HubRepo, list_files
+from leconvert.transfer.hub import HubRepo, HubStore, list_files
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import GitCommitInfo, HfApi
 
 # Which files of a repo belong to the LeRobot dataset in it, and which are somebody's own.
 
@@ -382,8 +382,13 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
     if head is None:
         return NOTHING
     files = files_at(api, repo_id, head)
-    info = _json(_content(api, repo_id, head, INFO_PATH)) if INFO_PATH in files else None
-    card = _content(api, repo_id, head, CARD_PATH) if CARD_PATH in files else None
+
+    def content(path: str) -> bytes | None:
+        if path not in files:
+            return None
+        return content_of(api, repo_id, head, path, files[path].digest)
+
+    info = content(INFO_PATH)
     return RepoState(
         head=head,
         has_branch=branch in heads,
@@ -391,8 +396,8 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
         tags=tags,
         pulls=pulls,
         files=files,
-        info=info,
-        card=card,
+        info=None if info is None else _json(info),
+        card=content(CARD_PATH),
     )
 
 
@@ -416,12 +421,10 @@ def is_private(api: HfApi, repo_id: str) -> bool | None:
             return None
 
 
-def list_commits(api: HfApi, repo_id: str, head: str, since: str = "") -> list[str]:
-    """Return the commits up to a head, newest first, each as a line for people."""
+def list_commits(api: HfApi, repo_id: str, head: str) -> list[GitCommitInfo]:
+    """Return the commits up to a head, newest first."""
     with hub_errors(repo_id, head):
-        commits = api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
-    newer = takewhile(lambda commit: commit.commit_id != since, commits)
-    return [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
+        return api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
 
 
 def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
@@ -429,12 +432,26 @@ def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
     return {file.path: file for file in list_files(api, HubRepo(repo_id, revision))}
 
 
-def _content(api: HfApi, repo_id: str, revision: str, path: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="leconvert-") as folder, hub_errors(repo_id, revision):
-        found = api.hf_hub_download(
-            repo_id, path, revision=revision, repo_type=KIND, local_dir=folder
+def content_of(api: HfApi, repo_id: str, revision: str, path: str, digest: str = "") -> bytes:
+    """Return the content of a small file of a repo; empty where there is no such file.
+
+    Args:
+        digest: What a listing says of it, as in `RemoteFile`.
+    """
+    repo = HubRepo(repo_id, revision, api.endpoint, token=api.token)
+    content = HubStore(repo, tries=1).read_whole(path, digest)
+    if content is None and digest:
+        raise HubError(
+            f"{repo_id} at {revision} lists {path}, and does not have it.",
+            path=path,
+            next_step="Run the same command again.",
         )
-        return Path(found).read_bytes()
+    return content or b""
+
+
+def info_at(api: HfApi, repo_id: str, commit: str) -> dict[str, Any]:
+    """Return the ``meta/info.json`` of a commit; empty where it has no dataset."""
+    return _json(content_of(api, repo_id, commit, INFO_PATH))
 
 
 def _json(content: bytes) -> dict[str, Any]:
@@ -576,7 +593,8 @@ class Replacement:
                     f"{count(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
                 )
                 since = known.commit if from_here else ""
-                raise self._refusal(said, next_step, changed, since=since)
+                kind = HubSourceChangedError if from_here else HubConflictError
+                raise self._refusal(said, next_step, changed, since=since, kind=kind)
             return
         if known.source_facts and Path(known.source).is_dir():
             with kept_dataset(Path(known.source)) as source:
@@ -620,12 +638,15 @@ class Replacement:
         changed: Sequence[str] = (),
         *,
         since: str = "",
+        kind: type[HubConflictError] = HubConflictError,
     ) -> HubConflictError:
         """Return the error that says what would go."""
         held, brought = self.state.info or {}, self.info
         replaced = sum(path in self.state.files for path in self.plan.add)
-        commits = list_commits(self.api, self.repo_id, self.state.head, since)
-        return HubConflictError(
+        found = list_commits(self.api, self.repo_id, self.state.head)
+        newer = takewhile(lambda commit: commit.commit_id != since, found)
+        commits = [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
+        return kind(
             f"{self.repo_id} {said}.",
             next_step=next_step,
             details=[

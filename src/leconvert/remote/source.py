@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -33,15 +33,18 @@ from leconvert.support.errors import (
     WorkDirError,
 )
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.transfer.client import hub_errors, make_api
+from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubRepo, HubStore
 from leconvert.transfer.scratch import limit_too_small
 from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
-from leconvert.workdir.fs import is_there
+from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
+
+if TYPE_CHECKING:
+    from huggingface_hub import GitRefs, HfApi
 
 # Which commit of a repo is converted.
 
@@ -63,16 +66,23 @@ def resolve_revision(
     """Find the commit that a revision names."""
     api = make_api(endpoint=endpoint)
     if revision is None:
-        with hub_errors(repo_id):
-            refs = api.list_repo_refs(repo_id, repo_type="dataset")
+        refs = _refs(api, repo_id)
         commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
         revision = _default_revision([ref.name for ref in refs.tags], to)
         if revision in commits:
             return Resolved(HubRepo(repo_id, commits[revision], endpoint), revision)
-    with hub_errors(repo_id, revision):
-        info = api.repo_info(repo_id, revision=revision, repo_type="dataset")
-        assert info.sha is not None
-        return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
+    info = ask_hub(
+        repo_id,
+        revision,
+        lambda: api.repo_info(repo_id, revision=revision, repo_type="dataset"),
+    )
+    assert info.sha is not None
+    return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
+
+
+def _refs(api: HfApi, repo_id: str) -> GitRefs:
+    """Return the branches and tags of a repo."""
+    return ask_hub(repo_id, None, lambda: api.list_repo_refs(repo_id, repo_type="dataset"))
 
 
 def find_converted(
@@ -88,9 +98,7 @@ def find_converted(
         endpoint: The Hub's address; None for the one that is configured.
     """
     api = make_api(endpoint=endpoint)
-    with hub_errors(repo_id):
-        refs = api.list_repo_refs(repo_id, repo_type="dataset")
-    if to not in [ref.name for ref in refs.tags]:
+    if to not in [ref.name for ref in _refs(api, repo_id).tags]:
         return None
     found = resolve_revision(repo_id, to, endpoint=endpoint)
     info = read_info(HubStore(found.repo))
@@ -109,10 +117,13 @@ def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) 
     if [own.get(name) for name in totals] == [info.get(name) for name in totals]:
         return False
     repo = converted.repo
-    with hub_errors(repo.repo_id, repo.commit):
-        commits = make_api(endpoint=repo.endpoint).list_repo_commits(
+    commits = ask_hub(
+        repo.repo_id,
+        repo.commit,
+        lambda: make_api(endpoint=repo.endpoint).list_repo_commits(
             repo.repo_id, repo_type="dataset", revision=repo.commit
-        )
+        ),
+    )
     return source.repo.commit not in {commit.commit_id for commit in commits}
 
 
@@ -412,6 +423,10 @@ def fetch_sparse(
                 for_copies=for_copies,
                 progress=progress,
             )
+            planned = None if restart else under_way(work_dir, repo_id, None)
+            if for_copies and (planned is None or planned.folder != made.folder):
+                # What a run that was given up has made of this commit.
+                remove_tree(WorkDir.migrated(made.tree), inside=made.folder)
     if scratch_limit is not None and scratch_limit < made.largest_bytes:
         raise limit_too_small(scratch_limit, made.largest_bytes)
     return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name))
@@ -433,6 +448,15 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnaps
     if made.origin.repo_id != repo_id:
         return None
     return made if revision in (None, made.origin.revision, made.origin.commit) else None
+
+
+def pinned_revision(tree: Path) -> str | None:
+    """Return the revision that a sparse snapshot is of if it still names the same commit."""
+    origin = open_sparse_snapshot(tree).origin
+    with suppress(HubError):
+        if resolve_revision(origin.repo_id, origin.revision).repo.commit == origin.commit:
+            return origin.revision
+    return None
 
 
 # A whole dataset from the Hub into a folder that appears when it is complete.
@@ -539,9 +563,10 @@ def datasets_of(group: HubGroup) -> list[str]:
     from huggingface_hub.errors import HfHubHTTPError
 
     api = make_api()
-    with hub_errors(group.name):
+
+    def ask() -> list[str]:
         if not group.is_collection:
-            return sorted({found.id for found in api.list_datasets(author=group.name)})
+            return [found.id for found in api.list_datasets(author=group.name)]
         try:
             items = api.get_collection(group.name).items
         except HfHubHTTPError as error:
@@ -551,7 +576,9 @@ def datasets_of(group: HubGroup) -> list[str]:
                 f"{group.name} is no collection on the Hub, or this token may not see it.",
                 next_step="Copy the address of the collection's page.",
             ) from error
-        return sorted({item.item_id for item in items if item.item_type == "dataset"})
+        return [item.item_id for item in items if item.item_type == "dataset"]
+
+    return sorted({*ask_hub(group.name, None, ask)})
 
 
 @dataclass(frozen=True, slots=True)

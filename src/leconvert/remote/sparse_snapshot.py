@@ -297,12 +297,6 @@ def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:
     return lambda path: (paths.slice_of(path) or paths.misplaced(path)) is not None
 
 
-def _name(begun: Path, target: Path) -> None:
-    """Give a complete file its name, once it is on the disk: one that has it is trusted."""
-    sync_file(begun)
-    begun.replace(target)
-
-
 class _Writer:
     """Makes files of the tree."""
 
@@ -337,8 +331,6 @@ class _Writer:
     def _take(self, file: RemoteFile, is_episode: Callable[[str], bool]) -> None:
         target = self._folder / "tree" / file.path
         if not target.exists():
-            with self._gate.passed(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
             self._make(file, target, of_an_episode=is_episode(file.path))
         if file.path not in self.whole and is_episode(file.path):
             with self._lock:
@@ -368,9 +360,25 @@ class _Writer:
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
         fetch_file(self._store, file, begun, begun.with_suffix(".part"), gate=self._gate)
+        self._name(file, begun, target, whole=True)
+
+    def _name(self, file: RemoteFile, begun: Path, target: Path, *, whole: bool) -> None:
+        """Give a complete file its name, once it is on the disk: one that has it is trusted."""
         with self._gate.passed(target):
-            self._note_whole(file)
-            _name(begun, target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if whole:
+                self._note_whole(file)
+            else:  # one with holes that was noted in vain as whole must not be read as one
+                with self._lock:
+                    self.whole.discard(file.path)
+            sync_file(begun)
+            begun.replace(target)
+
+    def _begin(self, begun: Path) -> int:
+        """Open an empty file that has no name of the tree's yet, and return its descriptor."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with self._gate.passed(begun):
+            return os.open(begun, flags, 0o666)
 
     def _note_whole(self, file: RemoteFile) -> None:
         with self._lock:
@@ -382,15 +390,14 @@ class _Writer:
 
     def _make_hole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
-        with self._gate.passed(begun), begun.open("wb") as out:
+        with open(self._begin(begun), "wb") as out:  # noqa: PTH123 (of a descriptor)
             out.truncate(file.size_bytes)
-        self._name_part(file, begun, target)
+        self._name(file, begun, target, whole=False)
 
     def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
         """Make a file of headers; False where the scan's own reader is not content with it."""
         begun = self._temporary(file)
-        with self._gate.passed(begun):
-            descriptor = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        descriptor = self._begin(begun)
         try:
             copy = SparseCopy(file, self._store, descriptor)
             if is_clip:
@@ -404,20 +411,11 @@ class _Writer:
         except (HubError, HubAccessError, InterruptedRunError):
             raise
         except (LeconvertError, pa.ArrowException, ValueError):
-            with self._gate.passed(begun):
-                begun.unlink()
             return False
         finally:
             os.close(descriptor)
-        self._name_part(file, begun, target)
+        self._name(file, begun, target, whole=False)
         return True
-
-    def _name_part(self, file: RemoteFile, begun: Path, target: Path) -> None:
-        """Name a file with holes. One that was noted in vain as whole must not be read as one."""
-        with self._lock:
-            self.whole.discard(file.path)
-        with self._gate.passed(target):
-            _name(begun, target)
 
     def _temporary(self, file: RemoteFile) -> Path:
         """Return a name for a file that is not complete; the same one after a crash."""

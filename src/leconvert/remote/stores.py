@@ -217,6 +217,7 @@ def upload_tree(
     root: Path,
     url: str,
     *,
+    create_bucket: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> UploadReport:
@@ -228,6 +229,8 @@ def upload_tree(
     Args:
         root: The dataset.
         url: The folder; it must not exist or be empty.
+        create_bucket: Make the bucket, too, if there is none; by default one that is not there is
+            refused, as its name may be mistyped.
         stop: Set it from another thread to stop after the files under way.
         progress: Where to report.
 
@@ -238,7 +241,8 @@ def upload_tree(
         UsageError: Nobody knows such URLs.
         SourceError: ``root`` is no v3.0 dataset, or parts of it are links that lead out of it.
         VerificationError: The dataset is not complete.
-        TargetError: Something else is at the URL, or comes to it meanwhile.
+        TargetError: Something else is at the URL, or comes to it meanwhile; or there is no such
+            bucket.
         StorageError: The store fails, or keeps a file with another size.
         InterruptedRunError: ``stop`` was set.
     """
@@ -256,6 +260,8 @@ def upload_tree(
         progress.say(line)
     sizes = published.sizes
     digest = _digest(root, sizes)
+    if create_bucket:
+        store.make_bucket()
     there = _claim(store, digest)
     missing = [
         name
@@ -308,9 +314,16 @@ def _claim(store: UrlStore, digest: str) -> dict[str, RemoteFile]:
         return there
     if there:
         raise _taken(store, there)
-    with store_errors(store.url):
-        store.fs.makedirs(store.root, exist_ok=True)
-        store.fs.pipe_file(store.path(mine), content)
+    store.make_folder(store.root)
+    try:
+        with store_errors(store.url):
+            store.fs.pipe_file(store.path(mine), content)
+    except FileNotFoundError as error:
+        raise TargetError(
+            f"There is no bucket {store.bucket or store.root} for {store.url}.",
+            path=store.url,
+            next_step="Check the address. If the bucket shall be made, pass --create-bucket.",
+        ) from error
     others = _everything(store)
     others.pop(mine, None)
     if others:
@@ -372,8 +385,8 @@ def _remove(store: UrlStore, name: str) -> None:
 
 def _send(store: UrlStore, root: Path, name: str) -> None:
     path = store.path(name)
+    store.make_folder(path.rpartition("/")[0])
     with store_errors(store.url):
-        store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         store.fs.put_file(str(root / name), path)
 
 

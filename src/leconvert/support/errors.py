@@ -22,6 +22,7 @@ __all__ = [
     "HubAccessError",
     "HubConflictError",
     "HubError",
+    "HubSourceChangedError",
     "HubUnavailableError",
     "IncompleteError",
     "InstallationError",
@@ -367,6 +368,10 @@ class HubConflictError(LeconvertError):
     """The repo on the Hub changed meanwhile, or holds something that stands in the way."""
 
     exit_code = 17
+
+
+class HubSourceChangedError(HubConflictError):
+    """The dataset that was converted is no longer what the repo on the Hub holds."""
 
 
 class EngineError(LeconvertError):

@@ -1,4 +1,4 @@
-"""The client of the Hub: made in one place, its errors as errors of leconvert, and its pace.
+"""The client of the Hub: made in one place, its errors as errors of leconvert, its tries and pace.
 
 Where it would ask, and with which token, is told without asking anything.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import threading
 import time
@@ -91,6 +92,8 @@ class _Follows(Protocol):
     def before(self) -> None: ...
 
     def after(self, status: int, headers: Any) -> None: ...
+
+    def wait(self, seconds: float) -> None: ...
 
 
 _followed: list[_Follows] = []
@@ -330,6 +333,84 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     return HubError(f"The Hub refused {repo_id}: {said}.", next_step="Report it: " + _REPORT)
 
 
+# How often the Hub is asked again: one policy for listings, files and pushes.
+#
+# A try that failed in a way that may be over in a moment (`HubUnavailableError`) is made again
+# after a pause. Pauses grow, and are spread out, so that workers that failed together do not come
+# back together. What the Hub asks to wait is waited besides.
+
+
+TRIES = 7
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+# In all; the Hub's own windows are of 5 minutes.
+_MOST_ASKED_SECONDS = 900.0
+
+
+class Patience:
+    """Counts the failures in a row of one thing that the Hub is asked for.
+
+    Args:
+        tries: Failures after which it is given up.
+        pause: Waits so many seconds; by default as the pace that is followed, if one is, does.
+    """
+
+    def __init__(self, tries: int = TRIES, pause: Callable[[float], object] | None = None) -> None:
+        self._tries = tries
+        self._pause = pause
+        self._failures = 0
+        self._asked_seconds = 0.0
+
+    def wait(
+        self,
+        error: HubUnavailableError,
+        *,
+        arrived: bool = False,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """Wait until the next try.
+
+        Args:
+            error: Why the last one failed.
+            arrived: Whether it brought something all the same: then the count begins anew.
+            say: Told why, and how long it waits.
+
+        Raises:
+            HubUnavailableError: The error: it was tried often enough.
+        """
+        asked = error.wait_seconds
+        self._asked_seconds += asked
+        self._failures = 0 if arrived else self._failures + 1
+        if self._failures >= self._tries or self._asked_seconds > _MOST_ASKED_SECONDS:
+            raise error
+        longest = min(_FIRST_PAUSE_SECONDS * 2**self._failures, _LONGEST_PAUSE_SECONDS)
+        seconds = asked + longest * (0.5 + random.random() / 2)  # noqa: S311 - no secret
+        why = ", as the Hub asks" if asked else ""
+        say(f"{error.message} Looking again in {duration(seconds)}{why}.")
+        (self._pause or pause)(seconds)
+
+
+def pause(seconds: float) -> None:
+    """Wait so many seconds, as the pace that is followed does, if one is."""
+    if _followed:
+        _followed[-1].wait(seconds)
+    else:
+        time.sleep(seconds)
+
+
+def ask_hub[T](
+    repo_id: str, revision: str | None, ask: Callable[[], T], patience: Patience | None = None
+) -> T:
+    """Ask the Hub for something, again where it fails; errors are those of `hub_errors`."""
+    patience = patience or Patience()
+    while True:
+        try:
+            with hub_errors(repo_id, revision):
+                return ask()
+        except HubUnavailableError as error:
+            patience.wait(error)
+
+
 # How fast the Hub may be asked: one record that all workers of a fleet read before each request.
 #
 # Where the Hub answers that there were too many requests (429), or fails (5xx), nobody who shares
@@ -421,7 +502,11 @@ class Pace:
     def before(self) -> None:
         """Wait until the Hub may be asked."""
         while left := read_pause(self._path, self._clock()):
-            wait_for_hub(self._stop, left, self._wait)
+            self.wait(left)
+
+    def wait(self, seconds: float) -> None:
+        """Wait so many seconds, or until it is stopped, which is an error."""
+        wait_for_hub(self._stop, seconds, self._wait)
 
     def after(self, status: int, headers: Any) -> None:
         """Take note of an answer."""

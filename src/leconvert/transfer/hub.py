@@ -11,25 +11,27 @@ where a scratch limit does not count them, and cannot be stopped within a file.
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from leconvert._version import __version__
 from leconvert.support.errors import (
     HubError,
+    HubUnavailableError,
     InterruptedRunError,
     SourceError,
 )
 from leconvert.support.storage_errors import storage_errors
-from leconvert.transfer.client import asked_to_wait, hub_errors, make_api
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer import client
+from leconvert.transfer.client import TRIES, Patience, ask_hub, hub_errors, make_api
+from leconvert.transfer.store import RemoteFile, is_content, other_content
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -38,19 +40,11 @@ if TYPE_CHECKING:
 
 
 _CHUNK_BYTES = 1 << 20
-_OF_THE_MOMENT = frozenset({408, 429, 500, 502, 503, 504})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
+# The Hub's ETag of a file: the id of its Git blob, or in large-file storage its SHA-256.
+_CONTENT_ID = re.compile(r'"?([0-9a-f]{40}|[0-9a-f]{64})"?')
 # Seconds to connect, to read, to write, and to get a connection.
 _TIMEOUT = (20.0, 60.0, 60.0, 60.0)
-
-
-class TransientError(Exception):
-    """The store failed in a way that may be over in a moment."""
-
-    def __init__(self, cause: Exception, wait_seconds: float = 0.0) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-        self.wait_seconds = wait_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +53,7 @@ class Body:
 
     start: int  # the first byte of the file that it holds: a store may answer with more than asked
     chunks: Iterator[bytes]  # the bytes
+    digest: str = ""  # of the whole file, as in `RemoteFile`; empty where the answer has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +65,8 @@ class HubRepo:
     endpoint: str | None = None  # the Hub's address; None for the one that is configured.
 
     kind: str = "dataset"
+    # Who asks, as the client takes it; None for the user's own token.
+    token: str | bool | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -79,64 +76,85 @@ class HubRepo:
     def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
         """Yield the files below a folder, in the order of the listing's pages."""
         api = make_api(endpoint=self.endpoint)
-        return list_files(api, self, folder, recursive=recursive)
+        return list_files(api, self, folder, recursive=recursive, patience=Patience())
 
     def find_file(self, path: str) -> RemoteFile | None:
         """Return one file of the listing, or None."""
-        with hub_errors(self.repo_id, self.commit):
-            entries = make_api(endpoint=self.endpoint).get_paths_info(
+        api = make_api(endpoint=self.endpoint)
+
+        def ask() -> RemoteFile | None:
+            entries = api.get_paths_info(
                 self.repo_id, [path], revision=self.commit, repo_type=self.kind
             )
             return next(_files_among(entries, self), None)
+
+        return ask_hub(self.repo_id, self.commit, ask)
 
     @contextmanager
     def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
         """Ask for a file or a range of it."""
         from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
-        from huggingface_hub.errors import HfHubHTTPError, HTTPError
         from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(
             self.repo_id, path, repo_type=self.kind, revision=self.commit, endpoint=self.endpoint
         )
-        headers = build_hf_headers(library_name="leconvert", library_version=__version__)
+        headers = build_hf_headers(
+            token=self.token, library_name="leconvert", library_version=__version__
+        )
         # What is hashed and measured are the stored bytes.
         headers["Accept-Encoding"] = "identity"
         if start or stop is not None:
             headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-        with hub_errors(self.repo_id, self.commit):
-            try:
-                with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT) as answer:
-                    hf_raise_for_status(answer)
-                    yield Body(_first_byte(answer), answer.iter_raw(_CHUNK_BYTES))
-            except HfHubHTTPError as error:
-                status = error.response.status_code
-                if status in _OF_THE_MOMENT:
-                    asked = asked_to_wait(status, error.response.headers)
-                    raise TransientError(error, asked) from error
-                raise
-            except HTTPError as error:
-                raise TransientError(error) from error
+        with (
+            hub_errors(self.repo_id, self.commit),
+            get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT) as answer,
+        ):
+            hf_raise_for_status(answer)
+            yield Body(_first_byte(answer), answer.iter_raw(_CHUNK_BYTES), _content_id(answer))
 
 
 def list_files(
-    api: HfApi, repo: HubRepo, folder: str = "", *, recursive: bool = True
+    api: HfApi,
+    repo: HubRepo,
+    folder: str = "",
+    *,
+    recursive: bool = True,
+    patience: Patience | None = None,
 ) -> Iterator[RemoteFile]:
-    """Yield what a client sees below a folder of a repo; nothing where there is no such folder."""
+    """Yield what a client sees below a folder of a repo; nothing where there is no such folder.
+
+    Args:
+        api: The client.
+        repo: The repo. Its files are the same in each try, as those of a commit are.
+        folder: The folder.
+        recursive: Whether files of folders in it are listed too.
+        patience: How often it is tried; None for once.
+    """
     from huggingface_hub.errors import EntryNotFoundError
 
-    with hub_errors(repo.repo_id, repo.commit):
+    patience = patience or Patience(tries=1)
+    told = 0
+    while True:
         try:
-            entries = api.list_repo_tree(
-                repo.repo_id,
-                folder or None,
-                recursive=recursive,
-                revision=repo.commit,
-                repo_type=repo.kind,
-            )
-            yield from _files_among(entries, repo)
-        except EntryNotFoundError:
-            return
+            with hub_errors(repo.repo_id, repo.commit):
+                entries = api.list_repo_tree(
+                    repo.repo_id,
+                    folder or None,
+                    recursive=recursive,
+                    revision=repo.commit,
+                    repo_type=repo.kind,
+                )
+                for file in islice(_files_among(entries, repo), told, None):
+                    told += 1
+                    yield file
+                return
+        except HubUnavailableError as error:
+            patience.wait(error)
+        except HubError as error:
+            if isinstance(error.__cause__, EntryNotFoundError):
+                return
+            raise
 
 
 def _files_among(entries: Iterable[RepoFile | RepoFolder], repo: HubRepo) -> Iterator[RemoteFile]:
@@ -158,10 +176,13 @@ def find_repo(url: str) -> tuple[HubRepo, str] | None:
     """
     from huggingface_hub import HfFileSystem
 
-    place: Any = HfFileSystem().resolve_path(url)
+    place: Any = ask_hub(url, None, lambda: HfFileSystem().resolve_path(url))
     if not hasattr(place, "repo_id"):
         return None
-    found = make_api().repo_info(place.repo_id, repo_type=place.repo_type, revision=place.revision)
+    where = {"repo_type": place.repo_type, "revision": place.revision}
+    found = ask_hub(
+        place.repo_id, place.revision, lambda: make_api().repo_info(place.repo_id, **where)
+    )
     assert found.sha is not None
     return HubRepo(place.repo_id, found.sha, kind=place.repo_type), place.path_in_repo
 
@@ -172,20 +193,20 @@ def _first_byte(answer: Response) -> int:
         return 0
     found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
     if found is None:
-        raise TransientError(ConnectionError("a part of a file without its place in it"))
+        raise ConnectionError("a part of a file without its place in it")
     return int(found[1])
 
 
-_TRIES = 7
-_FIRST_PAUSE_SECONDS = 0.5
-_LONGEST_PAUSE_SECONDS = 30.0
-_LONGEST_ASKED_SECONDS = 600.0
+def _content_id(answer: Response) -> str:
+    """Return what names the content of a file; a large one is somewhere else, under other names."""
+    first = answer.history[0] if answer.history else answer
+    told = first.headers.get("X-Linked-Etag") or first.headers.get("ETag") or ""
+    found = _CONTENT_ID.fullmatch(told)
+    return "" if found is None else found[1]
+
+
+_READS_OF_A_SMALL_FILE = 3
 _SECONDS_BETWEEN_LOOKS = 0.5  # who asks it to stop sets a flag of any kind, and wakes nobody
-_NEVER = threading.Event()
-
-
-class _BrokenOffError(Exception):
-    """The answer ended before the file did."""
 
 
 class HubStore:
@@ -194,7 +215,7 @@ class HubStore:
     Args:
         repo: The repo.
         should_stop: Asked while it waits, and with each chunk that arrives.
-        pause: Waits so many seconds.
+        pause: Waits so many seconds; None for the pause of all that asks the Hub.
         tries: Failures in a row, without a byte that arrives between them, before it gives up.
     """
 
@@ -203,8 +224,8 @@ class HubStore:
         repo: HubRepo,
         *,
         should_stop: Callable[[], bool] = lambda: False,
-        pause: Callable[[float], object] = _NEVER.wait,
-        tries: int = _TRIES,
+        pause: Callable[[float], object] | None = None,
+        tries: int = TRIES,
     ) -> None:
         self._repo = repo
         self._should_stop = should_stop
@@ -229,35 +250,47 @@ class HubStore:
         stop = min(stop, file.size_bytes)
         found = bytearray()
 
-        def take(chunks: Iterator[bytes]) -> None:
+        def take(chunks: Iterator[bytes], _: Body) -> None:
             for chunk in chunks:
                 found.extend(chunk)
                 if len(found) >= stop - start:
                     return
-            raise _BrokenOffError
+            raise self._broken_off(file)
 
         if start < stop:
             self._try(file, lambda: (start + len(found), stop), take)
         return bytes(found[: max(stop - start, 0)])
 
-    def read_whole(self, path: str) -> bytes | None:
-        """Return a small file whose size is not known, by one request; None where there is none."""
+    def read_whole(self, path: str, digest: str = "") -> bytes | None:
+        """Return a small file whose size is not known, by one request; None where there is none.
+
+        Args:
+            path: The file.
+            digest: Of its content, as in `RemoteFile`; without it that is the answer's.
+
+        Raises:
+            UnreadableSourceError: It arrives with other content.
+        """
         from huggingface_hub.errors import EntryNotFoundError
 
-        found = bytearray()
+        found, told = bytearray(), [digest]
 
-        def take(chunks: Iterator[bytes]) -> None:
+        def take(chunks: Iterator[bytes], body: Body) -> None:
             found.clear()
             for chunk in chunks:
                 found.extend(chunk)
+            told[0] = digest or body.digest
 
-        try:
-            self._try(RemoteFile(path, 0), lambda: (0, None), take)
-        except HubError as error:
-            if isinstance(error.__cause__, EntryNotFoundError):
-                return None
-            raise
-        return bytes(found)
+        for _ in range(_READS_OF_A_SMALL_FILE):
+            try:
+                self._try(RemoteFile(path, 0), lambda: (0, None), take)
+            except HubError as error:
+                if isinstance(error.__cause__, EntryNotFoundError):
+                    return None
+                raise
+            if is_content(found, told[0]):
+                return bytes(found)
+        raise other_content(path, self.name)
 
     def fetch(
         self, file: RemoteFile, out: BinaryIO, *, on_bytes: Callable[[int], None], anew: bool
@@ -273,7 +306,7 @@ class HubStore:
         if out.tell():
             on_bytes(out.tell())
 
-        def take(chunks: Iterator[bytes]) -> None:
+        def take(chunks: Iterator[bytes], _: Body) -> None:
             for chunk in chunks:
                 with storage_errors(out.name):  # or a disk's time-out were taken for the Hub's
                     out.write(chunk)
@@ -281,7 +314,7 @@ class HubStore:
                 if out.tell() > file.size_bytes:
                     return  # it is not the file; the hash will say so
             if out.tell() < file.size_bytes:
-                raise _BrokenOffError
+                raise self._broken_off(file)
 
         if out.tell() < file.size_bytes:
             self._try(file, lambda: (out.tell(), None), take)
@@ -302,28 +335,20 @@ class HubStore:
         self,
         file: RemoteFile,
         rest: Callable[[], tuple[int, int | None]],
-        take: Callable[[Iterator[bytes]], None],
+        take: Callable[[Iterator[bytes], Body], None],
     ) -> None:
         """Ask for the rest of a file until it is all there."""
-        failures = 0
-        at = rest()[0]
+        patience = Patience(self._tries, partial(self._wait, file))
         while True:
             start, stop = rest()
-            if start > at:  # something arrived: the line works
-                failures, at = 0, start
             try:
                 with self._repo.open(file.path, start, stop) as body:
                     if body.start > start:
-                        raise _BrokenOffError
-                    take(self._chunks(file, body, start))
+                        raise self._broken_off(file)
+                    take(self._chunks(file, body, start), body)
                 return
-            except (TransientError, _BrokenOffError) as error:
-                if rest()[0] == start:
-                    failures += 1
-                if failures >= self._tries:
-                    raise self._gave_up(file, error) from error
-                asked = error.wait_seconds if isinstance(error, TransientError) else 0.0
-                self._wait(file, failures, asked)
+            except HubUnavailableError as error:
+                patience.wait(error, arrived=rest()[0] > start)
 
     def _chunks(self, file: RemoteFile, body: Body, start: int) -> Iterator[bytes]:
         """Yield an answer's bytes from a place in the file on: it may begin before that."""
@@ -333,15 +358,11 @@ class HubStore:
             yield chunk[skip:]
             skip -= min(skip, len(chunk))
 
-    def _wait(self, file: RemoteFile, failures: int, asked_seconds: float) -> None:
-        # Spread out, so that workers that failed together do not come back together.
-        longest = min(_FIRST_PAUSE_SECONDS * 2**failures, _LONGEST_PAUSE_SECONDS)
-        left = longest * (0.5 + random.random() / 2)  # noqa: S311 - no secret
-        left = max(left, min(asked_seconds, _LONGEST_ASKED_SECONDS))
-        while left > 0:
+    def _wait(self, file: RemoteFile, seconds: float) -> None:
+        while seconds > 0:
             self._check_stop(file)
-            self._pause(min(left, _SECONDS_BETWEEN_LOOKS))
-            left -= _SECONDS_BETWEEN_LOOKS
+            (self._pause or client.pause)(min(seconds, _SECONDS_BETWEEN_LOOKS))
+            seconds -= _SECONDS_BETWEEN_LOOKS
 
     def _check_stop(self, file: RemoteFile) -> None:
         if self._should_stop():
@@ -351,14 +372,9 @@ class HubStore:
                 next_step="Run the same command again to go on.",
             )
 
-    def _gave_up(self, file: RemoteFile, error: Exception) -> Exception:
-        if isinstance(error, TransientError):
-            try:
-                with hub_errors(self._repo.repo_id, self._repo.commit):
-                    raise error.cause
-            except HubError as told:
-                return told
-        return HubError(
+    def _broken_off(self, file: RemoteFile) -> HubUnavailableError:
+        """Return the error for an answer that ends before the file does."""
+        return HubUnavailableError(
             f"{file.path} of {self._repo.name} breaks off again and again.",
             path=file.path,
             next_step="Check the network, then run the same command again; it goes on.",

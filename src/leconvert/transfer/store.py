@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import batched
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +32,6 @@ from leconvert.workdir.incoming import Incoming
 
 _SHA256_DIGITS = 64
 _BLOCK_BYTES = 4096
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +57,29 @@ class RemoteFile:
         return -(-self.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
     def is_content_of(self, path: Path) -> bool:
-        """Tell whether a local file has the size and the content that were listed.
-
-        Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
-        """
+        """Tell whether a local file has the size and the content that were listed."""
         with storage_errors(path), path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != self.size_bytes:
                 return False
-            if not self.digest:
-                return True
-            if self.is_large:
-                return hashlib.file_digest(file, "sha256").hexdigest() == self.digest
-            digest = hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
-            while chunk := file.read(_READ_BYTES):
-                digest.update(chunk)
-            return digest.hexdigest() == self.digest
+            made = partial(_digester, self.digest, self.size_bytes)
+            return not self.digest or hashlib.file_digest(file, made).hexdigest() == self.digest
+
+
+def is_content(content: bytes | bytearray, digest: str) -> bool:
+    """Tell whether a content has a digest, as in `RemoteFile`; any has an empty one."""
+    digester = _digester(digest, len(content))
+    digester.update(content)
+    return digest in ("", digester.hexdigest())
+
+
+def _digester(digest: str, size_bytes: int) -> Any:
+    """Begin a digest of the kind of another.
+
+    Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
+    """
+    if len(digest) == _SHA256_DIGITS:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % size_bytes, usedforsecurity=False)
 
 
 class Store(Protocol):
@@ -176,9 +184,14 @@ def fetch_file(
                 return
             on_bytes(-part.stat().st_size)
             part.unlink()
-    raise UnreadableSourceError(
-        f"{file.path} of {store.name} arrives with other content than the listing says.",
-        path=file.path,
+    raise other_content(file.path, store.name)
+
+
+def other_content(path: str, store: str) -> UnreadableSourceError:
+    """Return the error for a file that was changed on its way, or where it is stored."""
+    return UnreadableSourceError(
+        f"{path} of {store} arrives with other content than the listing says.",
+        path=path,
         next_step="Try again later; if it stays so, the stored file is damaged.",
     )
 

@@ -1,11 +1,21 @@
-"""Folders in stores that `fsspec` knows, whose libraries try again themselves."""
+"""Folders in stores that `fsspec` knows, whose libraries try again themselves.
+
+**What is known of a file that arrives.** Its size, and its MD5 where the store tells one: Google's
+stores do, and in S3 an ETag is one, or one of the MD5 of each part. Not with every encryption and
+in every store that speaks S3, however. So a file that arrives otherwise is read again: if it is
+the same then, and no ETag of this store was right before, ETags are taken for something else.
+Where a store tells no MD5, nothing is known of a byte that changes on its way.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from binascii import a2b_base64
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -19,16 +29,25 @@ from leconvert.support.errors import (
     UsageError,
 )
 from leconvert.support.extras import command_for_extra
+from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, first_few, without_credentials
-from leconvert.transfer.store import RemoteFile
+from leconvert.transfer.store import RemoteFile, other_content
 
 _CHANGES_SHOWN = 20
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
+# Stores of buckets, or containers, in which files have names with slashes and need no folders.
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"})
 # What stores say of a file that changes when its content does.
 _MARKS = (
     *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId", "blob_id", "xet_hash"),
     *("LastModified", "last_modified", "mtime", "created"),
 )
+
+
+# What of a mark tells an MD5, in hexadecimal digits, or how many parts it is of, or in base 64.
+_ETAG = re.compile(r'(?:^|;)etag="?([0-9a-f]{32})(?:-([0-9]+))?"?(?:;|$)', re.IGNORECASE)
+_MD5 = re.compile(r"(?:^|;)md5Hash=([0-9A-Za-z+/]{22}==)(?:;|$)")
+_READS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +57,8 @@ class UrlStore:
     url: str  # as the user wrote it, without a slash at the end and without credentials
     fs: Any  # the file system
     root: str  # the folder in it
+    # Whether an MD5 that the store told was right: then all are, but for those of encrypted files.
+    _told: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -47,6 +68,23 @@ class UrlStore:
     def path(self, relative: str) -> str:
         """Return the store's path of a file."""
         return f"{self.root}/{relative}"
+
+    @property
+    def bucket(self) -> str | None:
+        """The bucket or container; None where the store has folders instead."""
+        return self.root.partition("/")[0] if _protocol(self.url) in _OBJECT_STORES else None
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder, of a path of the store, where files need one; never a bucket."""
+        if self.bucket is None:
+            with store_errors(self.url):
+                self.fs.makedirs(path, exist_ok=True)
+
+    def make_bucket(self) -> None:
+        """Make the bucket, if it is not there."""
+        if self.bucket is not None:
+            with store_errors(self.url):
+                self.fs.makedirs(self.bucket, exist_ok=True)
 
     def list_files(self, folder: str = "") -> Iterator[RemoteFile]:
         """Yield the files below a folder, sorted; none where there is no such folder."""
@@ -98,9 +136,19 @@ class UrlStore:
 
         Raises:
             SourceChangedError: It is gone.
-            UnreadableSourceError: It arrives with another size.
+            UnreadableSourceError: It arrives with another size or, as far as the store tells what
+                it is, with other content.
         """
         del anew
+        seen: set[str] = set()
+        for _ in range(_READS):
+            self._get(file, out)
+            if self._is_as_told(file, out, seen):
+                on_bytes(file.size_bytes)
+                return
+        raise other_content(file.path, self.url)
+
+    def _get(self, file: RemoteFile, out: BinaryIO) -> None:
         with store_errors(self.url):
             try:
                 # The library opens a file by name. This name makes none: the file may have lost its
@@ -117,7 +165,50 @@ class UrlStore:
                 next_step="Run the same command again.",
             )
         os.fsync(out.fileno())  # the next call believes a file that has its name and its size
-        on_bytes(size_bytes)
+
+    def _is_as_told(self, file: RemoteFile, out: BinaryIO, seen: set[str]) -> bool:
+        """Tell whether a file has the MD5 that the store tells, or can have none that it knows.
+
+        Args:
+            file: As it was listed.
+            out: As it arrived.
+            seen: The MD5 of each time that it arrived before.
+        """
+        told, parts = _md5_told(file)
+        part_bytes = None
+        if parts:
+            part_bytes = self._head(file, PartNumber=1).get("ContentLength")
+        if told is None or (parts and not part_bytes):
+            return True
+        with storage_errors(out.name):
+            found = _md5_of(f"/proc/self/fd/{out.fileno()}", part_bytes)
+        if found == told:
+            self._told["right"] = True
+            return True
+        if not self._told.get("right", True):
+            return True
+        # Parts may have several sizes, and ETags of encrypted files are no MD5.
+        is_md5 = self._told.get("right") and not parts and not self._is_encrypted(file)
+        if is_md5 or found not in seen:
+            seen.add(found)
+            return False
+        if not parts:
+            self._told.setdefault("right", False)
+        return True
+
+    def _is_encrypted(self, file: RemoteFile) -> bool:
+        """Tell whether a file's ETag is no MD5, by what S3 says of its encryption."""
+        found = self._head(file)
+        return "kms" in found.get("ServerSideEncryption", "") or "SSECustomerAlgorithm" in found
+
+    def _head(self, file: RemoteFile, **asked: object) -> Mapping[str, Any]:
+        """Return what S3 says of a file, or of one of its parts; nothing where it cannot."""
+        ask = getattr(self.fs, "call_s3", None)
+        bucket, _, key = self.path(file.path).partition("/")
+        with suppress(Exception):  # it helps, where it is answered
+            if ask is not None:
+                return dict(ask("head_object", Bucket=bucket, Key=key, **asked))
+        return {}
 
 
 def open_store(url: str) -> UrlStore:
@@ -130,7 +221,7 @@ def open_store(url: str) -> UrlStore:
     """
     from fsspec.core import url_to_fs
 
-    protocol = url.partition("://")[0]
+    protocol = _protocol(url)
     shown = without_credentials(url)
     try:
         fs, root = url_to_fs(url)
@@ -149,6 +240,10 @@ def open_store(url: str) -> UrlStore:
             f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
         ) from error
     return UrlStore(shown.rstrip("/"), fs, str(root).rstrip("/"))
+
+
+def _protocol(url: str) -> str:
+    return url.partition("://")[0].lower()
 
 
 @contextmanager
@@ -173,6 +268,29 @@ def _failure(url: str, error: Exception) -> StorageError:
         next_step="Check the address and the credentials, then run the same command again; it "
         "goes on where it stopped.",
     )
+
+
+def _md5_told(file: RemoteFile) -> tuple[str | None, int]:
+    """Return the MD5 that a store tells of a file, and of how many parts it is; 0 for of none."""
+    if found := _ETAG.search(file.mark):
+        return found[1].lower(), int(found[2] or 0)
+    found = _MD5.search(file.mark)
+    return (a2b_base64(found[1]).hex() if found else None), 0
+
+
+def _md5_of(path: str, part_bytes: int | None) -> str:
+    """Return the MD5 of a file, or the MD5 of that of each of its parts."""
+    with open(path, "rb") as file:  # noqa: PTH123 (a name of an open file)
+        if part_bytes is None:
+            return hashlib.file_digest(file, _md5).hexdigest()
+        whole = _md5()
+        while part := file.read(part_bytes):
+            whole.update(_md5(part).digest())
+        return str(whole.hexdigest())
+
+
+def _md5(content: bytes = b"") -> Any:
+    return hashlib.md5(content, usedforsecurity=False)
 
 
 def _content_mark(found: Mapping[str, Any]) -> str:

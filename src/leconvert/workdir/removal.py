@@ -65,6 +65,15 @@ def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
     return remove_leftovers(root)
 
 
+def give_up_run(root: Path, run_id: str) -> None:
+    """Let a work dir have no current run, if this is it: the next command plans anew in it."""
+    work = WorkDir(root)
+    with storage_errors(root), planner_lock(work):
+        if work.current_run_id() == run_id:
+            work.current.unlink(missing_ok=True)
+            sync_dir(root)
+
+
 def set_work_dir_aside(root: Path) -> None:
     """Give a work dir the name under which `remove_leftovers` removes it: the commit point.
 

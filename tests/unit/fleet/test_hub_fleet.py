@@ -265,7 +265,7 @@ def test_a_failing_hub_fails_nobody_and_a_failing_repo_is_set_aside(
     monkeypatch.setattr("leconvert.transfer.client._FIRST_FAILURE_SECONDS", 0.01)
     monkeypatch.setattr("leconvert.transfer.client._LONGEST_FAILURE_SECONDS", 0.05)
     alone = WorkerOptions(max_workers=1)
-    monkeypatch.setattr("leconvert.transfer.hub._FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("leconvert.transfer.client._FIRST_PAUSE_SECONDS", 0.001)
     repos.break_requests(Fault("status", path="", status=503, times=40))
     done = run(
         tmp_path, scratch, "tester/pick", "tester/place", workers=WorkerOptions(max_workers=1)

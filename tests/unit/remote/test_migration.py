@@ -314,6 +314,65 @@ def test_files_of_which_the_hub_knows_no_hash_are_fetched_and_sent(
     assert whole_clips(hub) == ["episode_000002.mp4"]
 
 
+@pytest.mark.parametrize("moment", ["/refs\\?include_prs", "/commit/main"])
+@pytest.mark.parametrize("words", [[], ["--work-dir", "named"], ["--restart"]])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_changes_on_the_hub_meanwhile_is_converted_by_the_same_command(
+    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    moment: str, words: list[str], layout: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    repo = hub.add_repo(REPO, large_clips)
+    other = _changed_clip(hub, large_clips, moment)
+    command = ["convert", "--repo-id", REPO, "--layout", layout, *words]
+    assert main(command) == 17
+    assert (
+        "Run the same command again; it begins with what is there now." in capsys.readouterr().err
+    )
+    replaced = repo.branches["main"]
+    assert repo.tags == {}
+    assert main(command) == 0
+    assert repo.tags == {"v2.1": replaced, "v3.0": repo.branches["main"]}
+    assert other in contents(repo, repo.branches["main"]).values()
+    assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
+
+
+def test_a_revision_that_still_names_what_was_replaced_is_told_with_the_one_that_helps(
+    hub: StandIn, large_clips: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = hub.add_repo(REPO, large_clips, tags=("v2.1",))
+    other = _changed_clip(hub, large_clips, "/refs\\?include_prs")
+    command = ["convert", "--repo-id", REPO, "--layout", LAYOUTS[0]]
+    for words in ([], [], ["--restart"]):
+        assert main([*command, *words]) == 17
+        said = capsys.readouterr().err
+        assert "v2.1 still names the dataset that was converted" in said
+        assert "with --revision main, which" in said
+    assert main([*command, "--revision", "main"]) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"]
+    assert other in contents(repo, repo.branches["main"]).values()
+
+
+def test_a_run_that_waits_for_its_push_is_begun_anew_when_asked_to(
+    hub: StandIn, large_clips: Path
+) -> None:
+    repo = hub.add_repo(REPO, large_clips)
+    command = ["convert", "--repo-id", REPO, "--layout", LAYOUTS[0]]
+    hub.break_requests(Fault("status", path="/commit/", status=403))
+    assert main(command) == 16
+    assert main([*command, "--restart"]) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"]
+
+
+def _changed_clip(hub: StandIn, source: Path, path: str) -> str:
+    """Let another clip be pushed just before a request is served; return its SHA-256."""
+    clip = "videos/chunk-000/observation.images.top/episode_000001.mp4"
+    other = (source / clip).read_bytes() + b"\0\0\0\x08free"
+    change = lambda: hub.add_commit(REPO, {clip: other})  # noqa: E731
+    hub.break_requests(Fault("none", path=path, interfere=change))
+    return hashlib.sha256(other).hexdigest()
+
+
 def test_a_repo_that_changed_is_left_alone_and_no_stand_in_is_sent(
     hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

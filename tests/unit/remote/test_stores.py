@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import shutil
 import threading
 import uuid
@@ -12,6 +14,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from tests.s3 import S3Store, s3_store
 from tests.trees import digest_of
 
 import leconvert
@@ -167,6 +170,96 @@ def test_a_file_that_changes_meanwhile_is_not_mixed_in(
     assert (download_tree(url, tmp_path / "here") / "meta/new.json").is_file()
 
 
+# A byte that changes on its way, of an object of which the store keeps no checksum.
+
+
+@pytest.fixture
+def bucket() -> Iterator[S3Store]:
+    with s3_store() as store:
+        yield store
+
+
+CLIP = "videos/chunk-000/observation.images.top/episode_000001.mp4"
+
+
+def flipping(times: int, at: Callable[[], int] = lambda: 0) -> Callable[[str, bytes], bytes]:
+    """Change a byte of the clip's first answers."""
+    left = [times]
+
+    def alter(key: str, body: bytes) -> bytes:
+        if not key.endswith(CLIP) or not left[0]:
+            return body
+        left[0] -= 1
+        changed = bytearray(body)
+        changed[at()] ^= 1
+        return bytes(changed)
+
+    return alter
+
+
+@pytest.mark.parametrize("part_bytes", [None, 5 * 2**20])
+def test_a_byte_that_changes_on_its_way_is_noticed_by_the_etag_and_the_file_read_again(
+    bucket: S3Store, small_source: Path, tmp_path: Path, part_bytes: int | None
+) -> None:
+    url = bucket.upload(small_source, "set", checksums=False)
+    content = (small_source / CLIP).read_bytes()
+    if part_bytes is not None:
+        content = random.Random(1).randbytes(2 * part_bytes + 99)
+        (tmp_path / "large").write_bytes(content)
+        path = f"{bucket.bucket}/set/{CLIP}"
+        open_store(url).fs.put_file(str(tmp_path / "large"), path, chunksize=part_bytes)
+    bucket.alter = flipping(1, at=lambda: 7)
+    bucket.forget()
+    target = download_tree(url, tmp_path / "here")
+    assert (target / CLIP).read_bytes() == content
+    assert bucket.sent_bytes[f"set/{CLIP}"] == 2 * len(content)
+
+
+def test_a_file_that_stays_other_than_its_etag_says_is_an_error(
+    bucket: S3Store, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = bucket.upload(small_source, "set", checksums=False)
+    bucket.alter = flipping(99)
+    assert main(["convert", url, str(tmp_path / "out")]) == 3
+    assert f"{CLIP} of {url} arrives with other content" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    bucket.alter = flipping(0)
+    assert main(["convert", url, str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize("case", ["no etag is an MD5", "one file is encrypted"])
+def test_an_etag_that_is_no_md5_costs_a_second_look_and_refuses_nothing(
+    bucket: S3Store, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    url = bucket.upload(small_source, "set", checksums=False)
+    monkeypatch.setattr("leconvert.transfer.store._THREADS", 1)
+    fs = open_store(url).fs
+    if case == "one file is encrypted":
+        content = (small_source / CLIP).read_bytes()
+        place = {"Bucket": bucket.bucket, "Key": f"set/{CLIP}"}
+        fs.call_s3("put_object", **place, ServerSideEncryption="aws:kms", Body=content)
+    find = type(fs).find
+
+    def find_with_others(this: Any, path: str, **options: Any) -> dict[str, Any]:
+        found: dict[str, Any] = find(this, path, **options)
+        for name, seen in found.items():
+            if case == "no etag is an MD5" or name.endswith(CLIP):
+                seen["ETag"] = f'"{hashlib.sha256(name.encode()).hexdigest()[:32]}"'
+        return found
+
+    monkeypatch.setattr(type(fs), "find", find_with_others)
+    bucket.forget()
+    target = download_tree(url, tmp_path / "here")
+    assert (target / CLIP).read_bytes() == (small_source / CLIP).read_bytes()
+    twice = [
+        name
+        for name, sent in bucket.sent_bytes.items()
+        if sent == 2 * (target / name.removeprefix("set/")).stat().st_size > 0
+    ]
+    assert len(twice) == 1
+    assert case == "no etag is an MD5" or twice == [f"set/{CLIP}"]
+
+
 def test_nothing_at_a_url_is_told(url: str, tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match=f"There is nothing at {url}"):
         download_tree(url, tmp_path / "here")
@@ -208,6 +301,27 @@ def test_a_place_where_something_is_is_refused(url: str, result: Path) -> None:
     upload_tree(result, url)
     with pytest.raises(TargetError, match=f"{url} holds something already"):
         upload_tree(result, url)
+
+
+def test_a_bucket_that_is_not_there_is_made_only_where_that_is_asked_for(
+    result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with s3_store() as store:
+        fs = open_store(f"s3://{store.bucket}").fs
+        for command in ("push", "mirror"):
+            url = f"s3://typo-{command}/x"
+            assert main([command, str(result), url]) == 5
+            assert f"There is no bucket typo-{command} for {url}." in capsys.readouterr().err
+            fs.invalidate_cache()
+            assert fs.ls("") == [store.bucket]
+        assert main(["push", str(result), "s3://typo-push/x", "--create-bucket"]) == 0
+        assert main(["push", str(result), f"s3://{store.bucket}/y", "--create-bucket"]) == 0
+        fs.invalidate_cache()
+        assert sorted(fs.ls("")) == [store.bucket, "typo-push"]
+        assert is_whole("s3://typo-push/x", result)
+    capsys.readouterr()
+    assert main(["push", str(result), "--create-bucket"]) == 2
+    assert "none is named" in capsys.readouterr().err
 
 
 def test_an_unfinished_upload_of_another_tree_is_refused(url: str, result: Path) -> None:

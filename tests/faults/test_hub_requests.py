@@ -1,0 +1,101 @@
+"""What reads the Hub meets every fault of its requests: once, and for good.
+
+What may be over in a moment is asked again, whichever request it is; an answer that stays ends with
+the code that it has everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.hub import WRITE_TOKEN, Fault, StandIn
+from tests.hub.fixtures import hub, lone_client, pauses
+
+import leconvert
+from leconvert.cli.main import main
+
+__all__ = ["hub", "lone_client", "pauses"]
+
+REPO = "tester/arm"
+READING = {
+    "convert": "convert tester/arm {here}/new --no-push --quiet",
+    "plan": "plan tester/arm --output {here}/new --work-dir {here}/work --dry-run",
+    "push": "push {here}/out --push-repo-id tester/arm",
+}
+OF_THE_MOMENT = ("408", "429", "500", "502", "503", "drop_before", "drop_after", "truncate")
+CODES = {"401": 16, "403": 16, "404": 15, "409": 17, "412": 17, "500": 15, "drop_before": 15}
+INFO = "resolve/.*/meta/info.json"
+Run = Callable[[str], int]
+
+
+@pytest.fixture
+def run(small_source: Path, tmp_path: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    hub.add_repo(REPO, small_source, tags=("v2.1",))
+    leconvert.convert(small_source, output=tmp_path / "out", for_push=True)
+    return lambda name: main(READING[name].format(here=tmp_path).split())
+
+
+def _fault(kind: str, **rule: object) -> Fault:
+    if kind.isdigit():
+        return Fault("status", status=int(kind), **rule)  # type: ignore[arg-type]
+    return Fault(kind, keep_bytes=1, **rule)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_fault_at_any_request_that_may_be_over_in_a_moment_is_survived(
+    run: Run, hub: StandIn, name: str, tmp_path: Path
+) -> None:
+    """What is asked first meets one kind of fault, the next the next."""
+    hub.log.clear()
+    hub.break_requests(Fault("status", path="/commit/", status=403))  # a push writes nothing yet
+    assert run(name) == (16 if name == "push" else 0)
+    asked = sorted({r.path for r in hub.log if r.method == "GET" and "whoami" not in r.path})
+    api = [path for path in asked if path.startswith("/api/")]
+    assert any("/refs" in path for path in api)
+    assert any("/tree/" in path for path in api)
+    asked = [*api, *[path for path in asked if path not in api][::5]]  # files are alike
+    for number, path in enumerate(asked):
+        kind = OF_THE_MOMENT[number % len(OF_THE_MOMENT)]
+        for left in (tmp_path / "new", tmp_path / "home"):
+            shutil.rmtree(left, ignore_errors=True)
+        denied = Fault("status", path="/commit/", status=403)
+        hub.break_requests(_fault(kind, path=f"^{re.escape(path)}"), denied)
+        hub.log.clear()
+        assert run(name) == (16 if name == "push" else 0), (path, kind)
+        assert sum(r.fault is not None for r in hub.log) == 1 + (name == "push")
+
+
+@pytest.mark.parametrize("place", ["/refs", "/tree/", INFO])
+@pytest.mark.parametrize("kind", CODES)
+@pytest.mark.parametrize("name", ["convert", "push"])
+def test_an_answer_that_stays_ends_with_the_code_that_it_has_everywhere(
+    run: Run, hub: StandIn, name: str, place: str, kind: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    hub.break_requests(_fault(kind, path=place, times=None))
+    assert run(name) == CODES[kind]
+    assert "Check the disk" not in capsys.readouterr().err
+    assert "v3.0" not in hub.repo(REPO).tags
+
+
+@pytest.mark.parametrize("name", ["convert", "push"])
+@pytest.mark.parametrize("times", [1, 99])
+def test_an_info_json_that_is_changed_on_its_way_is_a_failed_transfer(
+    run: Run, hub: StandIn, name: str, times: int, small_source: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Read as it came, it would say another version, and that a newer leconvert is needed."""
+    version = (small_source / "meta/info.json").read_bytes().index(b"v2.1") + len("v2.")
+    hub.break_requests(Fault("flip", path=INFO, at_byte=version, times=times))
+    code = run(name)
+    if times == 1:
+        assert code == 0
+    else:
+        assert code == 3
+        assert "meta/info.json of hf://datasets/tester/arm@" in capsys.readouterr().err
