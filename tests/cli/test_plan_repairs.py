@@ -157,7 +157,7 @@ def test_what_no_flag_repairs_is_refused(
     assert planned.returncode == 3
     assert planned.stdout == ""
     assert "missing-tasks" in planned.stderr
-    assert "repair the source" in planned.stderr
+    assert "Then run the command again; nothing was written." in planned.stderr
 
 
 # ------------------------------------------------------------------------------------------------

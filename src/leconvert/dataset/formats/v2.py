@@ -293,6 +293,13 @@ LEGACY_META_FILES = (
     TOTAL_STATS_PATH,
     "meta/tasks.jsonl",
 )
+
+
+def left_over_tables(root: Path) -> list[str]:
+    """Return the tables of v2.x in the folder of a v3.0 dataset, where nobody reads them."""
+    return [name for name in (EPISODES_PATH, STATS_PATH, TASKS_PATH) if (root / name).is_file()]
+
+
 _CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
 # A width in a template could otherwise ask for a name of gigabytes.
 _NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")

@@ -47,6 +47,7 @@ from leconvert.model.values import Finding, LayoutOptions, Slice
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
+FILE = "videos/observation.images.top/file_index"
 FROM = "videos/observation.images.top/from_timestamp"
 TO = "videos/observation.images.top/to_timestamp"
 IMAGE = "observation.images.still"
@@ -333,6 +334,9 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error path-template",
         edit_info(data_path="data/{chunk_index:0999999999d}/{file_index}.parquet"),
     ),
+    "another file of a camera": (
+        "error wrong-files", rewrite(EPISODES, set_cells(FILE, r0=3, r1=3, r2=3, r3=3, r4=3)),
+    ),
     "no template for videos": ("error path-template", edit_info(video_path=None)),
     "a dtype that nobody knows": ("error feature", edit_feature("action", dtype="float33")),
     "a shape of nothing": ("error feature", edit_feature("action", shape=[0])),
@@ -479,17 +483,21 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "warning stats-missing", edit_json("meta/stats.json", lambda stats: stats.pop("action")),
     ),
     "a statistic of another shape": (
-        "error stats-shape", set_stat("observation.images.top", "mean", [0.1, 0.2, 0.3]),
+        "warning stats-shape", set_stat("observation.images.top", "mean", [0.1, 0.2, 0.3]),
     ),
-    "a count of another shape": ("error stats-shape", edit_stat("action", "count", lambda v: [v])),
+    "a count of another shape": (
+        "warning stats-shape", edit_stat("action", "count", lambda v: [v]),
+    ),
     "statistics in words": ("warning stats-missing", edit_stats(action="none")),
     "a statistic that is missing": (
         "warning stats-missing",
         edit_json("meta/stats.json", lambda stats: stats["action"].pop("std")),
     ),
-    "a statistic of words": ("error stats-shape", set_stat("next.done", "std", ["?"])),
-    "a ragged statistic": ("error stats-shape", set_stat("next.done", "std", [[1.0], []])),
-    "a statistic beyond all numbers": ("error stats-shape", set_stat("next.done", "std", [2**70])),
+    "a statistic of words": ("warning stats-shape", set_stat("next.done", "std", ["?"])),
+    "a ragged statistic": ("warning stats-shape", set_stat("next.done", "std", [[1.0], []])),
+    "a statistic beyond all numbers": (
+        "warning stats-shape", set_stat("next.done", "std", [2**70]),
+    ),
     "a least above the mean": ("warning stats-value", set_stat("next.done", "min", [2.0])),
     "a deviation below nothing": ("warning stats-value", set_stat("next.done", "std", [-1.0])),
     "a count of nothing": ("warning stats-value", set_stat("next.done", "count", [0])),
@@ -752,7 +760,7 @@ def test_every_code_of_the_catalogue_is_tested() -> None:
 
 # Of these the remedy says what to correct by hand, since no command can know it.
 BY_HAND = {
-    "info-value", "splits", "path-template", "feature-names", "tasks-layout", "tasks-duplicate",
+    "info-value", "splits", "feature-names", "tasks-layout", "tasks-duplicate",
     "tasks-order", "no-episodes", "episodes-column", "episodes-null", "episode-tasks",
 }  # fmt: skip
 # What else the dataset says is enough for these.
