@@ -21,7 +21,7 @@ from leconvert.dataset.check.meta import (
     streaming_findings,
 )
 from leconvert.dataset.files import special_files
-from leconvert.dataset.findings import found, shortened
+from leconvert.dataset.findings import found, grouped
 from leconvert.dataset.formats.v2 import (
     INFO_PATH,
     read_info,
@@ -52,6 +52,7 @@ from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import (
     DATA_STREAM,
+    CountedFinding,
     Finding,
     FloatArray,
     IntArray,
@@ -82,7 +83,7 @@ class DatasetReport:
     Attributes:
         root: The dataset.
         version: Its ``codebase_version``.
-        findings: What is wrong or worth knowing, errors first.
+        findings: What is wrong or worth knowing, errors first; of those that are alike the first.
         episodes: Episodes in it.
         frames: Rows in it.
         files: Data and video files that were looked at.
@@ -91,15 +92,15 @@ class DatasetReport:
 
     root: str
     version: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CountedFinding, ...]
     episodes: int
     frames: int
     files: int
     seconds: float
 
     def count(self, severity: str) -> int:
-        """Return the number of findings of one severity."""
-        return sum(finding.severity == severity for finding in self.findings)
+        """Return the number of findings of one severity, those that are like others included."""
+        return sum(each.count for each in self.findings if each.severity == severity)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -130,7 +131,7 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
         check = DatasetCheck(root, raw, progress)
         findings, episodes, frames = check.findings, check.episodes, check.frames
         files = sum(map(len, check.files.values()))
-    kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
+    kept = sorted(grouped(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
 

@@ -215,7 +215,12 @@ def read_info(root: Path) -> dict[str, Any]:
     if is_pointer(path):
         refuse_pointers(root, met_one=True)
     try:
-        raw = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        if not content.strip():
+            raise UnreadableSourceError(
+                f"{path} is empty.", path=str(path), next_step=f"{GET_AGAIN}."
+            )
+        raw = json.loads(content)
         # Half a surrogate pair is JSON, but no text that the result's own table could hold.
         json.dumps(raw, ensure_ascii=False).encode()
     except (FileNotFoundError, NotADirectoryError):

@@ -40,7 +40,7 @@ from leconvert import media
 from leconvert.cli.main import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.check.dataset import DatasetReport
-from leconvert.dataset.findings import V3_CATALOGUE, shortened
+from leconvert.dataset.findings import V3_CATALOGUE, grouped
 from leconvert.dataset.formats.v3 import rows
 from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import Finding, LayoutOptions, Slice
@@ -744,12 +744,23 @@ def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
         check_dataset(tmp_path / "none")
 
 
-def test_many_findings_of_one_kind_are_counted_and_not_kept() -> None:
-    many = (Finding("of v2.x", "error", f"file {n}", stream="data") for n in range(100_000))
-    kept = shortened(many)
+def test_findings_that_are_alike_are_one_with_a_count() -> None:
+    many = (
+        Finding("of v2.x", "error", f"a/{n}.mp4 has {n} frames.", episode=n, path=f"a/{n}.mp4")
+        for n in range(100_000)
+    )
+    (kept,) = grouped(many)
+    assert (kept.count, kept.episode, kept.path) == (100_000, 0, "a/0.mp4")
+    assert kept.message == "a/0.mp4 has 0 frames. 100,000 findings are like this."
+    assert grouped([kept, kept])[0].count == 200_000
+
+
+def test_findings_of_other_features_are_not_alike_and_all_are_counted() -> None:
+    many = [Finding("of v2.x", "error", f"joint_{n} is gone.", stream="data") for n in range(81)]
+    kept = grouped(many)
     assert len(kept) == 21
-    assert (kept[-1].code, kept[-1].severity, kept[-1].stream) == ("of v2.x", "error", "data")
-    assert kept[-1].message == "99,980 more findings of this kind."
+    assert sum(each.count for each in kept) == 81
+    assert [each.message for each in kept[:2]] == ["joint_0 is gone.", "joint_1 is gone."]
 
 
 def test_every_code_of_the_catalogue_is_tested() -> None:
