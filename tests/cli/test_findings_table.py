@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,38 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_many_alike_are_counted() -> None:
-    lines = findings_lines([LOST] * 8, 100)
-    assert sum("is missing" in line for line in lines) == 5
-    assert lines[-1].endswith("... and 3 more of this kind")
+    lines = findings_lines([LOST] * 8, 120)
+    assert sum("is missing" in line for line in lines) == 1
+    assert "8 findings are like this." in " ".join(lines)
+    others = [replace(LOST, message=f"file_{n} is missing.", path=f"file_{n}") for n in range(4)]
+    several = [replace(LOST, code=f"kind-{n % 2}", message=f"It is {'so' * n}.") for n in range(20)]
+    assert sum("file_" in line for line in findings_lines(others, 120)) == 1
+    lines = [line.strip() for line in findings_lines(several, 120)]
+    told = next(line for line in lines if "more of this kind" in line)
+    assert told.endswith("5 more of this kind")
+
+
+def test_a_check_counts_every_error(
+    leconvert: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(small_source, tmp_path / "source"))
+    clips = sorted(source.glob("videos/chunk-000/*top/*.mp4"))[1:]
+    for clip in clips:
+        clip.unlink()
+    record = json.loads(leconvert("check", source, "--json").stdout)
+    assert record["errors"] == len(clips) == 4
+    (found,) = [each for each in record["findings"] if each["severity"] == "error"]
+    assert (found["code"], found["count"], found["episode"]) == ("missing-file", 4, 1)
+    assert "4 errors, 0 warnings" in leconvert("check", source).stdout
+
+
+def test_an_empty_description_is_called_empty(leconvert: Leconvert, tmp_path: Path) -> None:
+    (tmp_path / "source/meta").mkdir(parents=True)
+    (tmp_path / "source/meta/info.json").touch()
+    for command in ("check", "convert", "repair"):
+        refused = leconvert(command, tmp_path / "source")
+        assert refused.returncode == 3
+        assert f"{tmp_path}/source/meta/info.json is empty." in refused.stderr
 
 
 def test_a_conversion_that_stops_lists_every_finding(

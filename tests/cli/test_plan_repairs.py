@@ -153,7 +153,7 @@ def test_what_no_flag_repairs_is_refused(
     planned = leconvert_here("check", source, "--plan-repairs", code=3)
     assert planned.stdout == ""
     assert "missing-tasks" in planned.stderr
-    assert "repair the source" in planned.stderr
+    assert "Then run the command again; nothing was written." in planned.stderr
 
 
 # ------------------------------------------------------------------------------------------------

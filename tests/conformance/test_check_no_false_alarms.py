@@ -6,6 +6,7 @@ it. What the check calls unloadable, LeRobot does not load.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,7 +18,9 @@ from reference import convert_with_reference
 from tests.recordings import each
 
 import leconvert
-from leconvert.dataset.check import check_dataset
+from leconvert.dataset.check import check_dataset, check_feature_stats
+from leconvert.dataset.formats.v2 import read_info
+from leconvert.dataset.formats.v3 import declaration
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = (12, 7, 9)
@@ -130,6 +133,48 @@ def test_videos_encoded_by_default_and_while_recording_have_no_findings(tmp_path
     assert said_of(record(tmp_path / "default", features)) == set()
     streamed = record(tmp_path / "streamed", features, rgb_encoder=h264(), streaming_encoding=True)
     assert said_of(streamed) == set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_joints_that_never_move_and_pictures_of_one_colour_have_no_findings(
+    seed: int, tmp_path: Path
+) -> None:
+    """LeRobot's mean of equal values is off, the more the longer an episode is."""
+    from lerobot.datasets import LeRobotDataset
+
+    random = np.random.default_rng(seed)
+    still = (random.normal(size=24) * 10.0 ** random.integers(-4, 4, 24)).astype(np.float32)
+    joints = {"dtype": "float32", "shape": (24,), "names": None}
+    features = {"observation.state": joints, "action": {**joints, "shape": (2,)}}
+
+    def recorded(name: str, lengths: Iterable[int], more: dict[str, Any]) -> Path:
+        root = tmp_path / name
+        dataset = LeRobotDataset.create(
+            "check/recorded", fps=30, features=features | more, root=root, rgb_encoder=h264(),
+            use_videos=any(feature["dtype"] == "video" for feature in more.values()),
+        )  # fmt: skip
+        colour = random.integers(0, 256, 3).astype(np.uint8)
+        pictures = {key: np.broadcast_to(colour, (64, 64, 3)).copy() for key in more}
+        for length in lengths:
+            for _ in range(length):
+                frame = {"task": "Wait.", "observation.state": still, "action": still[:2]}
+                dataset.add_frame(frame | pictures)
+            dataset.save_episode(parallel_encoding=False)
+        dataset.finalize()
+        return root
+
+    assert said_of(recorded("long", (5, 4000, 90), {})) == set()
+    for dtype in ("image", "video"):
+        assert said_of(recorded(dtype, LENGTHS, cameras(dtype))) == set()
+
+
+def test_a_mean_that_is_really_below_the_least_value_is_found(with_videos: Path) -> None:
+    stats = json.loads((with_videos / "meta/stats.json").read_bytes())
+    feature = declaration(read_info(with_videos))[0].features["observation.state"]
+    least = stats["observation.state"]["min"]
+    for mean, expected in ((least, 0), ([value - 1e-3 * abs(value) - 0.02 for value in least], 1)):
+        changed = stats["observation.state"] | {"mean": mean}
+        assert len(list(check_feature_stats(feature, changed, None, max(LENGTHS)))) == expected
 
 
 def test_a_resumed_recording_has_one_remark(resumed: Path) -> None:

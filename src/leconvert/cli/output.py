@@ -93,11 +93,15 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
-    """Return a table of findings, the gravest first; of many alike the first few."""
+    """Return a table of findings, the gravest first; of those that are alike one, with a count."""
     if not findings:
         return []
-    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
-    total = Counter((finding.severity, finding.code) for finding in ordered)
+    from leconvert.dataset.findings import grouped  # `--help` does without
+
+    ordered = sorted(grouped(findings), key=lambda finding: _ORDER.index(finding.severity))
+    total: Counter[tuple[str, str]] = Counter()
+    for finding in ordered:
+        total[finding.severity, finding.code] += finding.count
     seen: Counter[tuple[str, str]] = Counter()
     told: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     rows: list[tuple[tuple[str, str, str, str], list[str]]] = []
@@ -106,9 +110,10 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
         seen[kind] += 1
         if seen[kind] > _SHOWN_OF_A_CODE:
             continue
+        total[kind] -= finding.count
         said = [_with_short_path(finding)]
-        if seen[kind] == _SHOWN_OF_A_CODE and total[kind] > _SHOWN_OF_A_CODE:
-            said.append(f"... and {total[kind] - _SHOWN_OF_A_CODE:,} more of this kind")
+        if seen[kind] == _SHOWN_OF_A_CODE and total[kind]:
+            said.append(f"... and {total[kind]:,} more of this kind")
         said += [line for line in _helping(finding) if line not in told[kind]]
         told[kind].update(said)
         episode = "" if finding.episode is None else str(finding.episode)

@@ -8,6 +8,7 @@ gets a copy of its rows.
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +26,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from leconvert.dataset.formats import v3
 from leconvert.loading.decoders import Backend, Clip, ClipDecoder, Codecs, open_clip, open_decoder
 from leconvert.loading.metadata import DatasetMeta
 from leconvert.loading.tensors import WorkerCounters
+from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
@@ -37,6 +40,7 @@ from leconvert.transfer.files import Files, OpenFile
 Array = npt.NDArray[Any]
 
 _OPEN_FILES = 8
+_TOLERANCE_SECONDS = 1e-4
 _KEPT_GROUPS = 2
 _FOOTER_BYTES = 64 * 1024
 _TRAILER_BYTES = 8
@@ -139,6 +143,9 @@ class RowReader:
         self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
         self._lock = threading.Lock()
         self._columns = [key for key, ft in meta.features.items() if ft["dtype"] != "video"]
+        episodes = meta.episodes
+        self._rows_in = np.zeros(len(episodes.data_paths), np.int64)
+        np.add.at(self._rows_in, episodes.data_file, episodes.length)
 
     def need(self, place: int) -> int:
         """Fetch an episode's rows, once before they are read; from any thread.
@@ -203,6 +210,13 @@ class RowReader:
             rows = self._rows(table, is_shared=not whole)
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             raise _unreadable(name, error) from error
+        if file.starts[-1] != self._rows_in[self.file_of(place)]:
+            raise SourceError(
+                f"{name} has {file.starts[-1]} rows, its episodes have "
+                f"{self._rows_in[self.file_of(place)]}.",
+                path=name,
+                next_step=self._what_helps(),
+            )
         self._check(rows, place, name)
         return rows
 
@@ -258,18 +272,41 @@ class RowReader:
     def _check(self, rows: EpisodeRows, place: int, name: str) -> None:
         table = self._meta.table
         begin, count = int(table.from_index[place]), int(table.length[place])
-        same_episode = np.array_equal(
-            rows.arrays["episode_index"], np.full(count, table.index[place])
-        )
-        if not same_episode or not np.array_equal(
-            rows.arrays["index"], np.arange(begin, begin + count)
-        ):
+        frame = np.arange(count)
+        columns = rows.arrays
+        if gone := DEFAULT_COLUMNS.keys() - columns.keys():
+            raise SourceError(
+                f"{name} has no numbers in {', '.join(sorted(gone))}, or {v3.INFO_PATH} declares "
+                "none.",
+                path=name,
+                next_step=self._what_helps(),
+            )
+        expected = {"episode_index": table.index[place], "index": begin + frame}
+        if not all(np.all(columns[key] == values) for key, values in expected.items()):
             raise SourceError(
                 f"{name} does not hold episode {table.index[place]} where meta/episodes says that "
                 "it is.",
                 path=name,
                 next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
+        # What LeRobot looks frames and tasks up by, and nobody else here.
+        wrong = [] if np.all(columns["frame_index"] == frame) else ["frame_index"]
+        tasks = columns["task_index"]
+        if np.any((tasks < 0) | (tasks >= len(self._meta.tasks))):
+            wrong.append("task_index")
+        late = np.abs(columns["timestamp"] - (frame / self._meta.fps).astype(np.float32))
+        if self._meta.video_keys and not np.all(late < _TOLERANCE_SECONDS):
+            wrong.append("timestamp")
+        if wrong:
+            raise SourceError(
+                f"{name}: {' and '.join(wrong)} of episode {table.index[place]} is wrong.",
+                path=name,
+                next_step=self._what_helps(),
+            )
+
+    def _what_helps(self) -> str:
+        command = f"leconvert check {shlex.quote(self._meta.root)} --plan-repairs"
+        return f"`{command}` names the command that makes the dataset right."
 
 
 def _numbers(column: pa.Array) -> Array | None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from leconvert.dataset.check import errors_of_meta
 from leconvert.dataset.formats import Slices, v3
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of
 from leconvert.model.versions import V3_VERSION, unreadable
@@ -232,7 +233,7 @@ def load_meta(files: Files) -> DatasetMeta:
     """
     info = _load_info(files)
     if files.is_local:
-        return _read(v3.Dataset(files.root, info=info))
+        return _read(v3.Dataset(files.root, info=info), lists_files=True)
     with tempfile.TemporaryDirectory(prefix="leconvert-meta-") as folder:
         files.copy_folder("meta", Path(folder))
         try:
@@ -283,17 +284,14 @@ def _episode_rows(root: str) -> pa.Table:
     return pa.concat_tables(blocks, promote_options="permissive")
 
 
-def _read(dataset: v3.Dataset) -> DatasetMeta:
+def _read(dataset: v3.Dataset, *, lists_files: bool = False) -> DatasetMeta:
     fps = dataset.declared.raw["fps"]
     table, data = dataset.episodes, dataset.slices(DATA_STREAM)
-    length = table.to_index - table.from_index
-    if int(length.min()) < 1:
-        raise SourceError(
-            f"{dataset.name}/{v3.EPISODES_DIR} does not say where its episodes lie: episode "
-            f"{int(np.argmin(length))} has no frame.",
-            path=f"{dataset.name}/{v3.EPISODES_DIR}",
-            next_step="Convert the dataset again, or restore its metadata.",
-        )
+    length, tasks = table.to_index - table.from_index, dataset.tasks
+    for error in errors_of_meta(dataset, lists_files=lists_files):
+        path = f"{dataset.name}/{error.path}"
+        said = f"{path} cannot be loaded by: {error.message}"
+        raise SourceError(said, path=path, next_step=error.remedy)
     cameras = {str(camera_of(stream)): dataset.slices(stream) for stream in dataset.streams[1:]}
     return DatasetMeta(
         root=dataset.name,
@@ -303,7 +301,7 @@ def _read(dataset: v3.Dataset) -> DatasetMeta:
             key: {**feature, "shape": tuple(feature["shape"])}
             for key, feature in dataset.info["features"].items()
         },
-        task_texts=dataset.tasks,
+        task_texts=tasks,
         table=EpisodeTable(
             index=table.episode_index,
             length=length,

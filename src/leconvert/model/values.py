@@ -121,6 +121,17 @@ class Finding:
         return cls(**{**record, "remedies": remedies})
 
 
+@dataclass(frozen=True, slots=True)
+class CountedFinding(Finding):
+    """One of several findings that differ in their file, episode and numbers alone.
+
+    Attributes:
+        count: How many there are; this is the first.
+    """
+
+    count: int = 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FileTable:
     """Source files of one stream, as they were when they were scanned; arrays have shape (F,).

@@ -791,12 +791,14 @@ def _lossless(errors: Sequence[Finding]) -> tuple[str, ...]:
 
 def _what_helps(errors: Sequence[Finding]) -> str:
     flags = " ".join(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    first = " ".join(_lossless(errors))
+    if not flags and all(lossless_remedy(error.code, error.remedy) for error in errors):
+        return f"{first} Then run the command again; nothing was written."
     helps = "run the command again"
     if not flags or any(error.remedy is None for error in errors):
         helps = f"repair the source and {helps}{f', with {flags}' if flags else ''}"
     else:
         helps += f" with {flags}"
-    first = " ".join(_lossless(errors))
     helps = f"{first} Otherwise {helps}" if first else f"{helps[0].upper()}{helps[1:]}"
     return f"{helps}; nothing was written."
 

@@ -827,9 +827,10 @@ def _found(place: Path) -> Found:
     """Say what is there: a dataset, or the ``meta/`` of one."""
     if not is_there(place):
         return Found.NOTHING
-    if has_source_tables(place) or (place / "episodes.jsonl").is_file():
+    is_v3 = is_converted(place)
+    if not is_v3 and (has_source_tables(place) or (place / "episodes.jsonl").is_file()):
         return Found.V2
-    is_v3 = is_converted(place) or (place / "episodes").is_dir()
+    is_v3 = is_v3 or (place / "episodes").is_dir()
     return Found.V3 if is_v3 else Found.OTHER
 
 

@@ -412,13 +412,14 @@ def is_converted(root: Path, to: str = V3_VERSION) -> bool:
     """Tell whether a dataset of the version that is written stands here, by its files too."""
     if codebase_version(root) != to:
         return False
-    if to == V3_VERSION:
-        return not has_source_tables(root)
-    return has_source_tables(root) and not (root / _RESULT_TABLE).is_dir()
+    has_result_table = (root / _RESULT_TABLE).is_dir()
+    if to == V3_VERSION:  # tools leave a table of v2.x behind beside those of v3.0
+        return has_result_table or not has_source_tables(root)
+    return has_source_tables(root) and not has_result_table
 
 
 def has_source_tables(root: Path) -> bool:
-    """Tell whether a v2.x dataset's table of episodes is here, which none of v3.0 has."""
+    """Tell whether a v2.x dataset's table of episodes is here, which v3.0 does not read."""
     return (root / _SOURCE_TABLE).is_file()
 
 

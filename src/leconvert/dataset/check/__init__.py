@@ -8,7 +8,7 @@ from leconvert.dataset.check.files import (
     spans_findings,
     spans_of,
 )
-from leconvert.dataset.check.meta import check_feature_stats
+from leconvert.dataset.check.meta import check_feature_stats, errors_of_meta
 
 __all__ = [
     "AS_STORED",
@@ -18,6 +18,7 @@ __all__ = [
     "VideoFrames",
     "check_dataset",
     "check_feature_stats",
+    "errors_of_meta",
     "frames_of",
     "spans_findings",
     "spans_of",

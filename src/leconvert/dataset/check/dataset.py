@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from leconvert.dataset.check.meta import (
     streaming_findings,
 )
 from leconvert.dataset.files import special_files
-from leconvert.dataset.findings import found, shortened
+from leconvert.dataset.findings import found, grouped
 from leconvert.dataset.formats.v2 import (
     INFO_PATH,
     read_info,
@@ -29,14 +29,19 @@ from leconvert.dataset.formats.v2 import (
     version_of_files,
 )
 from leconvert.dataset.formats.v3 import (
+    EPISODES_DIR,
+    NOTHING_LOCATED,
     Declared,
     EpisodesReader,
     EpisodeTable,
+    Located,
     OtherTasks,
     Ranges,
     RoutedFile,
+    StreamPlaces,
     check_ranges,
     declaration,
+    locate_files,
     read_episode_table,
     read_json_object,
     read_task_rows,
@@ -44,8 +49,10 @@ from leconvert.dataset.formats.v3 import (
     split_findings,
 )
 from leconvert.dataset.scan import scan_source
+from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import (
     DATA_STREAM,
+    CountedFinding,
     Finding,
     FloatArray,
     IntArray,
@@ -64,6 +71,9 @@ _SEVERITIES = ("error", "repaired", "warning", "info")
 _THREADS = 2
 # With these it cannot be said which row a task's text means.
 _TASKS_IN_DOUBT = {"tasks-order", "tasks-duplicate"}
+# With these an episode may have another file than ``meta/episodes`` says.
+_FILES_IN_DOUBT = frozenset({"missing-file", "shared-frames", "video-frames"})
+_TABLES_IN_DOUBT = frozenset({"missing-file", "rows", "file-order", "episode-column"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ class DatasetReport:
     Attributes:
         root: The dataset.
         version: Its ``codebase_version``.
-        findings: What is wrong or worth knowing, errors first.
+        findings: What is wrong or worth knowing, errors first; of those that are alike the first.
         episodes: Episodes in it.
         frames: Rows in it.
         files: Data and video files that were looked at.
@@ -82,15 +92,15 @@ class DatasetReport:
 
     root: str
     version: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CountedFinding, ...]
     episodes: int
     frames: int
     files: int
     seconds: float
 
     def count(self, severity: str) -> int:
-        """Return the number of findings of one severity."""
-        return sum(finding.severity == severity for finding in self.findings)
+        """Return the number of findings of one severity, those that are like others included."""
+        return sum(each.count for each in self.findings if each.severity == severity)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -121,7 +131,7 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
         check = DatasetCheck(root, raw, progress)
         findings, episodes, frames = check.findings, check.episodes, check.frames
         files = sum(map(len, check.files.values()))
-    kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
+    kept = sorted(grouped(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
 
@@ -158,17 +168,19 @@ def checked_result(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewOrder:
-    """Tables below ``meta/`` with their rows in another order than the stored one.
+    """Tables below ``meta/`` with their rows in another order, or other files, than as stored.
 
     Attributes:
         episodes: The stored row of each episode, shape (E,); None: as they are stored.
         tasks: The stored row of each task, shape (T,); None likewise.
         task_numbers: What rows of data call each of these tasks, ascending; None: by its row.
+        places: Where the episodes, in this order, are in the files of some streams.
     """
 
     episodes: IntArray | None = None
     tasks: IntArray | None = None
     task_numbers: IntArray | None = None
+    places: Mapping[str, StreamPlaces] = field(default_factory=dict)
 
 
 AS_STORED = NewOrder()
@@ -198,6 +210,8 @@ class DatasetCheck:
         episodes: Number of episodes.
         frames: Number of rows.
         untimed: Whether an episode's timestamps are wrong, shape (E,).
+        located: Where files are that are not where the dataset says; the rest goes by it.
+        misplaced: What of the findings says so.
     """
 
     def __init__(
@@ -222,6 +236,8 @@ class DatasetCheck:
         self.episodes = 0
         self.frames = 0
         self.untimed = np.zeros(0, np.bool_)
+        self.located = NOTHING_LOCATED
+        self.misplaced: list[Finding] = []
         self._run()
 
     def _run(self) -> None:
@@ -241,7 +257,11 @@ class DatasetCheck:
         in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
         task_rows = None if texts is None or in_doubt else _rows_of(texts)
         self.tasks = texts
-        stats = EpisodeStats([key for key, ft in declared.features.items() if has_stats(ft)])
+        # Columns that count normalise nothing, but tools add up their statistics, too.
+        with_stats = [
+            key for key, ft in declared.features.items() if has_stats(ft) or key in DEFAULT_COLUMNS
+        ]
+        stats = EpisodeStats(with_stats)
         table, findings = read_episode_table(
             EpisodesReader(self.root), streams, task_rows=task_rows, add_stats=stats.add
         )
@@ -249,13 +269,15 @@ class DatasetCheck:
         if table is not None:
             self.findings += stats.findings()
         self.stats = stats.aggregate()
-        self.findings += check_stats(self.root, declared.features, self.stats)
+        longest = 1 if table is None else int(table.length.max())
+        self.findings += check_stats(self.root, declared.features, self.stats, longest)
         if table is None:
             if not findings:
                 self.findings.append(found("no-episodes", "meta/episodes has no rows."))
             return
         if self._order.episodes is not None:
             table = table.in_order(self._order.episodes)
+        table = replace(table, placed={**table.placed, **self._order.places})
         ranges, findings = check_ranges(table, declared)
         self.findings += findings
         self.findings += split_findings(self._raw, len(table))
@@ -320,6 +342,46 @@ class DatasetCheck:
         paths = {routed.path: None for routed in every}
         self.findings += left_over(self.root, paths, complete=len(files) == len(streams))
         self.findings += provenance_findings(self.root, self.episodes)
+        self._locate_files(declared, table, ranges, set(streams) - files.keys())
+
+    def _locate_files(
+        self, declared: Declared, table: EpisodeTable, ranges: Ranges, nameless: Collection[str]
+    ) -> None:
+        """Where other files are there that fit, go by these, and say that others are named."""
+        wrong: dict[str, tuple[int | None, str]]
+        wrong = {stream: (None, f"{stream} has no files by its template.") for stream in nameless}
+        for each in reversed(self.findings):
+            in_doubt = _TABLES_IN_DOUBT if each.stream == DATA_STREAM else _FILES_IN_DOUBT
+            if each.stream and each.stream in self.files and each.code in in_doubt:
+                wrong[each.stream] = (each.episode, each.message)
+        if not wrong:
+            return
+        located = locate_files(self.root, declared, table, ranges.length, sorted(wrong))
+        if not located:
+            return
+        order = replace(self._order, places={**self._order.places, **located.places})
+        raw, missing = self._raw, self._missing
+        right = DatasetCheck(self.root, {**raw, **located.info}, self._progress, order)
+        finds_more = right._missing < missing or (nameless and right._missing <= missing)
+        if (located.info and not finds_more) or right._missing & located.places.keys():
+            return
+        vars(self).update(vars(right))
+        self.located = Located({**right.located.info, **located.info}, order.places)
+        for key, template in located.info.items():
+            message = f"{key} is {raw.get(key)!r}; the files are named {template!r}."
+            self.misplaced.append(found("path-template", message, path=INFO_PATH))
+        for stream in sorted(located.places):
+            episode, seen = wrong[stream]
+            message = f"{EPISODES_DIR} names wrong files: {seen}"
+            self.misplaced.append(
+                found("wrong-files", message, episode=episode, stream=stream, path=EPISODES_DIR)
+            )
+        self.findings += self.misplaced
+
+    @property
+    def _missing(self) -> set[str | None]:
+        """The streams that lack files."""
+        return {each.stream for each in self.findings if each.code == "missing-file"}
 
     def _add_table_reports(
         self, tables: Sequence[RoutedFile], reports: Sequence[DataFileReport]

@@ -144,7 +144,7 @@ def check_data_file(
     path = routed.path
     if not (root / path).exists():
         first = int(routed.episodes[0])
-        message = f"{path} is not there; {len(routed.episodes):,} episodes are in it."
+        message = f"{path} is not there; it has {count(len(routed.episodes), 'episode')}."
         report.findings.append(
             found("missing-file", message, episode=first, stream=DATA_STREAM, path=path)
         )
@@ -266,7 +266,7 @@ def check_video_file(
         return found(code, message, episode=episode, stream=routed.stream, path=routed.path)
 
     if not path.exists():
-        message = f"{routed.path} is not there; {len(routed.episodes):,} episodes are in it."
+        message = f"{routed.path} is not there; it has {count(len(routed.episodes), 'episode')}."
         return [wrong("missing-file", message, first)]
     findings: list[Finding] = []
     try:

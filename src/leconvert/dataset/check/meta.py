@@ -13,15 +13,22 @@ import pyarrow as pa
 
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats import PROVENANCE_PATH, read_provenance
+from leconvert.dataset.formats.v2 import left_over_tables
 from leconvert.dataset.formats.v3 import (
     EPISODES_DIR,
     REQUIRED_STATS,
     STATS_PATH,
     STATS_PREFIX,
+    Dataset,
+    Declared,
+    EpisodeTable,
     Feature,
     FeatureStats,
     RoutedFile,
+    declaration,
     read_json_object,
+    read_task_rows,
+    routed_files,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, camera_of
@@ -100,6 +107,9 @@ _IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
 # Recorders merge episode by episode in single and double precision; what is stale differs by more.
 _RELATIVE_TO_RANGE = 1e-3
 _RELATIVE_TO_SIZE = 1e-6
+# LeRobot adds the rows of an episode up in single precision, one by one: of n equal values each sum
+# may be off by 2**-24 of itself, and their mean by n / 2 times as much.
+_RELATIVE_TO_ROWS = 2.0**-25
 # LeRobot's recompute_stats writes statistics of relative actions here, on request.
 _MAY_BE_RELATIVE = "action"
 
@@ -115,8 +125,9 @@ def check_stats(
     root: Path,
     features: Mapping[str, Feature],
     aggregate: Mapping[str, Mapping[str, FloatArray]],
+    longest: int,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the statistics."""
+    """Yield what is wrong with the statistics, given the frames of the longest episode."""
     try:
         stats = read_json_object(root / STATS_PATH)
     except FileNotFoundError:
@@ -127,13 +138,13 @@ def check_stats(
         return
     for key, feature in features.items():
         if has_stats(feature):
-            yield from check_feature_stats(feature, stats.get(key), aggregate.get(key))
+            yield from check_feature_stats(feature, stats.get(key), aggregate.get(key), longest)
 
 
 def check_feature_stats(
-    feature: Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None
+    feature: Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None, longest: int
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the statistics of one feature."""
+    """Yield what is wrong with the statistics of one feature; see `check_stats`."""
 
     def wrong(code: str, message: str, severity: str | None = None) -> Finding:
         message = f"{feature.key}: {message}."
@@ -158,7 +169,7 @@ def check_feature_stats(
             allowed = " or ".join(map(str, shapes))
             yield wrong("stats-shape", f"{name} has shape {array.shape} and not {allowed}")
             return
-    problem = _impossible(feature, values)
+    problem = _impossible(feature, values, longest)
     if problem is not None:
         yield wrong("stats-value", problem)
         return
@@ -187,13 +198,13 @@ def _shapes(feature: Feature) -> tuple[tuple[int, ...], ...]:
     return (feature.shape, feature.shape[-1:]) if len(feature.shape) > 1 else (feature.shape,)
 
 
-def _impossible(feature: Feature, values: Mapping[str, FloatArray]) -> str | None:
+def _impossible(feature: Feature, values: Mapping[str, FloatArray], longest: int) -> str | None:
     for name, array in values.items():
         if not np.isfinite(array).all():
             return f"{name} is not finite"
     if values["min"].shape != values["mean"].shape or values["max"].shape != values["mean"].shape:
         return "min, max and mean have different shapes"
-    slack = _slack(values["min"], values["max"])
+    slack = _slack(values["min"], values["max"], _RELATIVE_TO_ROWS * longest)
     if np.any(values["min"] > values["mean"] + slack):
         return "min is above the mean"
     if np.any(values["mean"] > values["max"] + slack):
@@ -209,9 +220,10 @@ def _impossible(feature: Feature, values: Mapping[str, FloatArray]) -> str | Non
     return None
 
 
-def _slack(minimum: FloatArray, maximum: FloatArray) -> FloatArray:
+def _slack(minimum: FloatArray, maximum: FloatArray, relative_to_size: float = 0.0) -> FloatArray:
     size = np.maximum(np.abs(minimum), np.abs(maximum))
-    slack: FloatArray = (maximum - minimum) * _RELATIVE_TO_RANGE + size * _RELATIVE_TO_SIZE
+    slack: FloatArray = (maximum - minimum) * _RELATIVE_TO_RANGE
+    slack += size * (_RELATIVE_TO_SIZE + relative_to_size)
     return slack
 
 
@@ -252,7 +264,10 @@ def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
 
 
 def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Iterator[Finding]:
-    """Yield files below data/, videos/ and meta/episodes that nobody names."""
+    """Yield files below data/, videos/ and meta/episodes that nobody names, and tables of v2.x."""
+    if of_v2 := left_over_tables(root):
+        message = f"{', '.join(of_v2)}: v3.0 does not read tables of v2.x."
+        yield found("stray-file", message, path=of_v2[0])
     for folder in ("data", "videos", EPISODES_DIR):
         for path in _files_below(root, folder):
             pure = PurePosixPath(path)
@@ -307,6 +322,48 @@ def _files_below(root: Path, folder: str) -> Iterator[str]:
         relative = Path(place).relative_to(root)
         for name in sorted(names):
             yield (relative / name).as_posix()
+
+
+def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
+    """Yield the errors that ``meta/`` shows to who opens a dataset, and no row or frame of it.
+
+    Args:
+        dataset: Its tables could be read.
+        lists_files: Whether to look for data files that no episode has.
+    """
+    declared, table = dataset.declared, dataset.episodes
+    _, findings = declaration(declared.raw)
+    findings += read_task_rows(dataset.root, declared.raw)[1]
+    findings += dataset.contradictions
+    routed = {stream: routed_files(table, declared, stream) for stream in table.placed}
+    findings += check_order(routed[DATA_STREAM])
+    for stream, files in routed.items():
+        if camera_of(stream) is not None:
+            findings += _shared_spans(files, table, declared)
+    if lists_files:
+        findings += left_over(dataset.root, {each.path: None for each in routed[DATA_STREAM]}, True)
+    return (finding for finding in findings if finding.severity == "error")
+
+
+def _shared_spans(
+    files: list[RoutedFile], table: EpisodeTable, declared: Declared
+) -> Iterator[Finding]:
+    """Yield the first episodes of a stream that are the same frames by their times and lengths."""
+    for file in files:
+        begin = table.placed[file.stream].begin_seconds[file.episodes] * float(declared.fps)
+        begin = np.rint(begin)
+        order = np.argsort(begin, kind="stable")
+        begin, episodes = begin[order], file.episodes[order]
+        stop = np.maximum.accumulate(begin + table.length[episodes])
+        shared = np.flatnonzero(begin[1:] < stop[:-1])
+        if len(shared):
+            at = int(shared[0]) + 1
+            message = f"{file.path}: episode {episodes[at]} shares frames with another episode."
+            episode = int(episodes[at])
+            yield found(
+                "shared-frames", message, episode=episode, stream=file.stream, path=file.path
+            )
+            return
 
 
 def streaming_findings(files: Mapping[str, list[RoutedFile]]) -> Iterator[Finding]:

@@ -9,8 +9,8 @@ from leconvert.dataset.findings.catalogue import (
     all_remedies,
     check_accepted,
     found,
+    grouped,
     lossless_remedy,
-    shortened,
 )
 from leconvert.dataset.findings.resolve import (
     Observation,
@@ -44,10 +44,10 @@ __all__ = [
     "check_renamed_features",
     "computes_all_stats",
     "found",
+    "grouped",
     "lossless_remedy",
     "redeclared",
     "resolve_repairs",
     "said_of_paths",
-    "shortened",
     "task_map_of",
 ]

@@ -6,19 +6,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from leconvert.model.values import Finding
+from leconvert.model.values import CountedFinding, Finding
 from leconvert.support.errors import UsageError
 from leconvert.support.text import GET_AGAIN
 
 DROP = "--on-bad-episode drop"
 TASKS_FROM_EPISODES = "--tasks-from episodes"
 _SHOWN_A_KIND_AND_STREAM = 20
+_FURTHER = "Further findings of this kind."
+# No parts of names.
+_NUMBERS = re.compile(r"(?<![\w.])[0-9][0-9.,]*(?!\w)")
 
 
 class Kind(NamedTuple):
@@ -135,21 +141,32 @@ def all_remedies(code: str, remedy: str | None) -> str:
     return " Or ".join(filter(None, (lossless_remedy(code, remedy), remedy)))
 
 
-def shortened(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Keep the first findings of each code, severity and stream, and say how many more there are.
+def grouped(findings: Iterable[Finding]) -> tuple[CountedFinding, ...]:
+    """Return one finding for all that differ in their file, episode and numbers alone, and count.
 
     A dataset of a hundred thousand broken files has one thing wrong with it, not a hundred
     thousand; memory is bounded by what is kept.
     """
-    counts: Counter[tuple[str, str, str | None]] = Counter()
-    kept: list[Finding] = []
+    first: dict[tuple[object, ...], Finding] = {}
+    counts: Counter[tuple[object, ...]] = Counter()
+    kinds: Counter[tuple[str, str, str | None]] = Counter()
     for finding in findings:
-        key = (finding.code, finding.severity, finding.stream)
-        counts[key] += 1
-        if counts[key] <= _SHOWN_A_KIND_AND_STREAM:
-            kept.append(finding)
-    for (code, severity, stream), count in counts.items():
-        if count > _SHOWN_A_KIND_AND_STREAM:
-            more = f"{count - _SHOWN_A_KIND_AND_STREAM:,} more findings of this kind."
-            kept.append(Finding(code, severity, more, stream=stream))
-    return tuple(kept)
+        kind = (finding.code, finding.severity, finding.stream)
+        said = finding.message.replace(finding.path, "") if finding.path else finding.message
+        key: tuple[object, ...] = (*kind, finding.remedy, _NUMBERS.sub("0", said))
+        if key not in first:
+            kinds[kind] += 1
+            if kinds[kind] > _SHOWN_A_KIND_AND_STREAM:
+                key = kind
+            kept = replace(finding, message=_FURTHER) if key == kind else finding
+            first.setdefault(key, kept)
+        counts[key] += finding.count if isinstance(finding, CountedFinding) else 1
+    return tuple(_counted(finding, counts[key]) for key, finding in first.items())
+
+
+def _counted(finding: Finding, number: int) -> CountedFinding:
+    if isinstance(finding, CountedFinding):
+        return replace(finding, count=number)
+    message = f"{finding.message} {number:,} findings are like this." if number > 1 else None
+    fields = {each.name: getattr(finding, each.name) for each in dataclass_fields(finding)}
+    return CountedFinding(**fields | {"message": message or finding.message}, count=number)

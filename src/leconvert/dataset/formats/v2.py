@@ -215,7 +215,12 @@ def read_info(root: Path) -> dict[str, Any]:
     if is_pointer(path):
         refuse_pointers(root, met_one=True)
     try:
-        raw = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        if not content.strip():
+            raise UnreadableSourceError(
+                f"{path} is empty.", path=str(path), next_step=f"{GET_AGAIN}."
+            )
+        raw = json.loads(content)
         # Half a surrogate pair is JSON, but no text that the result's own table could hold.
         json.dumps(raw, ensure_ascii=False).encode()
     except (FileNotFoundError, NotADirectoryError):
@@ -293,6 +298,13 @@ LEGACY_META_FILES = (
     TOTAL_STATS_PATH,
     "meta/tasks.jsonl",
 )
+
+
+def left_over_tables(root: Path) -> list[str]:
+    """Return the tables of v2.x in the folder of a v3.0 dataset, where nobody reads them."""
+    return [name for name in (EPISODES_PATH, STATS_PATH, TASKS_PATH) if (root / name).is_file()]
+
+
 _CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
 # A width in a template could otherwise ask for a name of gigabytes.
 _NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")

@@ -91,6 +91,7 @@ def check_files(
 ) -> Iterator[Observation]:
     """Say which files are missing, and which streams have none at all."""
     num_episodes = len(episodes.index)
+    is_there = [not stream.is_missing.all() for stream in slices]  # the tables first
     for stream in slices:
         missing = stream.is_missing
         there = num_episodes - int(np.count_nonzero(missing))
@@ -103,7 +104,14 @@ def check_files(
             beside = f"on disk there is {shown(near)}" if near else "nothing like it is on disk"
             if camera is not None and near is None:
                 said = f"{shown(camera)} is declared, but has no video: no {example} and so on."
-                yield Observation("phantom-feature", said, stream=stream.stream, feature=camera)
+                # Without a table there is no episode that a flag would keep.
+                helps = () if not is_there[0] else None
+                yield Observation(
+                    "phantom-feature", said, stream=stream.stream, feature=camera, helps=helps
+                )
+            elif near is None:
+                said = f"There is no table of any episode: no {example} and so on."
+                yield Observation("missing-file", said, stream=stream.stream, helps=())
             else:
                 name = "data_path" if camera is None else "video_path"
                 said = f"{name} names no file that exists, such as {example}; {beside}."
@@ -728,12 +736,17 @@ def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
     return is_number(innermost_type(schema.field(column).type))
 
 
+# Without these LeRobot does not open a dataset.
+_DEMANDED_TOTALS = frozenset({"total_episodes", "total_frames"})
+
+
 def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observation]:
     """Compare the totals that ``info.json`` states with those that were found."""
     wrong = [
-        f"{key} {shown(info[key])} instead of {right[0]}"
+        f"{key} {shown(info[key])} instead of {right[0]}" if key in info else f"no {key}"
         for key, right in totals.items()
-        if key in info and not (type(info[key]) is int and info[key] in right)
+        if key in info.keys() | _DEMANDED_TOTALS
+        and not (type(info.get(key)) is int and info[key] in right)
     ]
     if wrong:
         yield Observation("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)

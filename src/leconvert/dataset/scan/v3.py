@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +24,7 @@ from leconvert import media, tables
 from leconvert.dataset.files import special_files
 from leconvert.dataset.findings import Observation, ObservationLog
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import read_info, refuse_pointers
+from leconvert.dataset.formats.v2 import left_over_tables, read_info, refuse_pointers
 from leconvert.dataset.scan.changes import facts_of_opened
 from leconvert.dataset.scan.dataset_checks import check_declarations
 from leconvert.dataset.scan.file_checks import (
@@ -77,6 +77,10 @@ _ROW_CODES = {
     "frame_index": "frame-index",
     "timestamp": "timestamps",
 }
+# With these an episode may have another file than ``meta/episodes`` says.
+_FILES_IN_DOUBT = frozenset(
+    {"missing-file", "shared-frames", "frame-count", "row-count", "episode-index"}
+)
 _ONLY_V2 = (
     ("locate_files", "--locate-files"),
     ("tasks_from", "--tasks-from"),
@@ -91,9 +95,15 @@ def read_v3_source(
     to: str,
     progress: Progress,
     spread: Spread | None,
+    *,
+    located: v3.Located = v3.NOTHING_LOCATED,
 ) -> ScannedSource:
-    """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in."""
-    raw = read_info(root)
+    """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in.
+
+    Args:
+        located: Where files are that are not where the dataset says.
+    """
+    raw = {**read_info(root), **located.info}
     for name, flag in _ONLY_V2:
         if getattr(options, name):
             raise UsageError(
@@ -107,9 +117,13 @@ def read_v3_source(
     every = [DATA_STREAM, *map(stream_of_camera, dataset.camera_keys)]
     streams = [stream for stream in every if camera_of(stream) not in options.drop_features]
     remarks = list(check_declarations(declarations))
+    if left_over := left_over_tables(root):
+        said = f"{', '.join(left_over)}: v3.0 does not read tables of v2.x; left behind."
+        remarks.append(Observation("stray-file", said, path=left_over[0]))
     features = {key: ft for key, ft in declarations.items() if key not in options.drop_features}
     tasks, task_rows = _read_tasks(root, raw, remarks)
     table = _read_episodes(root, every, streams, task_rows)
+    table = replace(table, placed={**table.placed, **located.places})
     if tasks.listed and not len(table.task_ends):
         said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, and neither will the "
         said += "result; rows keep theirs."
@@ -159,6 +173,11 @@ def read_v3_source(
     )
     # A file also has episodes that are not selected.
     about_kept = [each for each in gathered.remarks if each.episode is None or kept[each.episode]]
+    if not located:
+        located, seen = _locate_files(root, declared, table, ranges.length, wanted, about_kept)
+        if located:  # what else is wrong is told of the right files
+            again = read_v3_source(root, options, selection, to, progress, spread, located=located)
+            return again._replace(remarks=[*again.remarks, *seen])
     return ScannedSource(
         dataset,
         _episodes(table, ranges, kept, remarks),
@@ -167,6 +186,45 @@ def read_v3_source(
         remarks,
         reads_stats=True,
     )
+
+
+def _locate_files(
+    root: Path,
+    declared: v3.Declared,
+    table: v3.EpisodeTable,
+    lengths: IntArray,
+    routes: Sequence[v3.RoutedFile],
+    remarks: Iterable[Observation],
+) -> tuple[v3.Located, list[Observation]]:
+    """Return where files are that are not where the dataset says, and what to say of them."""
+    wrong: dict[str, str] = {}
+    for routed in routes:
+        if not (root / routed.path).exists():
+            wrong.setdefault(routed.stream, f"{routed.path} is not there.")
+    for each in remarks:
+        if each.code in _FILES_IN_DOUBT and each.stream and each.stream in table.placed:
+            wrong.setdefault(each.stream, each.message)
+    located = v3.locate_files(root, declared, table, lengths, sorted(wrong)) if wrong else None
+    if not located:
+        return v3.NOTHING_LOCATED, []
+    said = [
+        Observation(
+            "wrong-files",
+            f"{key} is {declared.raw.get(key)!r}; the files are named {template!r}.",
+            path=v3.INFO_PATH,
+        )
+        for key, template in located.info.items()
+    ]
+    said += [
+        Observation(
+            "wrong-files",
+            f"{v3.EPISODES_DIR} names wrong files: {wrong[stream]}",
+            stream=stream,
+            path=v3.EPISODES_DIR,
+        )
+        for stream in sorted(located.places)
+    ]
+    return located, said
 
 
 def _refuse_special_tables(root: Path) -> None:

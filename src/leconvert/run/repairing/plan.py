@@ -47,7 +47,7 @@ from leconvert.dataset.check import (
 from leconvert.dataset.findings import found
 from leconvert.dataset.formats import v3
 from leconvert.model.repairs import DEFAULT_COLUMNS
-from leconvert.model.values import DATA_STREAM, Extent, Finding, FloatArray, IntArray
+from leconvert.model.values import DATA_STREAM, Extent, Finding, FloatArray, IntArray, camera_of
 from leconvert.support.errors import SourceError, StorageError, UnreadableSourceError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
@@ -196,7 +196,10 @@ class RepairPlan:
             names = sorted({name.rpartition("/")[2] for name in self.episodes})
             lines.append(f"{', '.join(names)} in {v3.EPISODES_DIR}")
         if self.info:
-            changes = ", ".join(f"{key} = {value:,}" for key, value in sorted(self.info.items()))
+            changes = ", ".join(
+                f"{key} = {value if isinstance(value, str) else f'{value:,}'}"
+                for key, value in sorted(self.info.items())
+            )
             lines.append(f"{changes} in {v3.INFO_PATH}")
         if self.stats:
             lines.append(f"statistics of {', '.join(sorted(self.stats))} in {v3.STATS_PATH}")
@@ -264,8 +267,12 @@ def plan_repair(
         ordered, ordered.declared, ordered.table, ordered.ranges, order, retime=retime
     )
     plan = planner.plan()
-    there = {finding.code for finding in ordered.findings}
-    by_order = tuple(finding for finding in check.findings if finding.code not in there)
+    there = {(finding.code, finding.stream, finding.path) for finding in ordered.findings}
+    by_order = tuple(
+        finding
+        for finding in check.findings
+        if (finding.code, finding.stream, finding.path) not in there
+    )
     return replace(plan, mended=by_order + plan.mended)
 
 
@@ -312,6 +319,7 @@ class _Planner:
             self._plan_data()
             self._plan_tasks()
         self._plan_locations(codes)
+        self._plan_files()
         self._plan_videos()
         self._plan_stats()
         return RepairPlan(
@@ -444,6 +452,21 @@ class _Planner:
         if is_changed:
             self._episodes["tasks"] = pa.array(listed, pa.list_(pa.string()))
 
+    def _plan_files(self) -> None:
+        """Name the files in which the check found the episodes."""
+        for stream, places in self._check.located.places.items():
+            self._episodes |= {
+                f"{stream}/chunk_index": places.chunk,
+                f"{stream}/file_index": places.file,
+            }
+            if camera_of(stream) is not None:
+                self._episodes |= {
+                    f"{stream}/from_timestamp": places.begin_seconds,
+                    f"{stream}/to_timestamp": places.end_seconds,
+                }
+        self._info |= self._check.located.info
+        self._gone |= {id(finding): finding for finding in self._check.misplaced}
+
     def _plan_videos(self) -> None:
         for stream, files in self._check.files.items():
             if stream == DATA_STREAM:
@@ -564,7 +587,8 @@ class _Planner:
                         f"{names} of {key} stay as they are: the episodes hold none to add up."
                     )
                 entry |= {name: old[name] for name in kept}
-            if any(check_feature_stats(feature, entry, self._check.stats.get(key))):
+            added_up = self._check.stats.get(key)
+            if any(check_feature_stats(feature, entry, added_up, int(self._ranges.length.max()))):
                 continue
             self._stats[key] = entry
         for finding in of_stats:

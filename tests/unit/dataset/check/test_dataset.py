@@ -40,13 +40,14 @@ from leconvert import media
 from leconvert.cli.main import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.check.dataset import DatasetReport
-from leconvert.dataset.findings import V3_CATALOGUE, shortened
+from leconvert.dataset.findings import V3_CATALOGUE, grouped
 from leconvert.dataset.formats.v3 import rows
 from leconvert.model.float32_tolerance import frames_out_of_reach
 from leconvert.model.values import Finding, LayoutOptions, Slice
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
+FILE = "videos/observation.images.top/file_index"
 FROM = "videos/observation.images.top/from_timestamp"
 TO = "videos/observation.images.top/to_timestamp"
 IMAGE = "observation.images.still"
@@ -333,6 +334,9 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error path-template",
         edit_info(data_path="data/{chunk_index:0999999999d}/{file_index}.parquet"),
     ),
+    "another file of a camera": (
+        "error wrong-files", rewrite(EPISODES, set_cells(FILE, r0=3, r1=3, r2=3, r3=3, r4=3)),
+    ),
     "no template for videos": ("error path-template", edit_info(video_path=None)),
     "a dtype that nobody knows": ("error feature", edit_feature("action", dtype="float33")),
     "a shape of nothing": ("error feature", edit_feature("action", shape=[0])),
@@ -479,17 +483,21 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "warning stats-missing", edit_json("meta/stats.json", lambda stats: stats.pop("action")),
     ),
     "a statistic of another shape": (
-        "error stats-shape", set_stat("observation.images.top", "mean", [0.1, 0.2, 0.3]),
+        "warning stats-shape", set_stat("observation.images.top", "mean", [0.1, 0.2, 0.3]),
     ),
-    "a count of another shape": ("error stats-shape", edit_stat("action", "count", lambda v: [v])),
+    "a count of another shape": (
+        "warning stats-shape", edit_stat("action", "count", lambda v: [v]),
+    ),
     "statistics in words": ("warning stats-missing", edit_stats(action="none")),
     "a statistic that is missing": (
         "warning stats-missing",
         edit_json("meta/stats.json", lambda stats: stats["action"].pop("std")),
     ),
-    "a statistic of words": ("error stats-shape", set_stat("next.done", "std", ["?"])),
-    "a ragged statistic": ("error stats-shape", set_stat("next.done", "std", [[1.0], []])),
-    "a statistic beyond all numbers": ("error stats-shape", set_stat("next.done", "std", [2**70])),
+    "a statistic of words": ("warning stats-shape", set_stat("next.done", "std", ["?"])),
+    "a ragged statistic": ("warning stats-shape", set_stat("next.done", "std", [[1.0], []])),
+    "a statistic beyond all numbers": (
+        "warning stats-shape", set_stat("next.done", "std", [2**70]),
+    ),
     "a least above the mean": ("warning stats-value", set_stat("next.done", "min", [2.0])),
     "a deviation below nothing": ("warning stats-value", set_stat("next.done", "std", [-1.0])),
     "a count of nothing": ("warning stats-value", set_stat("next.done", "count", [0])),
@@ -736,12 +744,23 @@ def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
         check_dataset(tmp_path / "none")
 
 
-def test_many_findings_of_one_kind_are_counted_and_not_kept() -> None:
-    many = (Finding("of v2.x", "error", f"file {n}", stream="data") for n in range(100_000))
-    kept = shortened(many)
+def test_findings_that_are_alike_are_one_with_a_count() -> None:
+    many = (
+        Finding("of v2.x", "error", f"a/{n}.mp4 has {n} frames.", episode=n, path=f"a/{n}.mp4")
+        for n in range(100_000)
+    )
+    (kept,) = grouped(many)
+    assert (kept.count, kept.episode, kept.path) == (100_000, 0, "a/0.mp4")
+    assert kept.message == "a/0.mp4 has 0 frames. 100,000 findings are like this."
+    assert grouped([kept, kept])[0].count == 200_000
+
+
+def test_findings_of_other_features_are_not_alike_and_all_are_counted() -> None:
+    many = [Finding("of v2.x", "error", f"joint_{n} is gone.", stream="data") for n in range(81)]
+    kept = grouped(many)
     assert len(kept) == 21
-    assert (kept[-1].code, kept[-1].severity, kept[-1].stream) == ("of v2.x", "error", "data")
-    assert kept[-1].message == "99,980 more findings of this kind."
+    assert sum(each.count for each in kept) == 81
+    assert [each.message for each in kept[:2]] == ["joint_0 is gone.", "joint_1 is gone."]
 
 
 def test_every_code_of_the_catalogue_is_tested() -> None:
@@ -752,7 +771,7 @@ def test_every_code_of_the_catalogue_is_tested() -> None:
 
 # Of these the remedy says what to correct by hand, since no command can know it.
 BY_HAND = {
-    "info-value", "splits", "path-template", "feature-names", "tasks-layout", "tasks-duplicate",
+    "info-value", "splits", "feature-names", "tasks-layout", "tasks-duplicate",
     "tasks-order", "no-episodes", "episodes-column", "episodes-null", "episode-tasks",
 }  # fmt: skip
 # What else the dataset says is enough for these.

@@ -286,8 +286,8 @@ FILES = {
         )
     },
     "no table at all": damage(
-        lambda root: shutil.rmtree(root / "data"), "path-template", "error",
-        "nothing like it is on disk",
+        lambda root: shutil.rmtree(root / "data"), "missing-file", "error",
+        "no table of any episode",
     ),
     "links that lead in circles": damage(
         lambda root: (

@@ -35,6 +35,7 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import Finding, LayoutOptions, SourceScan
+from leconvert.run.proof import verify_pair
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.parallel import Spread
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -617,3 +618,29 @@ def test_a_pipe_in_the_place_of_a_table_is_refused_and_not_opened(broken: Path) 
     pipe_instead(EPISODES)(broken)
     with pytest.raises(SourceError, match="is a pipe, a socket or a device"):
         scan_source(broken)
+
+
+def test_files_that_are_named_wrongly_are_told_once_with_what_else_is_wrong(split: Path) -> None:
+    rows = {f"r{row}": 0 for row in range(len(LENGTHS))}
+    rewrite(EPISODES, set_cells("data/file_index", **rows))(split)
+    rewrite(EPISODES, set_cells(f"{TOP}/file_index", **rows))(split)
+    remove(f"{WRIST}/chunk-000/file-001.mp4")(split)
+    found = {(each.code, each.stream) for each in scan_source(split).findings}
+    assert found == {("wrong-files", "data"), ("wrong-files", TOP), ("missing-file", WRIST)}
+
+
+def test_tables_of_v2_beside_those_of_v3_are_left_behind(broken: Path, tmp_path: Path) -> None:
+    for name in ("episodes.jsonl", "tasks.jsonl"):
+        (broken / "meta" / name).write_text('{"episode_index": 0, "length": 12, "tasks": []}\n')
+    (finding,) = check_dataset(broken).findings
+    assert (finding.severity, finding.code) == ("warning", "stray-file")
+    assert told(scan_source(broken)) == [("warning", "stray-file")]
+    for to in ("v3.0", "v2.1"):
+        result = tmp_path / to
+        leconvert.convert(broken, output=result, layout=LayoutOptions(to=to))
+        assert verify_pair(result, [broken], depth="bytes").ok
+        assert not check_dataset(result).findings
+    assert not list((tmp_path / "v3.0").rglob("*.jsonl"))
+    leconvert.split(broken, output_dir=tmp_path / "parts", into={"a": "0-2", "b": "3-6"})
+    assert not check_dataset(tmp_path / "parts/b").findings
+    assert leconvert.repair(broken, dry_run=True).plan.errors_left == ()

@@ -25,6 +25,7 @@ from leconvert.dataset.formats.v3.episodes import (
     stats_of_rows,
     write_episodes,
 )
+from leconvert.dataset.formats.v3.located import NOTHING_LOCATED, Located, locate_files
 from leconvert.dataset.formats.v3.meta import (
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
@@ -79,6 +80,7 @@ __all__ = [
     "EPISODES_DIR",
     "INFO_PATH",
     "LOCATION_COLUMNS",
+    "NOTHING_LOCATED",
     "REPAIRED_PATH",
     "REPAIRS_PATH",
     "REQUIRED_STATS",
@@ -97,6 +99,7 @@ __all__ = [
     "Feature",
     "FeatureStats",
     "FileNames",
+    "Located",
     "OtherTasks",
     "Ranges",
     "RoutedFile",
@@ -112,6 +115,7 @@ __all__ = [
     "files_of",
     "first_frames",
     "kept_splits",
+    "locate_files",
     "names_of",
     "order_in_file",
     "output_path",

@@ -8,7 +8,6 @@ findings instead, for who wants to know all that is wrong.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -51,9 +50,16 @@ from leconvert.dataset.formats.v3.rows import (
     with_leads,
 )
 from leconvert.model.repairs import NO_REPAIRS, Repairs
-from leconvert.model.values import DATA_STREAM, V3_FILES_PER_CHUNK_KEY, camera_of, stream_of_camera
+from leconvert.model.values import (
+    DATA_STREAM,
+    V3_FILES_PER_CHUNK_KEY,
+    Finding,
+    camera_of,
+    stream_of_camera,
+)
 from leconvert.model.versions import V3_VERSION, unreadable
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.text import GET_AGAIN
 from leconvert.tables import row_group_rows
 
 
@@ -70,7 +76,11 @@ def _index_and_frames(path: Path) -> tuple[media.ClipIndex | None, int]:
 
 
 class Dataset(AnyDataset):
-    """A v3.0 dataset, see `leconvert.dataset.formats.Dataset`."""
+    """A v3.0 dataset, see `leconvert.dataset.formats.Dataset`.
+
+    Attributes:
+        contradictions: Where `episodes`, once it was read, contradicts itself or ``info.json``.
+    """
 
     statistics_help = "; or `leconvert repair {}` adds up those of the episodes"
 
@@ -85,6 +95,7 @@ class Dataset(AnyDataset):
         super().__init__(root, repairs.renamed_features, name)
         self._assumed_fps = repairs.assumed_fps
         self._info = info
+        self.contradictions: list[Finding] = []
 
     @cached_property
     def stored_info(self) -> Mapping[str, Any]:
@@ -112,9 +123,9 @@ class Dataset(AnyDataset):
                 if self._assumed_fps is not None:
                     return replace(declared, fps=Fraction(self._assumed_fps))
                 return declared
-        said = next(finding.message for finding in findings if finding.severity == "error")
-        what = f"is no description of a dataset: {said.rstrip('.')}"
-        raise self._unreadable_info(what)
+        errors = [finding for finding in findings if finding.severity == "error"]
+        what = f"is no description of a dataset: {errors[0].message.rstrip('.')}"
+        raise self._unreadable_info(what, *(finding.remedy or "" for finding in errors))
 
     @cached_property
     def stored_streams(self) -> tuple[str, ...]:
@@ -161,7 +172,7 @@ class Dataset(AnyDataset):
         table, findings = read_episode_table(reader, self.stored_streams)
         fatal = [finding for finding in findings if finding.severity == "error"]
         if table is not None and not fatal:
-            ranges, _ = check_ranges(table, self.declared)
+            ranges, self.contradictions = check_ranges(table, self.declared)
             return replace(table, length=ranges.length)
         said = fatal[0].message if fatal else "it has no rows."
         raise SourceError(
@@ -277,7 +288,7 @@ class Dataset(AnyDataset):
         for key in keys:
             yield f"{self.root}/{self.relative(stream, key)}"
 
-    def _unreadable_info(self, what: str) -> UnreadableSourceError:
+    def _unreadable_info(self, what: str, *helps: str) -> UnreadableSourceError:
         name = f"{self.name}/{INFO_PATH}"
-        advice = f"`leconvert check {shlex.quote(self.name)}` says what else is wrong."
+        advice = " ".join(dict.fromkeys(helps)) or f"{GET_AGAIN}."
         return UnreadableSourceError(f"{name} {what}.", path=name, next_step=advice)

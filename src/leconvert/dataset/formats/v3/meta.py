@@ -98,9 +98,9 @@ def names_of(info: Mapping[str, Any]) -> FileNames:
     """Return how a result names its files: as leconvert does, or as its v2.x source did."""
     usual = USUAL_NAMES
     data, video, size = (info.get(key) for key in ("data_path", "video_path", "chunks_size"))
-    if not isinstance(data, str) or data == usual.data_path or _template_problem(data, DATA_STREAM):
+    if not isinstance(data, str) or data == usual.data_path or template_problem(data, DATA_STREAM):
         return usual
-    if video is not None and _template_problem(video, stream_of_camera("camera")):
+    if video is not None and template_problem(video, stream_of_camera("camera")):
         return usual
     if type(size) is not int or size < 1:
         return usual
@@ -283,7 +283,7 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
     told: set[str] = set()
     for stream in streams:
         name = "data_path" if stream == DATA_STREAM else "video_path"
-        problem = _template_problem(raw.get(name), stream)
+        problem = template_problem(raw.get(name), stream)
         if problem is None:
             templates[stream] = str(raw[name])
         elif name not in told:
@@ -333,7 +333,7 @@ def _has_axis_names(entry: Mapping[str, Any]) -> bool:
     return isinstance(names, list) and len(names) >= 3
 
 
-def _template_problem(template: object, stream: str) -> str | None:
+def template_problem(template: object, stream: str) -> str | None:
     """Say why LeRobot's loaders would not find a stream's files by a template."""
     if not isinstance(template, str):
         return "there is no template"
@@ -572,7 +572,8 @@ def _texts_and_findings(
     if declared != len(texts):
         # LeRobot opens the table only where the total says that there are tasks.
         message = f"total_tasks is {declared!r}; there are {len(texts)}."
-        severity = "error" if not declared else "warning"
+        is_number = isinstance(declared, int | float) and declared > 0
+        severity = "warning" if is_number else "error"
         findings.append(found("totals", message, path=INFO_PATH, severity=severity))
     return texts, findings
 

@@ -1,0 +1,114 @@
+"""Files that `meta/` names wrongly: all commands say so, and a repair finds those that fit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conformance.test_walks import read_dataset
+from tests.dataset_damage import edit_info, remove
+from tests.trees import snapshot
+from tests.v3_by_hand import CAMERA, LOCATED, make_sound
+
+import leconvert
+from leconvert.dataset.check import check_dataset
+from leconvert.dataset.formats.v3.located import fitted
+from leconvert.dataset.scan import scan_source
+from leconvert.run.repairing import choose_repairs, repair_dataset
+from leconvert.support.errors import LeconvertError
+
+
+@pytest.fixture(scope="session")
+def files_of_episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten episodes of a camera, a file each; do not change it."""
+    return make_sound(tmp_path_factory.mktemp("located"))
+
+
+@pytest.fixture
+def broken(files_of_episodes: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(shutil.copytree(files_of_episodes, tmp_path / "broken"))
+
+
+@pytest.mark.parametrize("name", LOCATED)
+def test_files_that_are_named_wrongly_are_found(
+    name: str, files_of_episodes: Path, broken: Path, tmp_path: Path
+) -> None:
+    LOCATED[name](broken)
+    before = snapshot(broken)
+    found = [each for each in check_dataset(broken).findings if each.severity != "info"]
+    assert {each.code for each in found} <= {"wrong-files", "path-template"}
+    assert found
+    assert all("`leconvert repair DATASET`" in (each.remedy or "") for each in found)
+    with pytest.raises(LeconvertError) as refused:
+        leconvert.convert(broken, output=tmp_path / "converted")
+    assert "`leconvert repair DATASET`" in str(refused.value.next_step)
+    assert "--drop-feature" not in str(refused.value.next_step)
+    plan = choose_repairs(broken)
+    assert (plan.command, plan.keeps) == (f"leconvert repair {broken}", plan.of)
+    repair_dataset(broken, output=tmp_path / "repaired")
+    assert [each.severity for each in check_dataset(tmp_path / "repaired").findings] == ["info"]
+    assert read_dataset(tmp_path / "repaired") == read_dataset(files_of_episodes)
+    leconvert.convert(tmp_path / "repaired", output=tmp_path / "result")
+    assert read_dataset(tmp_path / "result") == read_dataset(files_of_episodes)
+    assert snapshot(broken) == before
+
+
+@pytest.mark.parametrize(
+    "gone", [f"videos/{CAMERA}/chunk-000/file-004.mp4", "data/chunk-000/file-004.parquet"]
+)
+@pytest.mark.parametrize("name", ["every episode points at the first video", None])
+def test_nothing_is_guessed_where_a_file_is_missing(
+    name: str | None, gone: str, broken: Path
+) -> None:
+    if name is not None:
+        LOCATED[name](broken)
+    remove(gone)(broken)
+    codes = {each.code for each in check_dataset(broken).findings if each.severity == "error"}
+    assert codes & {"missing-file", "stray-file", "shared-frames"}
+    is_of_rows = gone.startswith("data")
+    assert ("wrong-files" in codes) == (name is not None and is_of_rows)
+    errors = {each.code for each in scan_source(broken).findings if each.severity == "error"}
+    assert ("wrong-files" in errors) == (name is not None and is_of_rows)
+
+
+def test_two_templates_are_no_answer(broken: Path) -> None:
+    shutil.copytree(broken / "videos", broken / "a")
+    (broken / "videos").rename(broken / "b")
+    found = {each.code for each in check_dataset(broken).findings if each.severity == "error"}
+    assert found == {"missing-file"}
+    edit_info(video_path="b/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4")(broken)
+    assert not [each for each in check_dataset(broken).findings if each.severity != "info"]
+
+
+def test_a_template_that_finds_one_camera_stays(small_source: Path, tmp_path: Path) -> None:
+    """It is one for all cameras: what lies elsewhere is missing."""
+    root = tmp_path / "two"
+    leconvert.convert(small_source, output=root)
+    one, other = sorted((root / "videos").iterdir())
+    (root / "clips").mkdir()
+    other.rename(root / "clips" / other.name)
+    found = [each for each in check_dataset(root).findings if each.severity == "error"]
+    assert [(each.code, each.stream) for each in found] == [
+        ("missing-file", f"videos/{other.name}")
+    ]
+    plan = choose_repairs(root)
+    assert plan.command == f"leconvert repair {root} --drop-feature {other.name}"
+    assert plan.lossless
+    assert one.exists()
+
+
+def test_files_fit_where_each_begins_and_ends_with_an_episode() -> None:
+    lengths = np.array([3, 2, 4, 1])
+    for frames, file, first in (
+        ([3, 2, 4, 1], [0, 1, 2, 3], [0, 0, 0, 0]),
+        ([5, 5], [0, 0, 1, 1], [0, 3, 0, 4]),
+        ([10], [0, 0, 0, 0], [0, 3, 5, 9]),
+    ):
+        found = fitted(lengths, np.array(frames))
+        assert found is not None
+        assert [each.tolist() for each in found] == [file, first]
+    for frames in ([4, 6], [3, 2, 4], [3, 2, 4, 1, 1], [5, 0, 5], []):
+        assert fitted(lengths, np.array(frames, np.int64)) is None
