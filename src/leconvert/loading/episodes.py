@@ -143,7 +143,7 @@ class RowReader:
         self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
         self._lock = threading.Lock()
         self._columns = [key for key, ft in meta.features.items() if ft["dtype"] != "video"]
-        episodes = meta.episodes
+        episodes = meta.table
         self._rows_in = np.zeros(len(episodes.data_paths), np.int64)
         np.add.at(self._rows_in, episodes.data_file, episodes.length)
 
