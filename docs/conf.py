@@ -37,18 +37,23 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 def _complete(app: Sphinx, page: str, text: list[str]) -> None:
     """Begin the site with the README, and give each map its table of contents."""
     up = "../" * page.count("/")
+    text[0] = text[0].replace("](../README.md)", f"]({up}index.md)")
+    text[0] = text[0].replace("](../CHANGELOG.md)", f"]({up}changelog.md)")
+    contents = _contents(text[0]) if page in _MAPS else ""
     if page == "index":
         app.env.note_dependency(str(README))
-        readme = README.read_text("utf-8").replace("](docs/", "](")
-        text[0] = f"{readme}\n{text[0].replace('# ', '## ', 1)}"
-    text[0] = text[0].replace("](../README.md)", f"]({up}index.md)")
-    if page in _MAPS:
-        text[0] += _contents((DOCS / f"{page}.md").read_text("utf-8"))
+        text[0] = f"{_moved(README)}\n{text[0].replace('# ', '## ', 1)}"
+    text[0] += contents
+
+
+def _moved(page: Path) -> str:
+    """Return a page of the repository's root as it reads among the pages of docs."""
+    return page.read_text("utf-8").replace("](docs/", "](")
 
 
 def _contents(text: str) -> str:
     """Return the tables of contents of a map, one a heading; a page is in the first of them."""
-    seen: set[str] = set()
+    seen = {"index"}
     tables = []
     first, *rest = _HEADING.split(text)
     for title, part in zip(["Start", *rest[::2]], [first, *rest[1::2]], strict=True):
@@ -66,4 +71,5 @@ def _contents(text: str) -> str:
 def setup(app: Sphinx) -> None:
     """Write the pages that come from the code, before any page is read."""
     write_pages()
+    (DOCS / "changelog.md").write_text(_moved(README.with_name("CHANGELOG.md")), "utf-8")
     app.connect("source-read", _complete)
