@@ -27,6 +27,7 @@ html_title = f"leconvert {release}"
 html_show_copyright = html_show_sphinx = html_copy_source = False
 # A record or a terminal is shown as it is.
 highlight_language = "none"
+smartquotes = False  # `--` in a text is an option, not a dash
 
 # The pages whose links are the table of contents: what they link below a heading, in that order.
 _MAPS = ("index", "formats/index")
