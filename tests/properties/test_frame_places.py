@@ -17,9 +17,6 @@ def index_of(shown: npt.NDArray[np.int64] | range, timescale: int) -> ClipIndex:
     return ClipIndex(
         path="",
         file_size_bytes=count,
-        codec="avc1",
-        width=1,
-        height=1,
         timescale=timescale,
         sizes=np.ones(count, np.int64),
         num_bytes=count,

@@ -63,9 +63,6 @@ class ClipIndex:
     Attributes:
         path: The file.
         file_size_bytes: Its size.
-        codec: Four characters, such as ``avc1`` or ``av01``.
-        width: Coded width in pixels.
-        height: Coded height in pixels.
         timescale: Ticks a second of the times below.
         sizes: Bytes of each sample.
         num_bytes: Sum of the sizes.
@@ -88,9 +85,6 @@ class ClipIndex:
 
     path: str
     file_size_bytes: int
-    codec: str
-    width: int
-    height: int
     timescale: int
     sizes: IntArray
     num_bytes: int
@@ -113,6 +107,21 @@ class ClipIndex:
     def num_samples(self) -> int:
         """Number of coded samples, S."""
         return len(self.sizes)
+
+    @property
+    def codec(self) -> str:
+        """Four characters, such as ``avc1`` or ``av01``."""
+        return self.sample_entry[4:8].decode("latin-1")
+
+    @property
+    def width(self) -> int:
+        """Coded width in pixels."""
+        return int.from_bytes(self.sample_entry[32:34])
+
+    @property
+    def height(self) -> int:
+        """Coded height in pixels."""
+        return int.from_bytes(self.sample_entry[34:36])
 
     @property
     def rotation(self) -> int | None:

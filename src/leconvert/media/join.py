@@ -671,17 +671,17 @@ def _read_episodes(
                 path=clip.path,
                 next_step="Give them separate output files, as a new plan (--restart) does.",
             )
-        start = clip.first or 0
-        count = index.num_samples - start if clip.frames is None else clip.frames
+        num_samples, start = index.num_samples, clip.first or 0
+        count = num_samples - start if clip.frames is None else clip.frames
         stop = start + count
-        holds_others = clip.first is None and count < index.num_samples
-        if start < 0 or count < 1 or stop > index.num_samples or holds_others:
+        holds_others = clip.first is None and count < num_samples
+        if start < 0 or count < 1 or stop > num_samples or holds_others:
             raise UnreadableSourceError(
-                f"{clip.path} has {index.num_samples} frames, not {count} from frame {start} on.",
+                f"{clip.path} has {num_samples} frames, not {count} from frame {start} on.",
                 path=clip.path,
             )
         sizes, keyframes = index.sizes[start:stop], index.keyframes[start:stop]
-        if count < index.num_samples:
+        if count < num_samples:
             _check_cut(index, clip.path, start, stop)
         elif not (keyframes[0] or is_whole):
             raise broken(clip.path, "it does not begin with a keyframe")

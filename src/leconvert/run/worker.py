@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 
@@ -135,8 +136,10 @@ class ShardWriter:
 
     def _check_unchanged(self) -> None:
         for stream, read in self._read.items():
+            paths = iter(read.paths)
             for number, files in read.slices.files.by_source():
-                changes = changed_files(self._sources[number].dataset, stream, files)
+                own = list(islice(paths, len(files)))
+                changes = changed_files(self._sources[number].dataset, stream, files, own)
                 if changes:
                     raise source_changed(self._sources[number].root, changes)
 

@@ -24,21 +24,17 @@ _BUFFER_BYTES = 1024**2
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 
 
-class _Source:
-    """An open file, and the device that it is on: asked for only where something was refused."""
+def _copy_range(source: int, target: int, start: int, count: int, target_start: int) -> int:
+    return os.copy_file_range(source, target, count, start, target_start)
 
-    __slots__ = ("_device", "descriptor", "path")
 
-    def __init__(self, descriptor: int, path: str) -> None:
-        self.descriptor = descriptor
-        self.path = path
-        self._device: int | None = None
+def _send(source: int, target: int, start: int, count: int, target_start: int) -> int:
+    os.lseek(target, target_start, os.SEEK_SET)
+    return os.sendfile(target, source, start, count)
 
-    @property
-    def device(self) -> int:
-        if self._device is None:
-            self._device = os.fstat(self.descriptor).st_dev
-        return self._device
+
+# Ways to copy in the kernel, the better one first.
+_WAYS = {"copy_file_range": _copy_range, "sendfile": _send}
 
 
 class RangeMover:
@@ -83,71 +79,62 @@ class RangeMover:
         self, source: int, source_path: str, start: int, length: int, target_start: int
     ) -> None:
         """Bring one range over."""
-        origin = _Source(source, source_path)
         align = self._block_align
-        if align and (start - target_start) % align == 0 and not self._refuses(origin, "clone"):
+        if align and (start - target_start) % align == 0 and not self._refuses(source, "clone"):
             inner_start = -(-start // align) * align
             inner_stop = (start + length) // align * align
             if inner_start < inner_stop:
                 head = inner_start - start
-                self._copy(origin, start, head, target_start)
-                cloned = self._clone(origin, inner_start, inner_stop, target_start + head)
-                done = head + cloned
+                self._copy(source, source_path, start, head, target_start)
+                done = head + self._clone(source, inner_start, inner_stop, target_start + head)
                 start, length, target_start = start + done, length - done, target_start + done
-        self._copy(origin, start, length, target_start)
+        self._copy(source, source_path, start, length, target_start)
 
-    def _refuses(self, source: _Source, way: str) -> bool:
-        return bool(self._refused) and (source.device, way) in self._refused
+    def _refuses(self, source: int, way: str) -> bool:
+        """Tell whether a way was refused before for files on the device of this one."""
+        return bool(self._refused) and (os.fstat(source).st_dev, way) in self._refused
 
-    def _clone(self, source: _Source, start: int, stop: int, target_start: int) -> int:
+    def _note_refusal(self, source: int, way: str) -> None:
+        self._refused.add((os.fstat(source).st_dev, way))
+
+    def _clone(self, source: int, start: int, stop: int, target_start: int) -> int:
         """Share whole blocks; return how many bytes of them are shared now."""
         done = 0
         while start + done < stop:
             self._check_stop()
             count = min(stop - start - done, _STEP_BYTES)
-            request = _CLONE_RANGE.pack(source.descriptor, start + done, count, target_start + done)
+            request = _CLONE_RANGE.pack(source, start + done, count, target_start + done)
             try:
                 fcntl.ioctl(self._destination, _FICLONERANGE, request)
             except OSError as error:
                 if error.errno in _FULL:
                     raise self._write_error(error) from error
                 # Whatever else it is: copying will either do, or say more exactly what is wrong.
-                self._refused.add((source.device, "clone"))
+                self._note_refusal(source, "clone")
                 break
             done += count
             self.cloned_bytes += count
             self._report(count)
         return done
 
-    def _copy(self, source: _Source, start: int, length: int, target_start: int) -> None:
-        done = 0
-        while done < length:
+    def _copy(self, source: int, path: str, start: int, length: int, target_start: int) -> None:
+        while length:
             self._check_stop()
-            count = min(length - done, _STEP_BYTES)
-            moved = self._copy_in_kernel(source, start + done, count, target_start + done)
+            count = min(length, _STEP_BYTES)
+            moved = self._copy_in_kernel(source, start, count, target_start)
             if not moved:
-                moved = self._copy_through_memory(source, start + done, count, target_start + done)
-            done += moved
+                moved = self._copy_through_memory(source, path, start, count, target_start)
+            start, length, target_start = start + moved, length - moved, target_start + moved
             self.copied_bytes += moved
             self._report(moved)
 
-    def _copy_in_kernel(self, source: _Source, start: int, count: int, target_start: int) -> int:
+    def _copy_in_kernel(self, source: int, start: int, count: int, target_start: int) -> int:
         """Copy some of a range; 0 where the kernel will not, for whatever reason."""
-
-        def copy_range() -> int:
-            return os.copy_file_range(
-                source.descriptor, self._destination, count, start, target_start
-            )
-
-        def send() -> int:
-            os.lseek(self._destination, target_start, os.SEEK_SET)
-            return os.sendfile(self._destination, source.descriptor, start, count)
-
-        for name, move in (("copy_file_range", copy_range), ("sendfile", send)):
+        for name, way in _WAYS.items():
             if self._refuses(source, name):
                 continue
             try:
-                moved = move()
+                moved = way(source, self._destination, start, count, target_start)
             except OSError as error:
                 if error.errno in _FULL:
                     raise self._write_error(error) from error
@@ -155,26 +142,26 @@ class RangeMover:
             if moved:
                 return moved
             # Also where it moved nothing without an error: some file systems do.
-            self._refused.add((source.device, name))
+            self._note_refusal(source, name)
         return 0
 
     def _copy_through_memory(
-        self, source: _Source, start: int, count: int, target_start: int
+        self, source: int, path: str, start: int, count: int, target_start: int
     ) -> int:
         if not self._buffer:
             self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         try:
-            moved = os.preadv(source.descriptor, [self._buffer[: min(count, _BUFFER_BYTES)]], start)
+            moved = os.preadv(source, [self._buffer[: min(count, _BUFFER_BYTES)]], start)
         except OSError as error:
             raise UnreadableSourceError(
-                f"{source.path} cannot be read: {error.strerror or error}.",
-                path=source.path,
+                f"{path} cannot be read: {error.strerror or error}.",
+                path=path,
                 next_step="Check the disk or the network and run the same command again.",
             ) from error
         if not moved:
             raise UnreadableSourceError(
-                f"{source.path} is shorter than its index says.",
-                path=source.path,
+                f"{path} is shorter than its index says.",
+                path=path,
                 next_step=f"{GET_AGAIN}. Otherwise leave its episode out (--on-bad-episode drop).",
             )
         self.write([self._buffer[:moved]], target_start)

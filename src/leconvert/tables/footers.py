@@ -20,7 +20,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import batched
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
@@ -336,6 +337,10 @@ class ChunkEntry(NamedTuple):
     start: int
 
 
+# As ``_make``, without a call of Python for each.
+_CHUNK_ENTRY = partial(tuple.__new__, ChunkEntry)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroupForm:
     """What row groups of one kind have in common.
@@ -346,12 +351,12 @@ class RowGroupForm:
             path of the next column belongs.
         rows: Group of the number of rows.
         numbers: Takes the groups, with a zero as the last, and returns those of the numbers of all
-            chunks: of each number in `ChunkEntry` but the last one a chunk.
+            chunks: of each chunk all in `ChunkEntry` but the last one.
         places: Groups of the first data page and of the dictionary page of each chunk; the latter
             is `_NOT_STATED` where no place of a dictionary is stated.
         null_counts: Group of the number of empty values of each chunk; None where it is not there.
-        codecs: Parquet's number of the compression of each chunk.
-        have_statistics: Whether there are statistics of each chunk.
+        codecs: Parquet's numbers of the compressions of its chunks.
+        have_statistics: Whether there are statistics of every chunk.
         is_plain: Whether it has no fields but those that Arrow writes by default.
         extreme_columns: Columns that have a least and a greatest value.
         extreme_groups: Groups of the least and the greatest value of each of them in turn.
@@ -364,8 +369,8 @@ class RowGroupForm:
     numbers: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
     places: tuple[tuple[int, int], ...]
     null_counts: tuple[int | None, ...]
-    codecs: tuple[int, ...]
-    have_statistics: tuple[bool, ...]
+    codecs: frozenset[int]
+    have_statistics: bool
     is_plain: bool
     extreme_columns: tuple[str, ...]
     extreme_groups: tuple[int, ...]
@@ -411,14 +416,12 @@ class RowGroupEntry(NamedTuple):
 
     def chunks(self) -> list[ChunkEntry]:
         """Return its chunks, one a leaf column of the schema."""
-        form = self.form
-        numbers = list(map(unzigzag, form.numbers((*self.groups, b"\0"))))
-        size = len(form.places)
-        data, dictionaries = numbers[3 * size : 4 * size], numbers[4 * size :]
+        numbers = map(unzigzag, self.form.numbers((*self.groups, b"\0")))
         # Some writers say that a dictionary is at 0 where there is none.
-        starts = [start or at for start, at in zip(dictionaries, data, strict=True)]
-        sizes = numbers[size : 2 * size], numbers[2 * size : 3 * size]
-        return list(map(ChunkEntry, numbers[:size], *sizes, data, dictionaries, starts))
+        return [
+            _CHUNK_ENTRY((values, plain_bytes, chunk_bytes, data, dictionary, dictionary or data))
+            for values, plain_bytes, chunk_bytes, data, dictionary in batched(numbers, 5)
+        ]
 
     def null_count(self, leaf: int) -> int | None:
         """Return the empty values of one leaf column; None where the footer does not say it."""
@@ -519,7 +522,7 @@ class _Walk:
                 groups += [statistics[_MIN_VALUE], statistics[_MAX_VALUE]]
                 letters += 2 * letter
         numbers = [
-            chunk.numbers.get(number, _NOT_STATED) for number in _IN_ORDER for chunk in chunks
+            chunk.numbers.get(number, _NOT_STATED) for chunk in chunks for number in _IN_ORDER
         ]
         expressions = self.patterns if is_compiled else ()
         form = RowGroupForm(
@@ -535,8 +538,8 @@ class _Walk:
                 for chunk in chunks
             ),
             null_counts=tuple(chunk.statistics.get(_NULL_COUNT) for chunk in chunks),
-            codecs=tuple(chunk.codec for chunk in chunks),
-            have_statistics=tuple(_STATISTICS in chunk.fields for chunk in chunks),
+            codecs=frozenset(chunk.codec for chunk in chunks),
+            have_statistics=all(_STATISTICS in chunk.fields for chunk in chunks),
             is_plain=self._is_plain,
             extreme_columns=tuple(columns),
             extreme_groups=tuple(groups),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -70,20 +71,21 @@ _KIND, _UNCOMPRESSED, _COMPRESSED, _DATA, _DATA_V2 = 1, 2, 3, 5, 8
 _NUM_VALUES = 1
 
 # The two headers that Arrow writes, checksum or not; any other is walked. Values of statistics are
-# as wide as numbers are.
+# as wide as numbers are. Groups are the size, the size as stored, and the values of the column, of
+# which a dictionary has none.
+_STATISTIC = rb"\x04.{4}|\x08.{8}|\x00|\x01.|\x0c.{12}|\x10.{16}"
 _STATISTICS = (
-    rb"(?:\x1c(?:[\x18\x28\x38\x48\x58\x68]"
-    rb"(?:\x00|\x01.|\x04.{4}|\x08.{8}|\x0c.{12}|\x10.{16})|[\x16\x26\x36]%b|[\x11\x12])*+\x00)?"
-) % INTEGER
-_DATA_HEADER = (
-    rb"\x15\x00\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x1c|\x2c)\x15(%(i)b)(?:\x15%(i)b){3}%(s)b\x00\x00"
-    % {b"i": INTEGER, b"s": _STATISTICS}
+    rb"\x1c(?:\x18(?:%(v)b)\x18(?:%(v)b))?+[\x16\x36]%(i)b(?:\x28(?:%(v)b)\x18(?:%(v)b))?+"
+    rb"[\x11\x12]*+\x00" % {b"i": INTEGER, b"v": _STATISTIC}
 )
-_DICTIONARY_HEADER = (
-    rb"\x15\x04\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x3c|\x4c)(?:\x15%(i)b){2}[\x11\x12]?\x00\x00"
-    % {b"i": INTEGER}
+_DATA_HEADER, _DICTIONARY_HEADER = (
+    re.compile(expression % {b"i": INTEGER, b"s": _STATISTICS}, re.DOTALL)
+    for expression in (
+        rb"\x15\x00\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x1c|\x2c)\x15(%(i)b)\x15%(i)b\x15%(i)b"
+        rb"\x15%(i)b(?:%(s)b)?+\x00\x00",
+        rb"\x15\x04\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x3c|\x4c)\x15%(i)b\x15%(i)b()[\x11\x12]?\x00\x00",
+    )
 )
-_COMMON = re.compile(_DATA_HEADER + b"|" + _DICTIONARY_HEADER, re.DOTALL)
 
 
 def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str] | None:
@@ -103,16 +105,10 @@ def check_pages(window: Window, chunks: Iterable[ChunkEntry]) -> tuple[int, str]
             if at < 0 or at + _HEADER_BYTES > len(buffer):
                 buffer, at = window(position, _HEADER_BYTES)
                 first = position - at
-            found = _COMMON.match(buffer, at)
+            found = (_DICTIONARY_HEADER if has_dictionary else _DATA_HEADER).match(buffer, at)
             if found is not None:
-                plain, packed, count, dictionary_plain, dictionary_packed = found.groups()
-                is_dictionary = count is None
-                if is_dictionary:
-                    size, stored = unzigzag(dictionary_plain), unzigzag(dictionary_packed)
-                    values = 0
-                else:
-                    size, stored, values = unzigzag(plain), unzigzag(packed), unzigzag(count)
-                is_block, body = True, found.end()
+                size, stored, values = map(unzigzag, found.groups())
+                is_dictionary, is_block, body = has_dictionary, True, found.end()
             else:
                 try:
                     walked = _walk(buffer, at)
@@ -207,8 +203,8 @@ class CopyPlan(NamedTuple):
     ranges: tuple[tuple[int, int], ...]
 
 
-type Template = tuple[bytes, tuple[int, ...]]
-"""A format of bytes, and which groups of a row group are written into it."""
+type Template = tuple[bytes, Callable[[list[bytes]], tuple[bytes, ...]]]
+"""A format of bytes, and what takes the groups of a row group that are written into it."""
 
 
 class FooterWriter:
@@ -235,7 +231,7 @@ class FooterWriter:
             if len(self._templates) >= _KEPT_LAYOUTS:
                 self._templates.clear()
             known = self._templates[form] = self._template(form)
-        template, places = known
+        template, written = known
         stop, plain_bytes = position, 0
         for chunk, (data_at, dictionary_at) in zip(chunks, form.places, strict=True):
             _, chunk_plain_bytes, size, data_offset, dictionary_offset, start = chunk
@@ -248,7 +244,7 @@ class FooterWriter:
         return b"".join(
             [
                 self._columns,
-                template % tuple([groups[place] for place in places]),
+                template % written(groups),
                 _I64_NEXT,
                 varint(plain_bytes << 1),
                 _I64_NEXT,
@@ -275,7 +271,7 @@ class FooterWriter:
                 path = next(leaves).path
                 part = list_header(BINARY, len(path)) + b"".join(map(binary, path))  # noqa: PLW2901
             template += part.replace(b"%", b"%%")
-        return bytes(template), tuple(groups)
+        return bytes(template), itemgetter(*groups) if groups else lambda _: ()
 
     def footer(self, row_groups: list[bytes], rows: int) -> list[bytes]:
         """Return the end of a file: the footer, its length and the magic.
@@ -364,29 +360,28 @@ class TableCopier:
             return f"it has {group.rows} rows"
         if not rows:
             return "it has no rows"
-        if not group.form.is_plain:
+        leaves, form = footer.schema.leaves, group.form
+        if not form.is_plain:
             return "its footer is unusual"
+        if form.codecs != {_SNAPPY}:
+            return "it is not compressed with Snappy"
+        if not form.have_statistics:
+            return "it has no statistics"
         chunks = group.chunks()
-        start = min([chunk.start for chunk in chunks], default=0)
-        stop = max([chunk.start + chunk.compressed_bytes for chunk in chunks], default=0)
-        if 0 <= start < stop <= start + _HELD_GROUP_BYTES:
-            table.hold(start, stop - start + _HEADER_BYTES)
-        facts = zip(footer.schema.leaves, chunks, group.form.codecs, strict=True)
-        for place, (leaf, chunk, codec) in enumerate(facts):
-            if codec != _SNAPPY:
-                reason = "it is not compressed with Snappy"
-            elif not group.form.have_statistics[place]:
-                reason = "it has no statistics"
-            elif not leaf.repetitions and chunk.num_values != rows:
-                reason = "it has another number of values than rows"
-            elif not _is_inside(chunk, table.size_bytes):
-                reason = "it does not lie within the file"
-            else:
-                continue
-            return _about(leaf, reason)
+        outside = _place_outside(chunks, table.size_bytes)
+        if outside is not None:
+            return _about(leaves[outside], "it does not lie within the file")
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            if chunk.num_values != rows and not leaf.repetitions:
+                return _about(leaf, "it has another number of values than rows")
+        if table.whole is None:
+            start = min([chunk.start for chunk in chunks])
+            stop = max([chunk.start + chunk.compressed_bytes for chunk in chunks])
+            if stop <= start + _HELD_GROUP_BYTES:
+                table.hold(start, stop - start + _HEADER_BYTES)
         fault = check_pages(table.window, chunks)
         if fault is not None:
-            return _about(footer.schema.leaves[fault[0]], fault[1])
+            return _about(leaves[fault[0]], fault[1])
         return CopyPlan(group, chunks, _ranges_of(chunks))
 
     def reason_against(self, path: str, rows: int) -> str | None:
@@ -415,15 +410,17 @@ def _about(leaf: Leaf, reason: str) -> str:
     return f"column {b'.'.join(leaf.path).decode(errors='replace')}: {reason}"
 
 
-def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
-    """Tell whether a column chunk lies in a file of this size, behind its first magic."""
-    values, uncompressed, compressed, data_offset, _, start = chunk
-    return (
-        len(MAGIC) <= start <= data_offset
-        and 0 < compressed <= size_bytes - start
-        and values >= 0
-        and uncompressed >= 0
-    )
+def _place_outside(chunks: Iterable[ChunkEntry], size_bytes: int) -> int | None:
+    """Find a column chunk that does not lie in a file of this size, behind its first magic."""
+    for place, (values, plain_bytes, chunk_bytes, data_offset, _, start) in enumerate(chunks):
+        if not (
+            len(MAGIC) <= start <= data_offset
+            and 0 < chunk_bytes <= size_bytes - start
+            and values >= 0
+            and plain_bytes >= 0
+        ):
+            return place
+    return None
 
 
 _PENDING_BYTES = 1024**2
@@ -542,8 +539,8 @@ class StoredGroups:
             return None
         wanted = footer.row_groups[0]
         chunks = wanted.chunks()
-        are_inside = chunks and all(_is_inside(chunk, source.size_bytes) for chunk in chunks)
-        if not wanted.form.is_plain or not are_inside:
+        are_outside = not chunks or _place_outside(chunks, source.size_bytes) is not None
+        if not wanted.form.is_plain or are_outside:
             return None
         first, stop = self._places[group : group + 2].tolist()
         stated = self._footer[first:stop]

@@ -8,7 +8,6 @@ lists carry their length. A struct ends with a zero byte.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST = range(1, 10)
 STRUCT = 12  # parquet has neither the sets nor the maps between them
@@ -16,6 +15,7 @@ INTEGERS = frozenset([I16, I32, I64])
 
 _MAX_VARINT_BYTES = 10
 _MAX_DEPTH = 32
+_KEPT_INTEGERS = 1 << 14
 
 
 class ThriftError(ValueError):
@@ -146,13 +146,25 @@ def zigzag(value: int) -> bytes:
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-@lru_cache(maxsize=1 << 14)  # footers are full of the same ones
-def unzigzag(encoded: bytes) -> int:
-    """Return the integer of a complete zigzag varint."""
-    value = 0
-    for byte in reversed(encoded):
-        value = value << 7 | byte & 0x7F
-    return (value >> 1) ^ -(value & 1)
+class _Integers(dict[bytes, int]):
+    """The integers of zigzag varints: footers are full of the same ones.
+
+    Threads may share it: at worst two reckon the same. To ask `functools.lru_cache` takes twice as
+    long.
+    """
+
+    def __missing__(self, encoded: bytes) -> int:
+        value = 0
+        for byte in reversed(encoded):
+            value = value << 7 | byte & 0x7F
+        if len(self) >= _KEPT_INTEGERS:
+            self.clear()
+        self[encoded] = value = (value >> 1) ^ -(value & 1)
+        return value
+
+
+unzigzag = _Integers().__getitem__
+"""Returns the integer of a complete zigzag varint."""
 
 
 def binary(content: bytes) -> bytes:

@@ -26,9 +26,6 @@ def clip(
     return ClipIndex(
         path="",
         file_size_bytes=count,
-        codec="avc1",
-        width=1,
-        height=1,
         timescale=timescale,
         sizes=np.ones(count, np.int64),
         num_bytes=count,

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leconvert.tables import parquet_copy
 from leconvert.tables.data_file import OpenedTable
 from leconvert.tables.footers import ChunkEntry, FooterReader
 from leconvert.tables.parquet_copy import Window
@@ -40,6 +41,27 @@ def stored(folder: Path, column: pa.Array, **options: Any) -> tuple[bytes, Chunk
 
 NUMBERS = pa.array(list(range(3000)))
 TWO_PAGES = {"data_page_size": 1024, "write_batch_size": 100}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        NUMBERS,
+        pa.array([0.5, 1.5, None], pa.float32()),
+        pa.array([True, False]),
+        pa.array([float("nan")]),
+        pa.array([[1.5, 2.5], [3.5]], pa.list_(pa.float32())),
+        pa.nulls(3, pa.int64()),
+    ],
+    ids=lambda column: str(column.type),
+)
+@pytest.mark.parametrize("options", [{}, {"write_page_checksum": True}], ids=str)
+def test_headers_of_numbers_as_arrow_writes_them_are_not_walked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pa.Array, options: dict[str, Any]
+) -> None:
+    raw, chunk = stored(tmp_path, column, **options)
+    monkeypatch.delattr(parquet_copy, "_walk")
+    assert check_pages(window_of(raw), chunk) is None
 
 
 @pytest.mark.parametrize(

@@ -276,8 +276,13 @@ def meta_digest(root: Path, codebase_version: str) -> str:
     return digest.hexdigest()
 
 
-def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
+def changed_files(
+    dataset: Dataset, stream: str, files: FileTable, paths: Sequence[str] | None = None
+) -> list[str]:
     """Say which source files of a stream differ from the scan.
+
+    Args:
+        paths: Those of the files, where they are known.
 
     Returns:
         One line a file that is gone, replaced, or of another size or time.
@@ -290,7 +295,7 @@ def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
             keys = files.key[block].tolist()
             planned = list(
                 zip(
-                    dataset.absolute(stream, keys),
+                    dataset.absolute(stream, keys) if paths is None else paths[block],
                     files.size_bytes[block].tolist(),
                     files.mtime_ns[block].tolist(),
                     files.inode[block].tolist(),
