@@ -398,9 +398,16 @@ def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
         "lossy": "set aside",
         "torn": "set aside",
     }
-    # What is left loses something: nothing more is suggested.
+    # What is left loses something: that is for a person to allow.
     told = json.loads(leconvert("fleet", "suggest", lab.work, "--json").stdout)
     assert (told["rules"], told["converts"]) == ([], [])
+    assert [one["rule"]["flags"] for one in told["lossy"]] == [["--drop-feature {camera}"]]
+    suggested = leconvert("fleet", "suggest", lab.work)
+    allowed = re.sub(r"(?m)^#(?=\[\[rule|\w+ = )", "", suggested.stdout)
+    policy.write_text(allowed)
+    last = leconvert(*lab.command("--json", "--max-workers", 1, "--policy", policy))
+    assert states(last.stdout)["lossy"] == "converted"
+    assert states(last.stdout)["good"] == "finished before"
     shutil.rmtree(lab.root / "torn")
     lab.list.write_text("in/good\n")
     assert leconvert(*lab.command("-q")).returncode == 0
