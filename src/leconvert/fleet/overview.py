@@ -206,13 +206,13 @@ class FleetStatus:
         groups: defaultdict[tuple[object, ...], list[DatasetStatus]] = defaultdict(list)
         for one in self.set_aside:
             codes = tuple(finding["code"] for finding in errors_of(one.findings))
-            groups[codes or one.message, one.next_step].append(one)
+            groups[codes or one.message, _for_any(one)].append(one)
         told = []
         for group in groups.values():
             names = [one.name for one in group[:most]]
             more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
             step = str(group[0].next_step)
-            step = step if len(group) == 1 else for_these_lines(step)
+            step = step if len(group) == 1 else for_these_lines(_for_any(group[0]))
             told.append((f"{', '.join(names)}{more}", group[0].message, step))
         return told
 
@@ -384,7 +384,7 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
         dataset,
         DatasetState.SET_ASIDE,
         message=message_of(error, dataset.source) or lost,
-        next_step=next_step_of(error),
+        next_step=next_step_of(error, dataset.source),
         error=error.get("error") or "WorkersLost",
         findings=tuple(
             {"code": code, "severity": severity, "times": times, "remedy": remedy[code]}
@@ -767,7 +767,7 @@ def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDatase
         stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
         or (type(error).__name__,),
         message=message_of(error.as_record(), place[1]),
-        next_step=next_step_of(error.as_record()),
+        next_step=next_step_of(error.as_record(), place[1]),
         remedies=helps_with(wrong),
     )
 

@@ -172,7 +172,9 @@ def _wrong(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> dict[str, 
 def _told_anew(one: DatasetStatus, error: Mapping[str, Any] | None) -> DatasetStatus:
     if error is None:
         return one
-    return replace(one, message=message_of(error, one.source), next_step=next_step_of(error))
+    return replace(
+        one, message=message_of(error, one.source), next_step=next_step_of(error, one.source)
+    )
 
 
 def _way(
