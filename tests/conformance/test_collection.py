@@ -112,6 +112,8 @@ def _obey(
     """
     flags: dict[str, list[str]] = {}
     for _ in range(3):
+        if all(one["state"] != "set aside" for one in told["datasets"]):
+            break
         for one in told["datasets"]:
             if one["state"] == "set aside":
                 for command in re.findall("`leconvert (.+?)`", one["next_step"]):

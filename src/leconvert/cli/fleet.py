@@ -273,13 +273,15 @@ def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
         print(json.dumps(price.as_record(), indent=2))
     elif not options.quiet:
         print("\n".join(_price_lines(price)))
+    from leconvert.fleet import alike
+
     wrong = [one for one in price.datasets if one.stops_at]
     if not wrong:
         return 0
     print_sentence(f"leconvert: {count(len(wrong), 'dataset')} would be set aside.", margin="  ")
-    for one in wrong[:_SHOWN]:
-        print_sentence(f"  {one.name}: {one.message}", margin="    ")
-        print_sentence(f"    → {one.next_step}", margin="      ")
+    for names, message, step in alike(wrong, most=3)[:_SHOWN]:
+        print_sentence(f"  {names}: {message}", margin="    ")
+        print_sentence(f"    → {step}", margin="      ")
     return BatchesFailedError.exit_code
 
 
