@@ -66,6 +66,8 @@ def _convert_all(leconvert: Leconvert, folder: Path, made: dict[str, str]) -> di
     for name in made:  # none is passed over in silence
         assert f"{folder / 'in' / name} --name {name}" in found.stdout
     (folder / "list.txt").write_text(found.stdout)
+    listed = json.loads(leconvert("fleet", "find", folder / "in", "--json").stdout)["datasets"]
+    assert all(one["remedies"] for one in listed if one["problem"])
     fleet = ("fleet", folder / "list.txt", "-o", folder / "out", "--work-dir", folder / "work")
     before = json.loads(leconvert(*fleet, "--json").stdout)
     suggested = leconvert("fleet", "suggest", folder / "work")
