@@ -108,6 +108,8 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert "→ Write `--retime` behind this line of LIST." in aside.stdout
     one = json.loads(leconvert("status", lab.work / "datasets/late", "--json").stdout)
     assert (one["state"], one["remedies"]) == ("set aside", ["--retime"])
+    run = leconvert("status", lab.work / "datasets/good").stdout
+    assert run.startswith("dataset  good\nstate    converted\nrun      ")
     unknown = leconvert("status", lab.work / "datasets/other")
     assert (unknown.returncode, "has no dataset other" in unknown.stderr) == (7, True)
 
@@ -356,6 +358,9 @@ def test_what_is_alike_is_told_once_and_a_missing_file_by_its_episode(
         min(lost.rglob("*.mp4")).unlink()
     shutil.copytree(lab.root / "late", lab.root / "slow")
     lab.list.write_text("in/one\nin/two\nin/late\nin/slow\n")
+    dry = leconvert(*lab.command("--dry-run"))
+    assert "\n  late, slow: episode 1: " in dry.stderr
+    assert dry.stderr.count("behind these lines of LIST") == 2
     assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
     told = leconvert("status", lab.work).stdout
     path = "videos/chunk-000/observation.images.top/episode_000000.mp4"
@@ -398,11 +403,28 @@ def test_a_suggested_policy_loses_nothing_and_says_what_each_rule_changes(
         "lossy": "set aside",
         "torn": "set aside",
     }
-    # What is left loses something: nothing more is suggested.
+    # What is left loses something: that is for a person to allow.
     told = json.loads(leconvert("fleet", "suggest", lab.work, "--json").stdout)
     assert (told["rules"], told["converts"]) == ([], [])
+    assert [one["rule"]["flags"] for one in told["lossy"]] == [["--drop-feature {camera}"]]
+    suggested = leconvert("fleet", "suggest", lab.work)
+    allowed = re.sub(r"(?m)^#(?=\[\[rule|\w+ = )", "", suggested.stdout)
+    policy.write_text(allowed)
+    last = leconvert(*lab.command("--json", "--max-workers", 1, "--policy", policy))
+    assert states(last.stdout)["lossy"] == "converted"
+    assert states(last.stdout)["good"] == "finished before"
     shutil.rmtree(lab.root / "torn")
     lab.list.write_text("in/good\n")
     assert leconvert(*lab.command("-q")).returncode == 0
     nothing = leconvert("fleet", "suggest", lab.work)
     assert (nothing.returncode, "0 datasets were set aside" in nothing.stdout) == (0, True)
+
+
+def test_a_list_counts_every_finding(leconvert: Leconvert, tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "in/many", DatasetSpec(episodes=24, frames=3, cameras=()))
+    for episode in range(24):
+        edit_table(root, episode, lambda table: column(table, "frame_index", table["index"]))
+    found = leconvert("fleet", "find", tmp_path / "in").stdout
+    assert "#   23 errors: frame-index (23)\n" in found
+    record = json.loads(leconvert("fleet", "find", tmp_path / "in", "--json").stdout)
+    assert record["datasets"][0]["errors"] == {"frame-index": 23}

@@ -11,6 +11,7 @@ runs the whole collection of `tests.collection` and prints what came of it.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ def _convert_all(leconvert: Leconvert, folder: Path, made: dict[str, str]) -> di
     for name in made:  # none is passed over in silence
         assert f"{folder / 'in' / name} --name {name}" in found.stdout
     (folder / "list.txt").write_text(found.stdout)
+    listed = json.loads(leconvert("fleet", "find", folder / "in", "--json").stdout)["datasets"]
+    assert all(one["remedies"] for one in listed if one["problem"])
     fleet = ("fleet", folder / "list.txt", "-o", folder / "out", "--work-dir", folder / "work")
     before = json.loads(leconvert(*fleet, "--json").stdout)
     suggested = leconvert("fleet", "suggest", folder / "work")
@@ -105,11 +108,19 @@ def _convert_all(leconvert: Leconvert, folder: Path, made: dict[str, str]) -> di
 def _obey(
     leconvert: Leconvert, path: Path, fleet: tuple[Any, ...], told: dict[str, Any]
 ) -> set[str]:
-    """Write what helps behind the line of each dataset, and run again; return what is converted."""
+    """Write what helps behind the line of each dataset, and run again; return what is converted.
+
+    Commands that are told are run, too.
+    """
     flags: dict[str, list[str]] = {}
     for _ in range(3):
+        if all(one["state"] != "set aside" for one in told["datasets"]):
+            break
         for one in told["datasets"]:
             if one["state"] == "set aside":
+                for command in re.findall("`leconvert (.+?)`", one["next_step"]):
+                    ran = leconvert(*shlex.split(command))
+                    assert ran.returncode == 0, ran.stderr
                 own = flags.setdefault(one["name"], [])
                 own += [flag for flag in one["remedies"] if flag not in own]
                 line = shlex.join([one["source"], "--name", one["name"]])

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         FoundDataset,
         Line,
         PolicyRule,
+        SuggestedRule,
         Suggestion,
     )
     from leconvert.model.repairs import RepairOptions
@@ -272,13 +273,15 @@ def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
         print(json.dumps(price.as_record(), indent=2))
     elif not options.quiet:
         print("\n".join(_price_lines(price)))
+    from leconvert.fleet import alike
+
     wrong = [one for one in price.datasets if one.stops_at]
     if not wrong:
         return 0
     print_sentence(f"leconvert: {count(len(wrong), 'dataset')} would be set aside.", margin="  ")
-    for one in wrong[:_SHOWN]:
-        print_sentence(f"  {one.name}: {one.message}", margin="    ")
-        print_sentence(f"    → {one.next_step}", margin="      ")
+    for names, message, step in alike(wrong, most=3)[:_SHOWN]:
+        print_sentence(f"  {names}: {message}", margin="    ")
+        print_sentence(f"    → {step}", margin="      ")
     return BatchesFailedError.exit_code
 
 
@@ -506,10 +509,7 @@ def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str
     for rule in suggestion.policy.rules[:number_given]:
         yield from ("", "# A rule of the policy that the fleet has.", *_rule_lines(rule))
     for one in suggestion.rules:
-        named = ", ".join(one.datasets[:3]) + ("" if len(one.datasets) <= 3 else ", ...")
-        changes = f"{one.changes[0].upper()}{one.changes[1:]}."
-        yield from ("", f"# {count(len(one.datasets), 'dataset')}: {_one_line(named)}")
-        yield from (f"# {changes}", *_rule_lines(one.rule))
+        yield from ("", *_said_of(one), *_rule_lines(one.rule))
     if suggestion.stays:
         yield from (
             "",
@@ -517,6 +517,19 @@ def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str
         )
     for names, message, step in suggestion.stays_alike:
         yield from (f"# {_one_line(f'{names}: {message}')}", f"#   {_one_line(step)}")
+    if suggestion.lossy:
+        yield from (
+            "",
+            "# What follows leaves something out. To allow one, remove the # of its lines.",
+        )
+    for one in suggestion.lossy:
+        yield from ("", *_said_of(one), *(f"#{line}" for line in _rule_lines(one.rule)))
+
+
+def _said_of(one: SuggestedRule) -> tuple[str, str]:
+    named = ", ".join(one.datasets[:3]) + ("" if len(one.datasets) <= 3 else ", ...")
+    changes = f"{one.changes[0].upper()}{one.changes[1:]}."
+    return f"# {count(len(one.datasets), 'dataset')}: {_one_line(named)}", f"# {changes}"
 
 
 def _rule_lines(rule: PolicyRule) -> Iterator[str]:

@@ -7,6 +7,7 @@ A fleet's user writes options behind the dataset's line in the list, or lets a p
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -100,8 +101,13 @@ def message_of(error: Mapping[str, Any], source: object) -> str:
     return message.replace(f"{source}/", "")
 
 
-def next_step_of(error: Mapping[str, Any]) -> str:
-    """Return what to do about the error of a dataset, in a fleet's words."""
+def next_step_of(error: Mapping[str, Any], source: object) -> str:
+    """Return what to do about the error of a dataset, in a fleet's words.
+
+    Args:
+        error: The record of the error.
+        source: The dataset, which commands are about.
+    """
     errors = errors_of(error.get("findings") or ())
     if not errors or error.get("error") != FindingsError.__name__:
         told = error.get("next_step")
@@ -127,7 +133,7 @@ def next_step_of(error: Mapping[str, Any]) -> str:
     elif flags:
         write = "Or write" if parts else "Write"
         parts.append(f"{write} `{' '.join(flags)}` {_THIS_LINE}.")
-    return " ".join(parts)
+    return " ".join(parts).replace(" DATASET", f" {shlex.quote(str(source))}")
 
 
 def for_these_lines(next_step: str) -> str:

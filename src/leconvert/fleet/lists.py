@@ -22,7 +22,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -36,7 +36,7 @@ from leconvert.dataset.check import check_dataset
 from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
 from leconvert.dataset.formats import open_dataset
 from leconvert.model.repairs import RepairOptions
-from leconvert.model.values import OVERLAY, Finding, camera_of
+from leconvert.model.values import OVERLAY, CountedFinding, camera_of
 from leconvert.model.versions import V3_VERSION
 from leconvert.remote.options import MAIN, PushOptions
 from leconvert.remote.source import HubGroup, datasets_of, glance_at
@@ -726,20 +726,23 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
     with suppress(OSError, ValueError, KeyError, TypeError):
         episodes = int(json.loads(info_path(source).read_bytes())["total_episodes"])
     found = FoundDataset(source, name, version, episodes, _size_bytes(source), is_scanned=scan)
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[CountedFinding, ...] = ()
     try:
         if scan:
             findings = check_dataset(source).findings
         else:
             open_dataset(source)  # raises for what no conversion could begin with
     except LeconvertError as error:
-        return replace(found, problem=error.message)
+        helps = () if error.next_step is None else (error.next_step,)
+        return replace(found, problem=error.message, remedies=helps)
     errors = [finding for finding in findings if finding.severity == "error"]
-    warnings = [finding.code for finding in findings if finding.severity == "warning"]
+    numbers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for finding in findings:
+        numbers[finding.severity][finding.code] += finding.count
     return replace(
         found,
-        errors=dict(Counter(finding.code for finding in errors)),
-        warnings=dict(Counter(warnings)),
+        errors=dict(numbers["error"]),
+        warnings=dict(numbers["warning"]),
         remedies=tuple(
             dict.fromkeys(filter(None, (all_remedies(each.code, each.remedy) for each in errors)))
         ),

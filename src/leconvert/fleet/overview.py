@@ -12,7 +12,7 @@ import shlex
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from enum import StrEnum
@@ -143,6 +143,12 @@ class DatasetStatus:
     received_bytes: int = 0
     sent_bytes: int = 0
 
+    @property
+    def stops_at(self) -> tuple[str, ...]:
+        """Codes of its errors; what it was set aside for, where it is not for a finding."""
+        found = dict.fromkeys(str(one["code"]) for one in errors_of(self.findings))
+        return tuple(found) or (self.message,)
+
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
@@ -195,26 +201,8 @@ class FleetStatus:
         )
 
     def alike(self, most: int | None = None) -> list[tuple[str, str, str]]:
-        """Return the datasets that were set aside, those together whose next step is the same.
-
-        Args:
-            most: So many of a group are named; None for all.
-
-        Returns:
-            Names of a group, why the first was set aside, and what helps all.
-        """
-        groups: defaultdict[tuple[object, ...], list[DatasetStatus]] = defaultdict(list)
-        for one in self.set_aside:
-            codes = tuple(finding["code"] for finding in errors_of(one.findings))
-            groups[codes or one.message, one.next_step].append(one)
-        told = []
-        for group in groups.values():
-            names = [one.name for one in group[:most]]
-            more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
-            step = str(group[0].next_step)
-            step = step if len(group) == 1 else for_these_lines(step)
-            told.append((f"{', '.join(names)}{more}", group[0].message, step))
-        return told
+        """Return the datasets that were set aside; see `alike`."""
+        return alike(self.set_aside, most)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -317,6 +305,30 @@ class FleetObserver:
         return left * worked_seconds / done / workers if done and workers else None
 
 
+def alike(
+    datasets: Iterable[DatasetStatus | PricedDataset], most: int | None = None
+) -> list[tuple[str, str, str]]:
+    """Return datasets that cannot be converted, those together that the same helps.
+
+    Args:
+        datasets: The datasets.
+        most: So many of a group are named; None for all.
+
+    Returns:
+        Names of a group, why the first cannot be converted, and what helps all.
+    """
+    groups: defaultdict[tuple[str, ...], list[DatasetStatus | PricedDataset]] = defaultdict(list)
+    for one in datasets:
+        groups[(*one.stops_at, _for_any(one))].append(one)
+    told = []
+    for (*_, step), group in groups.items():
+        names = [one.name for one in group[:most]]
+        more = f" and {len(group) - len(names):,} more" if len(group) > len(names) else ""
+        helps = str(group[0].next_step) if len(group) == 1 else for_these_lines(step)
+        told.append((f"{', '.join(names)}{more}", group[0].message, helps))
+    return told
+
+
 def _for_any(one: DatasetStatus | PricedDataset) -> str:
     """Return a dataset's next step in words that are the same for others."""
     step = str(one.next_step)
@@ -384,7 +396,7 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
         dataset,
         DatasetState.SET_ASIDE,
         message=message_of(error, dataset.source) or lost,
-        next_step=next_step_of(error),
+        next_step=next_step_of(error, dataset.source),
         error=error.get("error") or "WorkersLost",
         findings=tuple(
             {"code": code, "severity": severity, "times": times, "remedy": remedy[code]}
@@ -767,7 +779,7 @@ def _stopped(place: tuple[str, str, str], error: LeconvertError) -> PricedDatase
         stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong))
         or (type(error).__name__,),
         message=message_of(error.as_record(), place[1]),
-        next_step=next_step_of(error.as_record()),
+        next_step=next_step_of(error.as_record(), place[1]),
         remedies=helps_with(wrong),
     )
 

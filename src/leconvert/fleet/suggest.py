@@ -12,7 +12,7 @@ has, and every camera that is declared, since clips that are absent may be somew
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from glob import escape
 from typing import Any
@@ -35,6 +35,11 @@ _CHANGES = {
     "--drop-feature {column}": "leave out features that are declared and that no table has",
     DROP: "number the episodes anew, without those that have no frame",
     TASKS_FROM_EPISODES: "give the rows of an episode the task that episodes.jsonl lists for it",
+}
+_LOSES = {
+    "--drop-feature {column}": "leave the columns out that the findings name",
+    "--drop-feature {camera}": "leave the cameras out that the findings name",
+    DROP: "leave the damaged episodes out, and number the others anew",
 }
 
 
@@ -63,6 +68,7 @@ class Suggestion:
         converts: Names of the datasets that would convert.
         stays: The others, each with the first error that the policy leaves.
         stays_alike: The same, together where what helps is the same: names, why, and what helps.
+        lossy: Rules for those of them that convert if something is left out; not in the policy.
     """
 
     policy: Policy
@@ -70,6 +76,7 @@ class Suggestion:
     converts: Sequence[str]
     stays: Sequence[DatasetStatus]
     stays_alike: Sequence[tuple[str, str, str]]
+    lossy: Sequence[SuggestedRule]
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -78,6 +85,7 @@ class Suggestion:
             "rules": [asdict(one) for one in self.rules],
             "converts": list(self.converts),
             "stays": [asdict(one) for one in self.stays],
+            "lossy": [asdict(one) for one in self.lossy],
         }
 
 
@@ -97,25 +105,8 @@ def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
     pieces = [
         (dataset, fleet.policy, folder) for dataset, folder in zip(tried, folders, strict=True)
     ]
-    needed: defaultdict[tuple[str, bool], dict[str, set[str]]] = defaultdict(dict)
     ways = dict(zip((dataset.name for dataset in tried), parallel_map(_way, pieces), strict=True))
-    for name, way in ways.items():
-        for code, word in way or ():
-            # Where episodes may be left out, a bad one that is found later would be, too.
-            needed[word, word == DROP].setdefault(code, set()).add(name)
-    rules = [
-        SuggestedRule(
-            PolicyRule(
-                (word,),
-                tuple(map(escape, sorted(set().union(*codes.values())))) if by_name else ("*",),
-                tuple(sorted(codes)),
-            ),
-            _changes(word),
-            sorted(set().union(*codes.values())),
-        )
-        for (word, by_name), codes in needed.items()
-    ]
-    rules.sort(key=lambda one: (-len(one.datasets), one.rule.findings))
+    rules = _rules((name, *pair) for name, way in ways.items() for pair in way or ())
     policy = Policy((*fleet.policy.rules, *(one.rule for one in rules)))
     wrong = parallel_map(_wrong, [(dataset, policy, folder) for dataset, _, folder in pieces])
     errors = {one.name: error for one, error in zip(tried, wrong, strict=True)}
@@ -125,8 +116,48 @@ def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
         for one in status.set_aside
         if one.name not in set(converts)
     ]
+    left = {name: errors_of((error or {}).get("findings") or ()) for name, error in errors.items()}
+    lossy = _rules(
+        (
+            (name, one["code"], as_word(one["remedy"], one))
+            for name, found in left.items()
+            for one in found
+            if all(each["remedy"] for each in found)
+        ),
+        _LOSES,
+    )
     alike = replace(status, datasets=stays).alike(most=3)
-    return Suggestion(policy, rules, converts, stays, alike)
+    return Suggestion(policy, rules, converts, stays, alike, lossy)
+
+
+def _rules(
+    needed: Iterable[tuple[str, str, str]], loses: Mapping[str, str] | None = None
+) -> list[SuggestedRule]:
+    """Return rules that give datasets the flags that they need, the commonest first.
+
+    Args:
+        needed: Names of datasets, codes of their errors, and the flag of each, as a policy has it.
+        loses: What flags leave out; None where nothing is lost.
+    """
+    found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    words: defaultdict[str, set[str]] = defaultdict(set)
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for name, code, word in needed:
+        found[word][code] = None
+        words[code].add(word)
+        names[word].add(name)
+    rules = []
+    for word, codes in found.items():
+        # A flag that leaves something out is given to no dataset that does with another one, and
+        # that for episodes to none in which a bad one is found later.
+        by_name = word == DROP or (
+            loses is not None and any(len(words[code]) > 1 for code in codes)
+        )
+        named = sorted(names[word])
+        datasets = tuple(map(escape, named)) if by_name else ("*",)
+        rule = PolicyRule((word,), datasets, tuple(sorted(codes)))
+        rules.append(SuggestedRule(rule, (loses or {}).get(word) or _changes(word), named))
+    return sorted(rules, key=lambda one: (-len(one.datasets), one.rule.findings))
 
 
 def _wrong(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> dict[str, Any] | None:
@@ -141,7 +172,9 @@ def _wrong(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> dict[str, 
 def _told_anew(one: DatasetStatus, error: Mapping[str, Any] | None) -> DatasetStatus:
     if error is None:
         return one
-    return replace(one, message=message_of(error, one.source), next_step=next_step_of(error))
+    return replace(
+        one, message=message_of(error, one.source), next_step=next_step_of(error, one.source)
+    )
 
 
 def _way(

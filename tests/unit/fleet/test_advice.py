@@ -70,6 +70,7 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
             {"error": "SourceError", "next_step": "Run the command again with --assume-fps and N."},
             "Write --assume-fps and N behind this line of LIST.",
         ),
+        (of(error("wrong-files")), "`leconvert repair '/in/a b'` names the right files."),
         ({"error": "TargetError", "next_step": "Move it away."}, "Move it away."),
         (
             {"error": "PlanMismatchError", "next_step": "Run the command again with --restart."},
@@ -86,7 +87,7 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
 def test_every_dataset_that_was_set_aside_has_a_next_step(
     record: dict[str, Any], step: str
 ) -> None:
-    assert next_step_of(record) == step
+    assert next_step_of(record, "/in/a b") == step
     assert "this line" not in for_these_lines(step)
 
 
@@ -100,12 +101,12 @@ def test_an_episode_that_has_to_go_needs_no_other_repair() -> None:
 
 def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
     force, torque = (
-        error("phantom-feature", remedy=f"--drop-feature {name}") for name in ("force", "torque")
+        error("unloadable-feature", remedy=f"--drop-feature {name}") for name in ("force", "torque")
     )
     dropped = error("missing-file", episode=0, stream="data", remedy="--on-bad-episode drop")
     told = [helps_with(errors) for errors in ([force], [torque, force], [CLIP], [dropped])]
     assert reasons(told) == [
-        ("phantom-feature", 2, "--drop-feature {column}"),
+        ("unloadable-feature", 2, "--drop-feature {column}"),
         ("missing-file", 1, f"{GET_AGAIN}. Or --drop-feature {{camera}}"),
         ("missing-file", 1, f"{GET_AGAIN}. Or --on-bad-episode drop"),
     ]
