@@ -26,6 +26,7 @@ CASES = {
     "fleet": "a rehearsal of 5,000 datasets, 100 TB, without bytes",
     "strong": "one to sixteen workers on a simulated slow disk",
     "loaders": "what a sample costs by each loader",
+    "damage": "damaged frames that a loader finds, and what looking costs",
     "probe": "loaders on one dataset that was converted in several ways",
     "resample": "resampling in several set-ups",
     "hub-push": "what a push sends to a Hub that holds the v2.1 dataset",

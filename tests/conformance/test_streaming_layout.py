@@ -13,6 +13,7 @@ import pytest
 from comparison import V21Source
 
 import leconvert
+from leconvert.cli.main import main
 from leconvert.model.float32_tolerance import is_out_of_reach
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import ProofOptions
@@ -102,6 +103,31 @@ def test_every_loader_worker_has_a_shard_of_its_own(streamed: Streamed) -> None:
     assert [{numbers[episode] for episode in held} for held in episodes] == [
         {shard} for shard in range(_WORKERS)
     ]
+
+
+def test_lerobots_streaming_class_reads_one_video_file_of_a_camera_and_no_second(
+    streamed: Streamed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
+
+    joined = tmp_path / "reference"
+    leconvert.convert(streamed.source.root, output=joined)
+    assert len(comparison.video_files(joined)) == 2
+    options = {"shuffle": False, "return_uint8": True}
+    wrong = 0
+    for sample in StreamingLeRobotDataset("ours/dataset", root=joined, **options):
+        label = read_label(sample[_TOP.key].permute(1, 2, 0).numpy())
+        wrong += label.frame != int(sample["frame_index"])
+    assert wrong == 0
+    with pytest.raises(IndexError):
+        list(StreamingLeRobotDataset("ours/dataset", root=streamed.ours, **options))
+
+    plan = ["convert", str(streamed.source.root), f"--output={tmp_path / 'new'}", "--dry-run"]
+    said = []
+    for layout in ("streaming", "reference"):
+        assert main([*plan, f"--layout={layout}"]) == 0
+        said.append("LeRobot's own streaming class" in capsys.readouterr().out)
+    assert said == [True, False]
 
 
 def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:

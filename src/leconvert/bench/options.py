@@ -207,10 +207,7 @@ class RunOptions:
     )
     repo_id: str | None = flag(None, "the dataset's name on the Hub", "ORG/NAME")
     data_files_root: str | None = flag(
-        None,
-        "where data/ and videos/ are, if not beside meta/",
-        "DIR|URL",
-        names=("--data-files-root", "--streaming-data-root"),
+        None, "where data/ and videos/ are, if not beside meta/", "DIR|URL"
     )
     revision: str | None = flag(None, "branch, tag or commit on the Hub", "REV")
     source: str | None = flag(
@@ -238,7 +235,7 @@ class RunOptions:
         "episodes that stream mixes, or frames that stream-lerobot buffers",
         "N",
         int,
-        names=("--episode-pool-size", "--buffer-size", "--streaming-episode-pool-size"),
+        names=("--episode-pool-size", "--buffer-size"),
     )
     max_buffer_input_shards: int | None = flag(
         None,
@@ -251,11 +248,7 @@ class RunOptions:
         None, "open decoders in each worker, at most", "N", int
     )
     video_fetch_workers: int | None = flag(
-        None,
-        "threads of a worker that fetch and decode ahead (stream)",
-        "N",
-        int,
-        names=("--video-fetch-workers", "--streaming-decode-threads"),
+        None, "threads of a worker that fetch and decode ahead (stream)", "N", int
     )
     num_batches: int | None = flag(None, "largest number of timed batches", "N", int)
     warmup_batches: int = flag(10, "untimed batches before the timing (default: 10)", "N", int)

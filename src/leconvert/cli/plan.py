@@ -76,6 +76,10 @@ _OF_AN_OVERLAY = (
     "remove features do not find the files, nor do its streaming class and the Hub's visualizer.",
     "To join files later: leconvert convert DATASET --output DIR.",
 )
+_OF_STREAMING = (
+    "LeRobot's own streaming class (0.6.1) cannot read several video files of a camera. Read this "
+    "layout with LeRobotDataset or leconvert.loading.EpisodeStream."
+)
 
 
 def plan_record(plan: PlanSummary, **told: object) -> dict[str, object]:
@@ -142,6 +146,8 @@ def _lines(plan: PlanSummary) -> list[str]:
         )
     if is_overlay:
         lines += _OF_AN_OVERLAY
+    if plan.layout == "streaming" and max(plan.files.values()) > 1:
+        lines.append(_OF_STREAMING)
     # Of a migration a dry run alone is shown, whose folder is gone again.
     for room in plan.space.rooms if plan.moves is None else ():
         free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)

@@ -326,6 +326,8 @@ class Files:
         if isinstance(noted, _LocalFile):
             try:
                 found: RemoteFile | _LocalFile | None = self._local_file(relative)
+                if found == noted:
+                    return
             except FileNotFoundError:
                 found = None
             except OSError as error:
