@@ -24,7 +24,7 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import read_provenance
 from leconvert.remote.push import push
-from leconvert.support.errors import HubConflictError, HubUnavailableError
+from leconvert.support.errors import HubConflictError, HubUnavailableError, LeconvertError
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 
@@ -117,7 +117,7 @@ def scene(
     return make
 
 
-def _fault(kind: str, at: int) -> Fault:
+def _fault(kind: str, at: int | None) -> Fault:
     if kind.isdigit():
         return Fault("status", at=at, status=int(kind), headers={"Retry-After": "1"})
     return Fault(kind, at=at, keep_bytes=1)
@@ -190,6 +190,64 @@ def test_a_fault_at_any_request_is_survived(scene: Callable[..., Scene]) -> None
 def test_every_fault_at_every_request_is_survived(scene: Callable[..., Scene], kind: str) -> None:
     for at in range(1, REQUESTS + 1):
         _break_and_check(scene(), kind, at)
+
+
+UPLOADS = ("PUT /upload/", "POST /verify/", "POST /objects/batch")
+# What a storage answers whose address expired, that got other bytes, or is busy.
+OF_STORAGE = ("400", "403", "404", "409", "412")
+OF_THE_HUB = {"400": 15, "401": 16, "403": 16, "404": 15, "409": 17, "412": 17, "413": 15}
+
+
+def _uploading_fault(place: str, kind: str, **rule: object) -> Fault:
+    method, path = place.split()
+    fault = _fault(kind, at=None)
+    return replace(fault, method=method, path=path, headers={}, **rule)  # type: ignore[arg-type]
+
+
+def _break_an_upload_and_check(scene: Callable[..., Scene], place: str, kind: str) -> None:
+    """Once it is survived, for good it ends with its code, and the next push goes on."""
+    for times in (1, None):
+        here = scene()
+        here.hub.break_requests(_uploading_fault(place, kind, times=times))
+        ended = 0
+        try:
+            here.push()
+        except LeconvertError as error:
+            ended = error.exit_code
+        if place != UPLOADS[0] and kind in OF_THE_HUB:
+            assert ended == OF_THE_HUB[kind]
+        else:  # a storage that has the content is not asked again, whatever it answered
+            assert ended in ({0} if times else {0, 15})
+        here.check_order(complete=ended == 0)
+        here.hub.break_requests()
+        here.push()
+        here.check_order()
+
+
+@pytest.mark.parametrize("place", UPLOADS)
+def test_a_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
+    scene: Callable[..., Scene], place: str
+) -> None:
+    for kind in ("drop_before", "403", "400"):
+        _break_an_upload_and_check(scene, place, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", UPLOADS)
+@pytest.mark.parametrize("kind", [*KINDS, "401", "408", "413", "503", *OF_STORAGE])
+def test_every_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
+    scene: Callable[..., Scene], place: str, kind: str
+) -> None:
+    _break_an_upload_and_check(scene, place, kind)
+
+
+def test_bytes_that_change_on_their_way_up_are_sent_again(scene: Callable[..., Scene]) -> None:
+    here = scene()
+    here.hub.break_requests(Fault("flip_up", method="PUT", path="/upload/", at_byte=7))
+    here.push()
+    here.check_order()
+    repo = here.hub.repo(here.repo_id)
+    assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
 
 
 def test_a_hub_that_goes_away_in_the_middle_is_waited_for(scene: Callable[..., Scene]) -> None:
