@@ -280,6 +280,37 @@ def test_a_merge_of_several_commits_is_never_seen_in_part(scene: Callable[..., S
         assert len(here.hub.repo(here.repo_id).pulls) == 1
 
 
+@pytest.mark.parametrize("becomes", ["draft", "open", "closed", "merged"])
+def test_a_draft_that_was_begun_is_gone_on_with_unless_somebody_closed_it(
+    scene: Callable[..., Scene], becomes: str
+) -> None:
+    requests = _requests_of_a_merge(scene)
+    for number in range(8, requests, 7):
+        here = scene(operations=6)
+        with cut_after(number), pytest.raises(CutOff):
+            here.push()
+        repo = here.hub.repo(here.repo_id)
+        if not repo.pulls or repo.pulls[0]["status"] != "draft":
+            continue
+        half = repo.pulls[0]["head"]
+        if becomes == "merged":  # half of a dataset, by somebody's own hand
+            repo.pulls[0]["status"] = "open"
+            repo.merge(repo.pulls[0])
+            here.hub.watch = None
+        else:
+            repo.pulls[0]["status"] = becomes
+        try:
+            here.push()
+        except HubConflictError:
+            assert becomes == "merged"
+            assert repo.tags["v3.0"] != repo.branches["main"]
+            continue
+        assert len(repo.pulls) == 1 + (becomes in ("closed", "merged"))
+        assert repo.pulls[-1]["status"] == "merged"
+        assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
+        assert half != repo.branches["main"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", *KINDS])
 def test_a_merge_survives_every_fault_at_every_request(

@@ -304,7 +304,7 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     if isinstance(error, GatedRepoError):
         return HubAccessError(
             f"{repo_id} is gated, and this token has no access to it.",
-            next_step="Ask for access on the repo's page.",
+            next_step=f"Ask for access on the repo's page.{f' {TOKEN_HELP}' * (status == 401)}",
         )
     if isinstance(error, RevisionNotFoundError):
         return HubError(
