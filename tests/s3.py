@@ -35,7 +35,7 @@ class S3Store:
     # Bytes and number of answered GETs of objects, by key.
     sent_bytes: dict[str, int] = field(default_factory=dict)
     requests: int = 0
-    # Changes the body of an answer to a GET of an object, by its key.
+    # Changes the body of an answer to a GET of an object, by its key; a shorter one breaks off.
     alter: Callable[[str, bytes], bytes] = lambda _, body: body
     report: str | None = None
     _line: threading.Lock = field(default_factory=threading.Lock)
@@ -89,15 +89,22 @@ class S3Store:
                 return [json.dumps(sent).encode()]
             if self.seconds_per_request:
                 time.sleep(self.seconds_per_request)
-            body = b"".join(app(environ, start_response))
+            body = whole = b"".join(app(environ, start_response))
+            key = None
             with self._line:
                 self.requests += 1
                 if environ["REQUEST_METHOD"] == "GET" and not environ.get("QUERY_STRING"):
                     key = environ["PATH_INFO"].partition(f"{self.bucket}/")[2]
                     self.sent_bytes[key] = self.sent_bytes.get(key, 0) + len(body)
-                    body = self.alter(key, body)
-            pieces = range(0, len(body), _PIECE_BYTES)
-            return (self._paced(body[first : first + _PIECE_BYTES]) for first in pieces)
+            if key is not None:
+                body = self.alter(key, body)
+            return pieces(body, whole)
+
+        def pieces(body: bytes, whole: bytes) -> Iterator[bytes]:
+            for first in range(0, len(body), _PIECE_BYTES):
+                yield self._paced(body[first : first + _PIECE_BYTES])
+            if len(body) < len(whole):
+                raise ConnectionResetError("as a test asks")
 
         return answer
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.hub import WRITE_TOKEN, Fault, StandIn
+from tests.hub import OTHER_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 
 import leconvert
@@ -99,3 +99,38 @@ def test_an_info_json_that_is_changed_on_its_way_is_a_failed_transfer(
     else:
         assert code == 3
         assert "meta/info.json of hf://datasets/tester/arm@" in capsys.readouterr().err
+
+
+# A gated repo, of which the Hub lets a token that has no access see its name, or its listing too.
+
+
+@pytest.mark.parametrize("gated", ["contents", "all"])
+@pytest.mark.parametrize("token", [OTHER_TOKEN, None])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "convert tester/gated {here}/new --no-push",
+        "convert tester/gated --layout episode-files --dry-run --no-push",
+        "plan tester/gated --output {here}/new --work-dir {here}/work",
+        "merge tester/gated {here}/out --output {here}/both",
+        "verify {here}/out --source hf://datasets/tester/gated",
+        "push {here}/out --push-repo-id tester/gated",
+    ],
+)
+def test_a_gated_repo_is_told_as_one_and_nothing_is_left_of_it(
+    run: Run, hub: StandIn, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    gated: str, token: str | None, command: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    hub.add_repo("tester/gated", small_source, tags=("v2.1",), gated=gated)
+    if token is None:
+        monkeypatch.delenv("HF_TOKEN")
+    else:
+        monkeypatch.setenv("HF_TOKEN", token)
+    before = {path for path in tmp_path.rglob("*") if "hub" not in path.parts}
+    assert main(command.format(here=tmp_path).split()) == 16
+    said = capsys.readouterr().err
+    if token is not None or not command.startswith("push"):
+        assert "tester/gated is gated, and this token has no access to it." in said
+        assert "Ask for access on the repo's page" in said
+    left = {path for path in tmp_path.rglob("*") if "hub" not in path.parts} - before
+    assert not [path for path in left if path.is_file()]

@@ -24,7 +24,7 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import read_provenance
 from leconvert.remote.push import push
-from leconvert.support.errors import HubConflictError, HubUnavailableError
+from leconvert.support.errors import HubConflictError, HubUnavailableError, LeconvertError
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 
@@ -117,7 +117,7 @@ def scene(
     return make
 
 
-def _fault(kind: str, at: int) -> Fault:
+def _fault(kind: str, at: int | None) -> Fault:
     if kind.isdigit():
         return Fault("status", at=at, status=int(kind), headers={"Retry-After": "1"})
     return Fault(kind, at=at, keep_bytes=1)
@@ -192,6 +192,64 @@ def test_every_fault_at_every_request_is_survived(scene: Callable[..., Scene], k
         _break_and_check(scene(), kind, at)
 
 
+UPLOADS = ("PUT /upload/", "POST /verify/", "POST /objects/batch")
+# What a storage answers whose address expired, that got other bytes, or is busy.
+OF_STORAGE = ("400", "403", "404", "409", "412")
+OF_THE_HUB = {"400": 15, "401": 16, "403": 16, "404": 15, "409": 17, "412": 17, "413": 15}
+
+
+def _uploading_fault(place: str, kind: str, **rule: object) -> Fault:
+    method, path = place.split()
+    fault = _fault(kind, at=None)
+    return replace(fault, method=method, path=path, headers={}, **rule)  # type: ignore[arg-type]
+
+
+def _break_an_upload_and_check(scene: Callable[..., Scene], place: str, kind: str) -> None:
+    """Once it is survived, for good it ends with its code, and the next push goes on."""
+    for times in (1, None):
+        here = scene()
+        here.hub.break_requests(_uploading_fault(place, kind, times=times))
+        ended = 0
+        try:
+            here.push()
+        except LeconvertError as error:
+            ended = error.exit_code
+        if place != UPLOADS[0] and kind in OF_THE_HUB:
+            assert ended == OF_THE_HUB[kind]
+        else:  # a storage that has the content is not asked again, whatever it answered
+            assert ended in ({0} if times else {0, 15})
+        here.check_order(complete=ended == 0)
+        here.hub.break_requests()
+        here.push()
+        here.check_order()
+
+
+@pytest.mark.parametrize("place", UPLOADS)
+def test_a_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
+    scene: Callable[..., Scene], place: str
+) -> None:
+    for kind in ("drop_before", "403", "400"):
+        _break_an_upload_and_check(scene, place, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", UPLOADS)
+@pytest.mark.parametrize("kind", [*KINDS, "401", "408", "413", "503", *OF_STORAGE])
+def test_every_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
+    scene: Callable[..., Scene], place: str, kind: str
+) -> None:
+    _break_an_upload_and_check(scene, place, kind)
+
+
+def test_bytes_that_change_on_their_way_up_are_sent_again(scene: Callable[..., Scene]) -> None:
+    here = scene()
+    here.hub.break_requests(Fault("flip_up", method="PUT", path="/upload/", at_byte=7))
+    here.push()
+    here.check_order()
+    repo = here.hub.repo(here.repo_id)
+    assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
+
+
 def test_a_hub_that_goes_away_in_the_middle_is_waited_for(scene: Callable[..., Scene]) -> None:
     for at in (2, 8, REQUESTS - 6, REQUESTS - 2, REQUESTS - 1, REQUESTS):
         _down_and_check(scene(), at)
@@ -220,6 +278,38 @@ def test_a_merge_of_several_commits_is_never_seen_in_part(scene: Callable[..., S
         here.check_order()
         here.check_sent_once()
         assert len(here.hub.repo(here.repo_id).pulls) == 1
+
+
+@pytest.mark.parametrize("becomes", ["draft", "open", "closed", "merged"])
+def test_a_draft_that_was_begun_is_gone_on_with_unless_somebody_closed_it(
+    scene: Callable[..., Scene], becomes: str
+) -> None:
+    requests = _requests_of_a_merge(scene)
+    for number in range(8, requests, 7):
+        here = scene(operations=6)
+        with cut_after(number), pytest.raises(CutOff):
+            here.push()
+        repo = here.hub.repo(here.repo_id)
+        if not repo.pulls or repo.pulls[0]["status"] != "draft":
+            continue
+        half = repo.pulls[0]["head"]
+        if becomes == "merged":  # half of a dataset, by somebody's own hand
+            repo.pulls[0]["status"] = "open"
+            repo.merge(repo.pulls[0])
+            here.hub.watch = None
+        else:
+            repo.pulls[0]["status"] = becomes
+        try:
+            here.push()
+        except HubConflictError:
+            assert becomes == "merged"
+            assert repo.tags["v3.0"] != repo.branches["main"]
+            continue
+        if becomes != "merged":
+            assert len(repo.pulls) == 1 + (becomes == "closed")
+        assert repo.pulls[-1]["status"] == "merged"
+        assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
+        assert half != repo.branches["main"]
 
 
 @pytest.mark.slow

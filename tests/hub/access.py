@@ -33,13 +33,16 @@ def _owns(request: Request, name: str) -> bool:
     return request.user == name.split("/", maxsplit=1)[0]
 
 
-def may_read(request: Request, repo: Repo | None) -> Repo:
+def may_read(request: Request, repo: Repo | None, what: str = "all") -> Repo:
     """Return the repo if it may be read; a private one looks like one that does not exist.
 
     Raises:
-        RefusedError: There is no such repo, as far as this user can know.
+        RefusedError: There is no such repo, as far as this user can know, or it is gated.
     """
     if repo is not None and (not repo.private or _owns(request, repo.name)):
+        if repo.gated in ("all", what) and not _owns(request, repo.name):
+            status = 401 if request.user is None else 403
+            raise RefusedError(status, f"Access to dataset {repo.name} is restricted.", "GatedRepo")
         return repo
     if request.user is None:
         raise RefusedError(401, "Invalid username or password.", "RepoNotFound")

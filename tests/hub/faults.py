@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Fault", "Faults"]
 
-_KINDS = ("drop_before", "drop_after", "status", "hold", "truncate", "flip", "none")
+_KINDS = ("drop_before", "drop_after", "status", "hold", "truncate", "flip", "flip_up", "none")
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Fault:
             was asked and closes it without an answer, ``status`` answers with ``status`` and does
             nothing, ``hold`` waits for ``release`` before it does anything, ``truncate`` sends the
             first ``keep_bytes`` of the answer's body and closes, ``flip`` changes a bit of its byte
-            ``at_byte``, ``none`` breaks nothing.
+            ``at_byte``, ``flip_up`` one of what is uploaded, ``none`` breaks nothing.
         at: The number of the request, from 1, counted since the rules were set; None for any.
         onward: With ``at``: that request and all after it.
         method: The method, such as ``PUT``; None for any.

@@ -72,6 +72,12 @@ class Handler(BaseHTTPRequestHandler):
         kind = fault.kind if fault else None
         user, role = TOKENS.get(self.headers.get("Authorization", "")[7:], (None, ""))
         body, upload, size = self._body(hub, target.path)
+        if fault is not None and kind == "flip_up" and upload is not None:
+            with upload.open("r+b") as file:
+                file.seek(fault.at_byte)
+                byte = file.read(1)
+                file.seek(fault.at_byte)
+                file.write(bytes([byte[0] ^ 1]))
         request = Request(
             self.command, target.path, dict(parse_qsl(target.query)),
             {name.lower(): value for name, value in self.headers.items()},

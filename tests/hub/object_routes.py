@@ -84,7 +84,7 @@ def download(
     hub: StandIn, repo: Repo | None, request: Request, revision: str, quoted_path: str
 ) -> Answer:
     """``HEAD`` and ``GET /datasets/ID/resolve/REV/PATH``, whole or a range."""
-    repo = may_read(request, repo)
+    repo = may_read(request, repo, "contents")
     oid = commit_of(repo, revision)
     entry = repo.tree(oid).get(unquote(quoted_path))
     if entry is None:

@@ -36,7 +36,7 @@ def discussions(hub: StandIn, repo: Repo | None, request: Request, rest: str) ->
         shown = [
             _summary(repo, pull)
             for pull in reversed(repo.pulls)
-            if wanted == "all" or (wanted == "open") == (pull["status"] in ("open", "draft"))
+            if wanted == "all" or (wanted == "open") == (pull["status"] == "open")
         ]
         return as_json({"discussions": shown, "count": len(shown), "start": 0})
     if not number:

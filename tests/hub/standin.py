@@ -100,13 +100,19 @@ class StandIn:
         files: Path | Mapping[str, bytes] | None = None,
         *,
         private: bool = False,
+        gated: str = "",
         tags: tuple[str, ...] = (),
     ) -> Repo:
-        """Make a dataset repo with one more commit that holds a folder or named contents."""
+        """Make a dataset repo with one more commit that holds a folder or named contents.
+
+        Of one that is ``gated`` others than its owner see the ``contents`` not, or nothing at
+        ``all``.
+        """
         with self.lock:
             repo = self._create("datasets", name, private=private)
             if files is not None:
                 self.add_commit(name, files)
+            repo.gated = gated
             for tag in tags:
                 repo.tags[tag] = repo.branches["main"]
             repo.save()

@@ -51,6 +51,7 @@ class Repo:
         self.folder = folder
         self.kind = kind
         self.name = name
+        self.gated = ""
         self._trees: dict[str, dict[str, Any]] = {}
         self._state: dict[str, Any] = {}
 
@@ -224,7 +225,7 @@ class Repo:
         Raises:
             ConflictError: ``main`` changed the same files since, or it is not open.
         """
-        if pull["status"] not in ("open", "draft"):
+        if pull["status"] != "open":
             raise ConflictError("This pull request is not open.")
         base, ours = self.tree(pull["base"]), self.tree(self.branches["main"])
         theirs = self.tree(pull["head"])

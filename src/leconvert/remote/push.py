@@ -283,10 +283,9 @@ class Uploader:
         Anybody may open one with that title, and put into it what a merge would bring to ``main``.
         """
         with _pushing(self._repo_id):
-            pulls = self._api.get_repo_discussions(
-                **self._repo, discussion_type="pull_request", discussion_status="open"
-            )
-            found = [pull for pull in pulls if pull.title == title]
+            # Of all: whether drafts are among the open ones is not documented.
+            pulls = self._api.get_repo_discussions(**self._repo, discussion_type="pull_request")
+            found = [p for p in pulls if p.title == title and p.status in ("draft", "open")]
             if not found:
                 return None
             user = self._api.whoami()["name"]  # the Hub answers it seldom: not without need

@@ -3,8 +3,9 @@
 Loader workers open the same episodes, and so do jobs on one dataset. The first that needs a block
 of a file fetches it and leaves it here; the others read it from here.
 
-**What is promised.** `ByteCache.read` gives the block's bytes as the store had them, or nothing. It
-never gives a part of a block, or bytes of another version of the file.
+**What is promised.** `ByteCache.read` gives the block's bytes as they came from the store, or
+nothing. It never gives a part of a block, bytes of another version of the file, or a block that was
+damaged here: its CRC32 stands behind it.
 
 - A block is written under a random name and renamed. A process that is killed before the rename
   leaves a file that nobody reads and that `_evict` removes; after it the block is whole.
@@ -42,6 +43,7 @@ import tempfile
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +74,7 @@ _COUNT_LOCK, _EVICTION_LOCK, _BLOCK_LOCKS = 0, 1, 2**32
 # struct flock of Linux where off_t has 64 bits: type, whence, start, length, process.
 _FLOCK = "hhqqi"
 _COUNT = struct.Struct("<q")
+_CRC = struct.Struct("<I")
 
 
 class ByteCache:
@@ -118,8 +121,8 @@ class ByteCache:
         except OSError:
             return None
         try:
-            data = os.pread(descriptor, size_bytes + 1, 0)
-            if len(data) != size_bytes:
+            data = os.pread(descriptor, size_bytes, 0)
+            if os.pread(descriptor, _CRC.size + 1, size_bytes) != _crc_of(data):
                 return None
             if time.time() - os.fstat(descriptor).st_mtime > _USE_S:
                 os.utime(descriptor)
@@ -157,7 +160,7 @@ class ByteCache:
                 with contextlib.suppress(OSError):
                     begun.unlink()
                 raise
-            self._count(len(data))
+            self._count(len(data) + _CRC.size)
         except FileNotFoundError:
             pass  # an eviction, or a user, removed the folder meanwhile
         except OSError as error:
@@ -325,11 +328,16 @@ def _lock(descriptor: int, start: int, length: int, patience_s: float) -> bool:
 def _write_file(path: Path, data: bytes | memoryview) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        for content in (data, _crc_of(data)):
+            left = memoryview(content)
+            while left:
+                left = left[os.write(descriptor, left) :]
     finally:
         os.close(descriptor)
+
+
+def _crc_of(data: bytes | memoryview) -> bytes:
+    return _CRC.pack(zlib.crc32(data))
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -293,10 +293,18 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     assert isinstance(error, HfHubHTTPError)
     status = error.response.status_code
     said = (error.server_message or f"status {status}").strip().splitlines()[0].rstrip(".")
+    if error.response.request.method == "PUT":
+        # To an address that the Hub gave for some content, which expires and has rights of its own:
+        # what helps is to ask for another.
+        return HubUnavailableError(
+            f"The Hub's storage did not take a file of {repo_id}: status {status}.",
+            next_step=again,
+            wait_seconds=asked_to_wait(status, error.response.headers),
+        )
     if isinstance(error, GatedRepoError):
         return HubAccessError(
             f"{repo_id} is gated, and this token has no access to it.",
-            next_step="Ask for access on the repo's page.",
+            next_step=f"Ask for access on the repo's page.{f' {TOKEN_HELP}' * (status == 401)}",
         )
     if isinstance(error, RevisionNotFoundError):
         return HubError(

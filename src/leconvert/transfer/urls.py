@@ -146,6 +146,10 @@ class UrlStore:
             if self._is_as_told(file, out, seen):
                 on_bytes(file.size_bytes)
                 return
+        self.fs.invalidate_cache()
+        now = self.find_file(file.path)
+        if now is None or _md5_told(now) != _md5_told(file):
+            raise changed_meanwhile(self.url, [f"{file.path}: it is gone or changed"])
         raise other_content(file.path, self.url)
 
     def _get(self, file: RemoteFile, out: BinaryIO) -> None:

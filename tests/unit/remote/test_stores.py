@@ -227,6 +227,35 @@ def test_a_file_that_stays_other_than_its_etag_says_is_an_error(
     assert main(["convert", url, str(tmp_path / "out")]) == 0
 
 
+def test_a_file_that_changes_while_it_arrives_is_never_half_of_each(
+    bucket: S3Store, small_source: Path, tmp_path: Path
+) -> None:
+    """The library goes on where a body breaks off, whatever the object is by then."""
+    content = random.Random(1).randbytes(3_000_000)
+    url = bucket.upload(small_source, "set", checksums=False)
+    store, path = open_store(url), f"{bucket.bucket}/set/{CLIP}"
+    store.fs.pipe_file(path, content)
+    other = content[::-1]
+    bodies = 0
+
+    def break_off(key: str, body: bytes) -> bytes:
+        nonlocal bodies
+        if not key.endswith(CLIP):
+            return body
+        bodies += 1
+        if bodies > 1:
+            return body
+        open_store(url).fs.pipe_file(path, other)
+        return body[: len(body) // 2]
+
+    bucket.alter = break_off
+    with pytest.raises(SourceChangedError):
+        download_tree(url, tmp_path / "here")
+    assert bodies > 1, "it went on"
+    assert not (tmp_path / "here").exists()
+    assert (download_tree(url, tmp_path / "here") / CLIP).read_bytes() == other
+
+
 @pytest.mark.parametrize("case", ["no etag is an MD5", "one file is encrypted"])
 def test_an_etag_that_is_no_md5_costs_a_second_look_and_refuses_nothing(
     bucket: S3Store, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str

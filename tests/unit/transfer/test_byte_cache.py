@@ -5,6 +5,7 @@ Interleavings are forced: a step of one side is made to run within a step of the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
@@ -115,6 +116,27 @@ def test_a_block_of_another_length_is_none(cache: ByteCache, size: int) -> None:
     assert cache.read(KEY, 0, BLOCK_BYTES) is None
     cache.write(KEY, 0, BLOCK)
     assert cache.read(KEY, 0, BLOCK_BYTES) == BLOCK
+
+
+@pytest.mark.parametrize("place", [0, 12_345, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 3, None])
+def test_a_block_that_was_damaged_here_is_fetched_again(
+    cache: ByteCache, place: int | None, tmp_path: Path
+) -> None:
+    store = Store()
+    with contextlib.closing(store.open(cache)) as file:
+        file.need([(0, BLOCK_BYTES)])
+    (path,) = tmp_path.rglob("0")
+    stored = bytearray(path.read_bytes())
+    if place is None:
+        stored[:] = bytes(len(stored))  # as a disk that forgets
+    else:
+        stored[place] ^= 4
+    path.write_bytes(stored)
+    for fetched in (BLOCK_BYTES, 0):  # it is left whole for the next
+        with contextlib.closing(store.open(cache)) as file:
+            file.need([(0, BLOCK_BYTES)])
+            assert content(file, 0, BLOCK_BYTES) == store.content[:BLOCK_BYTES]
+            assert file.take_fetched_bytes() == fetched
 
 
 def in_a_process(act: Any) -> int:

@@ -138,7 +138,7 @@ def test_a_command_that_needs_a_token_without_one_says_how_to_log_in() -> None:
 
 
 def answer(status: int) -> HfHubHTTPError:
-    request = httpx.Request("PUT", "https://hub.example")
+    request = httpx.Request("POST", "https://hub.example")
     return HfHubHTTPError("no", response=httpx.Response(status, request=request))
 
 

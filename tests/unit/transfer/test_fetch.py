@@ -146,6 +146,20 @@ def test_wrong_bytes_are_thrown_away_and_fetched_again(
     assert sum(arrived) == len(CLIP)
 
 
+def test_a_file_that_is_another_when_its_rest_is_asked_for_is_fetched_anew(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    """As of a store behind the Hub that has another copy: half of each is never kept."""
+    other = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP[::-1]))
+    mend = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP))
+    hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=1 << 20), other, mend)
+    fetch_file(
+        HubStore(repo, pause=Paused()), files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+    )
+    assert (tmp_path / "it").read_bytes() == CLIP
+    assert [status for status, _ in ranges(hub)] == [200, 206, 200]
+
+
 @pytest.mark.parametrize("wrong", [CLIP[::-1], CLIP + b"more"], ids=["other", "longer"])
 def test_bytes_that_stay_wrong_are_an_error(
     hub: StandIn,
