@@ -68,12 +68,27 @@ def test_ranks_put_b_frames_where_they_are_shown(make_clip: MakeClip) -> None:
     assert (np.diff(index.presentation_times[np.argsort(index.ranks)]) > 0).all()
 
 
-def wide_media_box(top: Box) -> None:
-    top.find("mdat").wide = True
+Change = Callable[[Box], object]
 
 
-def wide_index_box(top: Box) -> None:
-    top.find("moov").wide = True
+def wide(path: str) -> Change:
+    return lambda top: setattr(top.find(path), "wide", True)
+
+
+def without(path: str, kind: str) -> Change:
+    return lambda top: top.find(path).remove(kind)
+
+
+def also(kind: bytes) -> Change:
+    return lambda top: top.find("moov").children.append(Box(kind))
+
+
+def edits(payload: bytes) -> Change:
+    return lambda top: setattr(top.find("moov/trak/edts/elst"), "payload", payload)
+
+
+ONCE = 1 << 16
+LATE_START = edits(edit_list((500, -1, ONCE), (400, 1024, ONCE)))
 
 
 def wide_offsets(top: Box) -> None:
@@ -101,22 +116,6 @@ def boxes_before_the_media(top: Box) -> None:
     top.children[1:1] = [Box(b"free", bytes(10)) for _ in range(300)]
 
 
-def late_start(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((500, -1, 1 << 16), (400, 1024, 1 << 16))
-
-
-def no_edit_list(top: Box) -> None:
-    top.find("moov/trak").remove("edts")
-
-
-def empty_edit_list(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list()
-
-
-def no_track_header(top: Box) -> None:
-    top.find("moov/trak").remove("tkhd")
-
-
 def one_row_a_sample(top: Box) -> None:
     stbl_of(top).replace("stts", struct.pack(">II", 0, 12) + struct.pack(">II", 1, 512) * 12)
 
@@ -142,23 +141,23 @@ def uneven_chunks(top: Box) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        wide_media_box,
-        wide_index_box,
+        pytest.param(wide("mdat"), id="a wide media box"),
+        pytest.param(wide("moov"), id="a wide index box"),
         wide_offsets,
         index_in_front,
         padding_everywhere,
         boxes_before_the_media,
-        late_start,
-        no_edit_list,
-        empty_edit_list,
-        no_track_header,
+        pytest.param(LATE_START, id="a late start"),
+        pytest.param(without("moov/trak", "edts"), id="no edit list"),
+        pytest.param(edits(edit_list()), id="an empty edit list"),
+        pytest.param(without("moov/trak", "tkhd"), id="no track header"),
         one_row_a_sample,
         one_chunk_a_sample,
         uneven_chunks,
     ],
 )
 def test_other_ways_to_write_the_same_clip_are_read_as_ffmpeg_does(
-    change: Callable[[Box], None], make_clip: MakeClip, changed_clip: ChangedClip
+    change: Change, make_clip: MakeClip, changed_clip: ChangedClip
 ) -> None:
     plain = make_clip(RECIPES["x264-b-frames"])
     path = changed_clip(change)
@@ -169,7 +168,7 @@ def test_other_ways_to_write_the_same_clip_are_read_as_ffmpeg_does(
 
 
 def test_a_late_start_is_part_of_the_presentation_times(changed_clip: ChangedClip) -> None:
-    path = changed_clip(late_start)
+    path = changed_clip(LATE_START)
     index = read_clip_index(path)
     assert Fraction(int(index.presentation_times.min()), index.timescale) == Fraction(1, 2)
 
@@ -224,63 +223,23 @@ def test_arrays_of_a_plain_clip_are_made_once(make_clip: MakeClip) -> None:
         assert getattr(index, name) is getattr(index, name)
 
 
-def fragmented(top: Box) -> None:
-    top.find("moov").children.append(Box(b"mvex"))
-
-
-def two_video_tracks(top: Box) -> None:
-    top.find("moov").children.append(top.find("moov/trak"))
-
-
-def compressed_index(top: Box) -> None:
-    top.find("moov").children.append(Box(b"cmov"))
-
-
-def index_elsewhere(top: Box) -> None:
-    top.find("moov").children.append(Box(b"rmra"))
-
-
-def faster(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((400, 1024, 2 << 16))
-
-
-def two_edits(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((200, 1024, 1 << 16), (200, 4096, 1 << 16))
-
-
-def hidden_start(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((400, 1536, 1 << 16))
-
-
-def hidden_end(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((300, 1024, 1 << 16))
-
-
-def hidden_altogether(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((0, 1024, 1 << 16))
-
-
-def only_an_empty_edit(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((400, -1, 1 << 16))
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (fragmented, "fragmented MP4"),
-        (compressed_index, "compressed or foreign index"),
-        (index_elsewhere, "compressed or foreign index"),
-        (two_video_tracks, "2 video tracks"),
-        (faster, "speed"),
-        (two_edits, "several parts"),
-        (hidden_start, "at the start"),
-        (hidden_end, "at the end"),
-        (hidden_altogether, "at the end"),
-        (only_an_empty_edit, "shows nothing"),
+        (also(b"mvex"), "fragmented MP4"),
+        (also(b"cmov"), "compressed or foreign index"),
+        (also(b"rmra"), "compressed or foreign index"),
+        (lambda top: top.find("moov").children.append(top.find("moov/trak")), "2 video tracks"),
+        (edits(edit_list((400, 1024, 2 * ONCE))), "speed"),
+        (edits(edit_list((200, 1024, ONCE), (200, 4096, ONCE))), "several parts"),
+        (edits(edit_list((400, 1536, ONCE))), "at the start"),
+        (edits(edit_list((300, 1024, ONCE))), "at the end"),
+        (edits(edit_list((0, 1024, ONCE))), "at the end"),
+        (edits(edit_list((400, -1, ONCE))), "shows nothing"),
     ],
 )
 def test_a_clip_that_cannot_be_joined_as_it_lies_says_why(
-    change: Callable[[Box], None], reason: str, changed_clip: ChangedClip
+    change: Change, reason: str, changed_clip: ChangedClip
 ) -> None:
     path = changed_clip(change)
     with pytest.raises(UnsupportedClipError, match=reason) as caught:
@@ -317,7 +276,7 @@ def without_video(top: Box) -> None:
     top.find("moov/trak/mdia").replace("hdlr", payload.replace(b"vide", b"soun"))
 
 
-def samples_begin_a_byte(away: int) -> Callable[[Box], None]:
+def samples_begin_a_byte(away: int) -> Change:
     def change(top: Box) -> None:
         payload = stbl_of(top).find("stco").payload
         (start,) = struct.unpack_from(">I", payload, 8)
@@ -331,29 +290,9 @@ def starts_after_ages(top: Box) -> None:
     top.find("moov/trak/edts/elst").payload = struct.pack(">II", 1 << 24, 2) + rows
 
 
-def edit_list_cut_off(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = bytes(7)
-
-
 def edit_list_of_tomorrow(top: Box) -> None:
     elst = top.find("moov/trak/edts/elst")
     elst.payload = b"\2" + elst.payload[1:]
-
-
-def edit_list_too_long(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((400, 1024, 1 << 16))[:-1]
-
-
-def edit_before_the_media(top: Box) -> None:
-    top.find("moov/trak/edts/elst").payload = edit_list((400, -2, 1 << 16))
-
-
-def no_movie_header(top: Box) -> None:
-    top.find("moov").remove("mvhd")
-
-
-def no_media_header(top: Box) -> None:
-    top.find("moov/trak/mdia").remove("mdhd")
 
 
 def timescale_zero(top: Box) -> None:
@@ -369,17 +308,17 @@ def timescale_zero(top: Box) -> None:
         (samples_begin_a_byte(1), "outside its media data"),
         (samples_begin_a_byte(-1), "outside its media data"),
         (starts_after_ages, "edit list has impossible times"),
-        (edit_list_cut_off, "edit list is too short or of an unknown version"),
+        (edits(bytes(7)), "edit list is too short or of an unknown version"),
         (edit_list_of_tomorrow, "edit list is too short or of an unknown version"),
-        (edit_list_too_long, "edit list is longer than the box"),
-        (edit_before_the_media, "begins before its media"),
-        (no_movie_header, "it has no movie header"),
-        (no_media_header, "has no mdhd box"),
+        (edits(edit_list((400, 1024, ONCE))[:-1]), "edit list is longer than the box"),
+        (edits(edit_list((400, -2, ONCE))), "begins before its media"),
+        (without("moov", "mvhd"), "it has no movie header"),
+        (without("moov/trak/mdia", "mdhd"), "has no mdhd box"),
         (timescale_zero, "timescale"),
     ],
 )
 def test_a_broken_clip_is_refused_with_the_reason(
-    change: Callable[[Box], None], words: str, changed_clip: ChangedClip
+    change: Change, words: str, changed_clip: ChangedClip
 ) -> None:
     path = changed_clip(change)
     with pytest.raises(UnreadableSourceError, match=words) as caught:

@@ -67,7 +67,10 @@ def facts(index: ClipIndex) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(
     "change",
-    [bytes_behind_the_handler, many_references, a_box_of_another_kind, many_boxes, wide_clock],
+    [
+        *(bytes_behind_the_handler, many_references, a_box_of_another_kind, many_boxes, wide_clock),
+        pytest.param(table("stts", struct.pack(">II4I", 0, 2, 6, 512, 6, 512)), id="two rows"),
+    ],
 )
 def test_another_way_to_say_the_same_is_read_the_same(
     change: Callable[[Box], None], make_clip: MakeClip, changed_clip: ChangedClip

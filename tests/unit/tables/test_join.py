@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,6 +50,18 @@ def test_an_error_while_encoding_leaves_no_file_and_the_sources_as_they_were(
     assert caught.value.path == bad
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "good"]
     assert join_tables([Slice(good, frames=12)], tmp_path / "t", schema=ROWS.schema).rows == 12
+
+
+@pytest.mark.parametrize("kept", [0, 0.5, 0.99])
+def test_a_torn_source_is_refused_and_not_left_open(tmp_path: Path, kept: float) -> None:
+    source = tmp_path / "torn"
+    pq.write_table(ROWS, source)
+    source.write_bytes(source.read_bytes()[: int(source.stat().st_size * kept)])
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 (as it is read: names)
+    with pytest.raises(UnreadableSourceError):
+        join_tables([Slice(str(source), frames=12)], tmp_path / "t", schema=ROWS.schema)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+    assert [path.name for path in tmp_path.iterdir()] == ["torn"]
 
 
 @pytest.mark.parametrize(("after_bytes", "times"), [(1, 4), (10**9, 0)])

@@ -55,25 +55,24 @@ def attempt_of(run: OpenedRun, batch_id: int) -> Path:
     return run.paths.root / record["attempt"]
 
 
+Damage = Callable[[OpenedRun], object]
+
+
+def removed(pattern: str) -> Damage:
+    return lambda run: next(attempt_of(run, 0).glob(pattern)).unlink()
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Damage:
+    return lambda run: edit_done(run, 0, change)
+
+
+def forget_digest(record: dict[str, Any]) -> None:
+    record["shards"][-1]["clip_digests"].pop()
+
+
 def truncate_video(run: OpenedRun) -> None:
     path = next(attempt_of(run, 0).glob("videos*.mp4"))
     path.write_bytes(path.read_bytes()[:-1])
-
-
-def remove_table(run: OpenedRun) -> None:
-    next(attempt_of(run, 0).glob("data*.parquet")).unlink()
-
-
-def forget_table(run: OpenedRun) -> None:
-    edit_done(run, 0, lambda record: record["shards"].pop(0))
-
-
-def forget_digest(run: OpenedRun) -> None:
-    edit_done(run, 0, lambda record: record["shards"][-1]["clip_digests"].pop())
-
-
-def remove_stats(run: OpenedRun) -> None:
-    next(attempt_of(run, 0).glob("*.stats.jsonl")).unlink()
 
 
 def change_stats(run: OpenedRun) -> None:
@@ -131,12 +130,12 @@ def test_a_size_that_the_client_remembers_from_an_earlier_look_does_not_count(
 def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew(
     worked: OpenedRun,
 ) -> None:
-    damages: tuple[tuple[Callable[[OpenedRun], None], str], ...] = (
+    damages: tuple[tuple[Damage, str], ...] = (
         (truncate_video, " bytes instead of "),
-        (remove_table, ".parquet is gone"),
-        (forget_table, " bytes instead of None"),
-        (forget_digest, " is described for another number of episodes"),
-        (remove_stats, ".stats.jsonl is gone"),
+        (removed("data*.parquet"), ".parquet is gone"),
+        (edited(lambda record: record["shards"].pop(0)), " bytes instead of None"),
+        (edited(forget_digest), " is described for another number of episodes"),
+        (removed("*.stats.jsonl"), ".stats.jsonl is gone"),
         (change_stats, ".stats.jsonl is not what its worker wrote"),
     )
     for damage, said in damages:
@@ -157,18 +156,17 @@ def replace_done(run: OpenedRun, content: bytes) -> None:
     run.paths.done(0).write_bytes(content)
 
 
-def tear(run: OpenedRun) -> None:
-    replace_done(run, run.paths.done(0).read_bytes()[:100])
-
-
-def forget_attempt(run: OpenedRun) -> None:
-    edit_done(run, 0, lambda record: record.pop("attempt"))
-
-
-@pytest.mark.parametrize("damage", [tear, forget_attempt])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda run: replace_done(run, run.paths.done(0).read_bytes()[:100]),
+        edited(lambda record: record.pop("attempt")),
+    ],
+    ids=["torn", "without an attempt"],
+)
 def test_a_batch_whose_record_is_damaged_is_done_anew_by_the_commands_that_are_named(
     worked: OpenedRun,
-    damage: Callable[[OpenedRun], None],
+    damage: Damage,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
