@@ -520,7 +520,7 @@ def _suggestion_lines(suggestion: Suggestion, number_given: int) -> Iterator[str
     if suggestion.lossy:
         yield from (
             "",
-            "# What follows leaves something out. To allow one, remove the # of its lines.",
+            "# What follows leaves something out. Uncomment a rule to allow it.",
         )
     for one in suggestion.lossy:
         yield from ("", *_said_of(one), *(f"#{line}" for line in _rule_lines(one.rule)))
