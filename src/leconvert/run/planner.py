@@ -18,7 +18,7 @@ import numpy as np
 
 from leconvert.dataset.findings import lossless_remedy
 from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
-from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of
+from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
 from leconvert.dataset.scan import FileFacts, check_source_unchanged, scan_source
 from leconvert.model.repairs import RepairOptions, Repairs
@@ -505,6 +505,7 @@ def check_asked(
         if is_converted(source) and not asks_for_nothing:
             read_info(source)
         else:
+            v3.refuse_misnamed(source, read_info(source))
             load_info(source, conversion.repairs.reading, guess_version=True)
 
 
@@ -684,9 +685,10 @@ class PlannedRepairs:
     @property
     def command(self) -> str | None:
         """The command line that does it; None where nothing is to be done."""
-        if is_converted(self.root) and not self.changes:
+        is_v3 = is_converted(self.root) or bool(self.in_files)
+        if is_v3 and not self.changes:
             return None
-        verb = ["repair"] if is_converted(self.root) else ["convert", "--root"]
+        verb = ["repair"] if is_v3 else ["convert", "--root"]
         return " ".join((shlex.join(["leconvert", *verb, str(self.root)]), *self.flags))
 
     @property
