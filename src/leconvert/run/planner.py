@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +53,7 @@ from leconvert.support.errors import (
     FindingsError,
     LeconvertError,
     PlanMismatchError,
+    SourceError,
     StorageError,
     TargetError,
     UnfitFilesError,
@@ -609,15 +610,15 @@ def scan_sources(
 ) -> SourceScan:
     """Scan sources, of which nothing is wrong, and join the scans."""
     to, repairs = conversion.layout.to, conversion.repairs
-    scans = [
-        scan_source(source, own, selection=conversion.selection, to=to, progress=progress)
-        for source, own in zip(sources, _repairs_of_each(sources, repairs), strict=True)
-    ]
+    options = _repairs_of_each(sources, repairs)
+    scan_one = partial(scan_source, selection=conversion.selection, to=to, progress=progress)
+    scans = [scan_one(source, own) for source, own in zip(sources, options, strict=True)]
     wrong = [(source, scan) for source, scan in zip(sources, scans, strict=True) if _errors(scan)]
     if len(wrong) == 1:
         ((source, scan),) = wrong
         name = planned_name(sources, arrival) if len(sources) == 1 else str(source)
-        raise _refusal(scan.findings, _errors(scan), name, source)
+        later = _errors_to_come(scan, partial(scan_one, source), options[sources.index(source)])
+        raise _refusal([*scan.findings, *later], [*_errors(scan), *later], name, source)
     if wrong:
         findings = [
             replace(finding, message=f"{source}: {finding.message}")
@@ -632,6 +633,30 @@ def scan_sources(
     from leconvert.dataset.scan.merge import join_scans
 
     return join_scans(scans, list_entry=TARGETS[to].list_entry, accept=repairs.accept)
+
+
+def _errors_to_come(
+    scan: SourceScan, scan_with: Callable[[RepairOptions], SourceScan], options: RepairOptions
+) -> list[Finding]:
+    """Return the errors that show only where the first remedy of each other error is taken.
+
+    Of a table that lies elsewhere, for example, no row was looked at.
+    """
+    flags, errors = dict.fromkeys(options.flags()), _errors(scan)
+    seen = {(error.code, error.stream) for error in errors}
+    later: list[Finding] = []
+    while errors and all(error.remedies for error in errors):
+        new = {error.remedies[0].flag for error in errors} - flags.keys()
+        if not new:
+            break
+        flags |= dict.fromkeys(sorted(new))
+        try:
+            errors = _errors(scan_with(RepairOptions.of_flags(flags)))
+        except SourceError:
+            break
+        later += [error for error in errors if (error.code, error.stream) not in seen]
+        seen |= {(error.code, error.stream) for error in errors}
+    return later
 
 
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
