@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leconvert.dataset.findings import SOURCE_CATALOGUE
 from leconvert.fleet import FleetDataset, Policy, PolicyRule
 from leconvert.fleet.advice import (
     first_error,
@@ -104,8 +105,9 @@ def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
     )
     dropped = error("missing-file", episode=0, stream="data", remedy="--on-bad-episode drop")
     told = [helps_with(errors) for errors in ([force], [torque, force], [CLIP], [dropped])]
+    fetched = SOURCE_CATALOGUE["phantom-feature"].remedy
     assert reasons(told) == [
-        ("phantom-feature", 2, "--drop-feature {column}"),
+        ("phantom-feature", 2, f"{fetched} Or --drop-feature {{column}}"),
         ("missing-file", 1, f"{GET_AGAIN}. Or --drop-feature {{camera}}"),
         ("missing-file", 1, f"{GET_AGAIN}. Or --on-bad-episode drop"),
     ]
