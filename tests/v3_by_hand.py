@@ -5,15 +5,19 @@ The sound one has a file an episode and stream (`make_sound`), so that files can
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 import leconvert
 from leconvert.model.values import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from tests.dataset_damage import EPISODES, Damage, edit_info, rewrite, set_cells
+from tests.dataset_damage import EPISODES, TASKS, Damage, edit_info, rewrite, set_cells
 
-__all__ = ["CAMERA", "LENGTHS", "LOCATED", "make_sound"]
+__all__ = ["CAMERA", "DERIVED", "LENGTHS", "LOCATED", "make_sound"]
 
 CAMERA = "observation.images.top"
 LENGTHS = (6, 5, 4, 7, 6, 6, 5, 9, 6, 4)
@@ -87,3 +91,39 @@ LOCATED: dict[str, Damage] = {
     "there is no template of videos": edit_info(video_path=None),
 }
 """Files that are named wrongly, where the right ones are there."""
+
+
+def _without_index(root: Path) -> None:
+    path = root / TASKS
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+
+
+def _tasks_as_lines(root: Path) -> None:
+    rows = pq.read_table(root / TASKS).to_pylist()
+    (root / "meta/tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / TASKS).unlink()
+
+
+def _no_episodes(root: Path) -> None:
+    shutil.rmtree(root / "meta/episodes")
+
+
+_OF_V2 = {
+    "codebase_version": "v2.1",
+    "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+    "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+}
+
+DERIVED: dict[str, Damage] = {
+    "tasks have no index": _without_index,
+    "tasks have no index and stand in another order": _all(
+        _without_index, rewrite(TASKS, lambda table: table.take([1, 0]))
+    ),
+    "tasks are lines": _tasks_as_lines,
+    "there is no table of episodes": _no_episodes,
+    "there is no table of episodes, and tasks have no index": _all(_no_episodes, _without_index),
+    "files of v3.0 under the version of v2.1": edit_info(codebase_version="v2.1"),
+    "files of v3.0 under the description of v2.1": edit_info(**_OF_V2),
+    "files of v3.0 without a version": edit_info(codebase_version=None),
+}
+"""Tables that follow from rows and files."""

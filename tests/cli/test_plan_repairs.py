@@ -139,6 +139,25 @@ def test_a_flag_that_others_make_superfluous_is_not_given(
     assert said[0] == "  keeps 3 of 4 episodes, 18 of 22 frames, 9 of 9 features"
 
 
+def test_what_only_a_remedy_brings_to_light_is_told_at_the_first_try(
+    leconvert_here: Leconvert, sound: Path, tmp_path: Path
+) -> None:
+    """Rows of tables that lie elsewhere are looked at as `--locate-files` finds them."""
+    source = Path(shutil.copytree(sound, tmp_path / "source"))
+    for path in source.glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        again = pa.array(range(len(table)), pa.int64())
+        pq.write_table(with_column(table, "index", again), path)
+    (source / "data/chunk-000").rename(source / "data/chunk-007")
+    refused = leconvert_here("convert", source, tmp_path / "result", "--json")
+    record = json.loads(refused.stdout)
+    errors = {each["code"] for each in record["findings"] if each["severity"] == "error"}
+    assert errors == {"misplaced-file", "global-index"}
+    assert "again with --locate-files --reindex; nothing was written." in record["next_step"]
+    done = leconvert_here("convert", source, tmp_path / "result", "--locate-files", "--reindex")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_sound_dataset_needs_nothing(leconvert_here: Leconvert, sound: Path) -> None:
     planned = leconvert_here("check", sound, "--plan-repairs")
     assert planned.stdout == f"leconvert convert --root {sound}\n  keeps everything\n"

@@ -119,8 +119,8 @@ def test_what_a_repair_changed_is_read(tmp_path: Path, later_keys: dict[str, obj
         info=("total_frames",),
         stats=("observation.state",),
     )
-    change(result / "meta/repaired.json", version=3)
-    with pytest.raises(UnreadableSourceError, match="version 3"):
+    change(result / "meta/repaired.json", version=4)
+    with pytest.raises(UnreadableSourceError, match="version 4"):
         read_changes(result)
 
 
@@ -150,3 +150,13 @@ def test_what_was_put_aside_is_read(tmp_path: Path, later_keys: dict[str, object
     place.mkdir()
     (state,) = former_states([folder / "out"])[folder / "out"]
     assert (state.facts, state.is_there) == (None, True)
+
+
+def test_what_a_repair_derived_is_read(tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v3_repaired"), tmp_path / "result"))
+    assert read_changes(result) == Changes(
+        number=1,
+        fps=(30, 1),
+        info=("codebase_version",),
+        derived=("meta/tasks.parquet", "meta/episodes/chunk-000/file-000.parquet"),
+    )

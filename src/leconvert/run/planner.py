@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from leconvert.dataset.findings import lossless_remedy
 from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
-from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of
+from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
 from leconvert.dataset.scan import FileFacts, check_source_unchanged, scan_source
 from leconvert.model.repairs import RepairOptions, Repairs
@@ -53,6 +53,7 @@ from leconvert.support.errors import (
     FindingsError,
     LeconvertError,
     PlanMismatchError,
+    SourceError,
     StorageError,
     TargetError,
     UnfitFilesError,
@@ -505,6 +506,7 @@ def check_asked(
         if is_converted(source) and not asks_for_nothing:
             read_info(source)
         else:
+            v3.refuse_misnamed(source, read_info(source))
             load_info(source, conversion.repairs.reading, guess_version=True)
 
 
@@ -608,15 +610,15 @@ def scan_sources(
 ) -> SourceScan:
     """Scan sources, of which nothing is wrong, and join the scans."""
     to, repairs = conversion.layout.to, conversion.repairs
-    scans = [
-        scan_source(source, own, selection=conversion.selection, to=to, progress=progress)
-        for source, own in zip(sources, _repairs_of_each(sources, repairs), strict=True)
-    ]
+    options = _repairs_of_each(sources, repairs)
+    scan_one = partial(scan_source, selection=conversion.selection, to=to, progress=progress)
+    scans = [scan_one(source, own) for source, own in zip(sources, options, strict=True)]
     wrong = [(source, scan) for source, scan in zip(sources, scans, strict=True) if _errors(scan)]
     if len(wrong) == 1:
         ((source, scan),) = wrong
         name = planned_name(sources, arrival) if len(sources) == 1 else str(source)
-        raise _refusal(scan.findings, _errors(scan), name, source)
+        later = _errors_to_come(scan, partial(scan_one, source), options[sources.index(source)])
+        raise _refusal([*scan.findings, *later], [*_errors(scan), *later], name, source)
     if wrong:
         findings = [
             replace(finding, message=f"{source}: {finding.message}")
@@ -631,6 +633,30 @@ def scan_sources(
     from leconvert.dataset.scan.merge import join_scans
 
     return join_scans(scans, list_entry=TARGETS[to].list_entry, accept=repairs.accept)
+
+
+def _errors_to_come(
+    scan: SourceScan, scan_with: Callable[[RepairOptions], SourceScan], options: RepairOptions
+) -> list[Finding]:
+    """Return the errors that show only where the first remedy of each other error is taken.
+
+    Of a table that lies elsewhere, for example, no row was looked at.
+    """
+    flags, errors = dict.fromkeys(options.flags()), _errors(scan)
+    seen = {(error.code, error.stream) for error in errors}
+    later: list[Finding] = []
+    while errors and all(error.remedies for error in errors):
+        new = {error.remedies[0].flag for error in errors} - flags.keys()
+        if not new:
+            break
+        flags |= dict.fromkeys(sorted(new))
+        try:
+            errors = _errors(scan_with(RepairOptions.of_flags(flags)))
+        except SourceError:
+            break
+        later += [error for error in errors if (error.code, error.stream) not in seen]
+        seen |= {(error.code, error.stream) for error in errors}
+    return later
 
 
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
@@ -684,9 +710,10 @@ class PlannedRepairs:
     @property
     def command(self) -> str | None:
         """The command line that does it; None where nothing is to be done."""
-        if is_converted(self.root) and not self.changes:
+        is_v3 = is_converted(self.root) or bool(self.in_files)
+        if is_v3 and not self.changes:
             return None
-        verb = ["repair"] if is_converted(self.root) else ["convert", "--root"]
+        verb = ["repair"] if is_v3 else ["convert", "--root"]
         return " ".join((shlex.join(["leconvert", *verb, str(self.root)]), *self.flags))
 
     @property

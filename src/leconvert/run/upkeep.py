@@ -956,7 +956,7 @@ def _compared(
         differences = list(map(str, report.differences))
     elif (changes := read_changes(result)) is not None:
         differences = compare_trees(source, result, changes, stop=stop, progress=progress)
-        report = _all_of(Dataset(source))
+        report = _all_of(Dataset(result))  # a table of the source may be derived
     else:
         raise _changed_meanwhile(result)
     if differences:

@@ -1,6 +1,12 @@
 """A v3.0 dataset looked at alone: what LeRobot would refuse, or load wrongly."""
 
-from leconvert.dataset.check.dataset import AS_STORED, DatasetCheck, NewOrder, check_dataset
+from leconvert.dataset.check.dataset import (
+    AS_STORED,
+    DatasetCheck,
+    NewOrder,
+    check_dataset,
+    checked,
+)
 from leconvert.dataset.check.files import (
     EpisodeSpans,
     VideoFrames,
@@ -18,6 +24,7 @@ __all__ = [
     "VideoFrames",
     "check_dataset",
     "check_feature_stats",
+    "checked",
     "errors_of_meta",
     "frames_of",
     "spans_findings",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from leconvert.dataset.formats.v3 import (
     EPISODES_DIR,
     NOTHING_LOCATED,
     Declared,
+    Derived,
     EpisodesReader,
     EpisodeTable,
     Located,
@@ -41,11 +43,13 @@ from leconvert.dataset.formats.v3 import (
     StreamPlaces,
     check_ranges,
     declaration,
+    derived_meta,
     locate_files,
     read_episode_table,
     read_json_object,
     read_task_rows,
     routed_files,
+    says_another_version,
     split_findings,
 )
 from leconvert.dataset.scan import scan_source
@@ -73,6 +77,8 @@ _THREADS = 2
 _TASKS_IN_DOUBT = {"tasks-order", "tasks-duplicate"}
 # With these an episode may have another file than ``meta/episodes`` says.
 _FILES_IN_DOUBT = frozenset({"missing-file", "shared-frames", "video-frames"})
+# With these a table below ``meta/`` may have to be derived.
+_DERIVED_FOR = frozenset({"tasks-layout", "missing-file"})
 _TABLES_IN_DOUBT = frozenset({"missing-file", "rows", "file-order", "episode-column"})
 
 
@@ -120,15 +126,18 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     refuse_pointers(root)
     version = raw.get("codebase_version")
     version = str(version) if version in SOURCE_VERSIONS else version_of_files(root)
-    if version is not None:
+    if version is not None and not says_another_version(root, raw):
         scan = scan_source(root, progress=progress)
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
-    elif wrong := unreadable(raw, str(root), str(root / INFO_PATH)):
+    elif not says_another_version(root, raw) and (
+        wrong := unreadable(raw, str(root), str(root / INFO_PATH))
+    ):
         raise wrong
     else:
         version = V3_VERSION
-        check = DatasetCheck(root, raw, progress)
+        with checked(root, raw, progress) as check:
+            pass
         findings, episodes, frames = check.findings, check.episodes, check.frames
         files = sum(map(len, check.files.values()))
     kept = sorted(grouped(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
@@ -211,7 +220,8 @@ class DatasetCheck:
         frames: Number of rows.
         untimed: Whether an episode's timestamps are wrong, shape (E,).
         located: Where files are that are not where the dataset says; the rest goes by it.
-        misplaced: What of the findings says so.
+        misplaced: What of the findings says so, or that tables were derived.
+        derived: The tables that were derived, None for none.
     """
 
     def __init__(
@@ -238,6 +248,7 @@ class DatasetCheck:
         self.untimed = np.zeros(0, np.bool_)
         self.located = NOTHING_LOCATED
         self.misplaced: list[Finding] = []
+        self.derived: Derived | None = None
         self._run()
 
     def _run(self) -> None:
@@ -397,6 +408,33 @@ class DatasetCheck:
                 self.findings.append(
                     found("data-schema", message, stream=DATA_STREAM, path=routed.path)
                 )
+
+
+@contextmanager
+def checked(
+    root: Path, raw: Mapping[str, Any], progress: Progress = NO_PROGRESS
+) -> Iterator[DatasetCheck]:
+    """Yield a check of a v3.0 dataset, with the tables that had to be and could be derived.
+
+    Until the end there are these tables below the `DatasetCheck.root`, which is then a view.
+    """
+    check = None
+    if not says_another_version(root, raw):
+        check = DatasetCheck(root, raw, progress)
+        if not any(each.code in _DERIVED_FOR for each in check.findings):
+            yield check
+            return
+    with derived_meta(root, raw) as derived:
+        if derived is None:
+            assert check is not None
+            yield check
+            return
+        check = DatasetCheck(derived.root, derived.raw, progress)
+        check.derived = derived
+        for path, message in derived.said:
+            check.misplaced.append(found("derivable", message, path=path))
+            check.findings.append(check.misplaced[-1])
+        yield check
 
 
 def _rows_of(texts: Sequence[str]) -> dict[str, int]:

@@ -23,8 +23,8 @@ DROP = "--on-bad-episode drop"
 TASKS_FROM_EPISODES = "--tasks-from episodes"
 _SHOWN_A_KIND_AND_STREAM = 20
 _FURTHER = "Further findings of this kind."
-# No parts of names.
-_NUMBERS = re.compile(r"(?<![\w.])[0-9][0-9.,]*(?!\w)")
+# Paths, and numbers that are no parts of names.
+_NUMBERS = re.compile(r"\S*/\S*|(?<![\w.])[0-9][0-9.,]*(?!\w)")
 
 
 class Kind(NamedTuple):
@@ -153,7 +153,8 @@ def grouped(findings: Iterable[Finding]) -> tuple[CountedFinding, ...]:
     for finding in findings:
         kind = (finding.code, finding.severity, finding.stream)
         said = finding.message.replace(finding.path, "") if finding.path else finding.message
-        key: tuple[object, ...] = (*kind, finding.remedy, _NUMBERS.sub("0", said))
+        said = _NUMBERS.sub("0", said)
+        key: tuple[object, ...] = (*kind, finding.remedy, said)
         if key not in first:
             kinds[kind] += 1
             if kinds[kind] > _SHOWN_A_KIND_AND_STREAM:

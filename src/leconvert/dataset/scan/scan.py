@@ -26,7 +26,7 @@ from leconvert.dataset.findings import (
 )
 from leconvert.dataset.fitness import data_misfits
 from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
-from leconvert.dataset.formats.v2 import frame_rate, load_tasks
+from leconvert.dataset.formats.v2 import frame_rate, load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
     DataColumns,
@@ -115,6 +115,7 @@ def scan_source(
             root, options, selection, to, progress, spread
         )
     else:
+        v3.refuse_misnamed(root, read_info(root))
         source = read_v2_source(root, options, selection, to, progress, spread)
     if isinstance(source, UnnamedFiles):
         return _without_files(source, options, selection)

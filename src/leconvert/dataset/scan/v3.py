@@ -112,6 +112,7 @@ def read_v3_source(
             )
     refuse_pointers(root)
     _refuse_special_tables(root)
+    v3.refuse_derivable(root, raw)
     dataset = v3.Dataset(root, options.reading, info=raw)
     declared, declarations = dataset.declared, dataset.stored_features
     every = [DATA_STREAM, *map(stream_of_camera, dataset.camera_keys)]

@@ -29,8 +29,8 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -42,7 +42,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media, tables
-from leconvert.dataset.check import DatasetCheck
+from leconvert.dataset.check import DatasetCheck, checked
 from leconvert.dataset.files import names_to_keep
 from leconvert.dataset.formats import v3
 from leconvert.dataset.formats.v2 import read_info, refuse_pointers
@@ -165,11 +165,12 @@ def repair_dataset(
     )
     if not target.parent.is_dir():
         check_target(target, None)
-    with nullcontext() if dry_run else target_lock(target, run_id):
+    with ExitStack() as held:
         if not dry_run:
+            held.enter_context(target_lock(target, run_id))
             _end_interrupted(plan, run_id)
         before = facts_of_tree(root)
-        repair = _planned(root, retime, progress)
+        repair, tables_root = held.enter_context(_planned(root, retime, progress))
         report = RepairReport(root, target, plan.old, dry_run, repair)
         if not repair:
             return replace(report, kept=None, seconds=time.monotonic() - started)
@@ -198,7 +199,7 @@ def repair_dataset(
         with storage_errors(plan.staging):
             LOCAL.make_dir(plan.staging)
         mark_tree(plan.staging, run_id)
-        writer = _TreeWriter(root, plan.staging, repair, stop, progress)
+        writer = _TreeWriter(root, tables_root, plan.staging, repair, stop, progress)
         try:
             writer.write(changes)
             sync_tree(plan.staging)
@@ -219,19 +220,26 @@ def repair_dataset(
     )
 
 
-def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
-    raw = read_info(root)
+@contextmanager
+def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[RepairPlan, Path]]:
+    """Yield the plan, and the folder that has the tables which are derived."""
+    raw: Mapping[str, Any] = read_info(root)
     refuse_pointers(root)
-    if wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH)):
+    is_called_other = v3.says_another_version(root, raw)
+    if not is_called_other and (wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH))):
         raise wrong
-    if raw["codebase_version"] != V3_VERSION:
+    if raw.get("codebase_version") != V3_VERSION and not is_called_other:
         raise SourceError(
             f"{root} is {raw['codebase_version']}; {V3_VERSION} datasets are repaired.",
             path=str(root / v3.INFO_PATH),
             next_step="Convert it, with the repairs as options: `leconvert convert "
             f"{shlex.quote(str(root))}`.",
         )
-    return plan_repair(DatasetCheck(root, raw, progress), raw, retime=retime, progress=progress)
+    with checked(root, raw, progress) as check:
+        if check.derived is not None:
+            raw = check.derived.raw
+        plan = plan_repair(check, raw, retime=retime, progress=progress)
+        yield replace(plan, root=root), check.root
 
 
 def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
@@ -266,10 +274,17 @@ class _TreeWriter:
     """Writes the repaired dataset, file by file."""
 
     def __init__(
-        self, root: Path, tree: Path, plan: RepairPlan, stop: threading.Event, progress: Progress
+        self,
+        root: Path,
+        tables_root: Path,
+        tree: Path,
+        plan: RepairPlan,
+        stop: threading.Event,
+        progress: Progress,
     ) -> None:
         self.written_bytes = self.copied_bytes = self.cloned_bytes = 0
         self._root = root
+        self._tables_root = tables_root
         self._tree = tree
         self._plan = plan
         self._stop = stop
@@ -282,8 +297,8 @@ class _TreeWriter:
     def _first_rows(self) -> Mapping[str, tuple[int, int]]:
         """Return the first row and the number of rows of each file of ``meta/episodes``."""
         first, found = 0, {}
-        for path in v3.EpisodesReader(self._root).paths:
-            rows = sum(tables.row_group_rows(self._root / path))
+        for path in v3.EpisodesReader(self._tables_root).paths:
+            rows = sum(tables.row_group_rows(self._tables_root / path))
             found[path] = (first, rows)
             first += rows
         return found
@@ -294,12 +309,14 @@ class _TreeWriter:
         if self._plan.episode_rows is None:
             return None
         with storage_errors(self._root / v3.EPISODES_DIR):
-            stored = pa.concat_tables(pq.read_table(self._root / path) for path in self._first_row)
+            stored = pa.concat_tables(
+                pq.read_table(self._tables_root / path) for path in self._first_row
+            )
         return stored.take(pa.array(self._plan.episode_rows))
 
     def write(self, changes: Changes) -> None:
         """Write all files, synced by nobody yet, and the record of what is changed in them."""
-        names = sorted(set(names_to_keep(self._root)) - {REPAIRED_PATH})
+        names = sorted({*names_to_keep(self._root), *self._plan.derived} - {REPAIRED_PATH})
         with self._progress.stage("repair", len(names), "files") as stage:
             for path in names:
                 if self._stop.is_set():
@@ -315,7 +332,9 @@ class _TreeWriter:
         write_changes(self._tree, changes)
 
     def _write(self, path: str) -> None:
-        source, target = self._root / path, self._tree / path
+        is_derived = path in self._plan.derived
+        source = (self._tables_root if is_derived else self._root) / path
+        target = self._tree / path
         if path in self._videos:
             self._write_video(path)
         elif path in self._data:
@@ -342,6 +361,9 @@ class _TreeWriter:
             path == v3.STATS_PATH and self._plan.stats
         ):
             return  # written at the end
+        elif is_derived:
+            shutil.copyfile(source, target)
+            self.written_bytes += target.stat().st_size
         elif source.is_file():
             self._copied(media.copy_file(source, target))
         else:
@@ -383,7 +405,8 @@ class _TreeWriter:
         if self._plan.stats:
             stats: dict[str, Any] = {}
             with suppress(FileNotFoundError, ValueError):
-                stats = v3.read_json_object(self._root / v3.STATS_PATH)
+                if not (self._root / v3.STATS_PATH).is_dir():
+                    stats = v3.read_json_object(self._root / v3.STATS_PATH)
             v3.write_stats(self._tree, {**stats, **self._plan.stats})
             self.written_bytes += (self._tree / v3.STATS_PATH).stat().st_size
 
@@ -426,6 +449,8 @@ def _kind(finding: Finding) -> tuple[str, str | None, str | None]:
 
 
 _RETIME = RepairOptions(retime=True)
+# What statistics that are computed mend.
+_FILLED = frozenset({"episode-stats", "stats-missing"})
 
 
 def follows_from_files(options: RepairOptions) -> bool:
@@ -435,11 +460,15 @@ def follows_from_files(options: RepairOptions) -> bool:
 
 def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRepairs:
     """Find the repairs that make a dataset right, of several the ones that lose least."""
-    if not is_converted(root):
+    if not is_converted(root) and not v3.says_another_version(root, read_info(root)):
         return plan_repairs(root, progress=progress)
     for options in (RepairOptions(), _RETIME):
         plan = repair_dataset(root, retime=options.retime, dry_run=True, progress=progress).plan
         if not plan.errors_left and plan.extent is not None:
+            is_first = plan.puts_in_order or plan.derived or plan.names_other_files
+            if not is_first and any(each.code in _FILLED for each in plan.left):
+                filled = replace(options, fill_stats=True)
+                return plan_anew(root, filled, progress=progress)
             return PlannedRepairs(
                 root,
                 options.flags(),
@@ -450,7 +479,11 @@ def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRe
                 plan.left,
                 plan.summary(),
             )
-    return plan_anew(root, None, progress=progress)
+    planned = plan_anew(root, None, progress=progress)
+    if planned.flags or not planned.changes:
+        return planned
+    # Whatever is declared as it is stored; without a flag a repair writes nothing anew.
+    return plan_anew(root, RepairOptions(declare_features=True), progress=progress)
 
 
 def plan_anew(

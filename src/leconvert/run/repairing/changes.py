@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -32,7 +33,8 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_converted
 
 # Version 2 puts rows of tables into another order: who does not know of that would miss them.
-_FORMAT, _VERSIONS = "leconvert/repaired", (1, 2)
+# Version 3 has tables that the dataset did not have.
+_FORMAT, _VERSIONS = "leconvert/repaired", (1, 2, 3)
 _ROWS = 1024
 
 
@@ -51,6 +53,7 @@ class Changes:
             ordered; they are numbered from 0.
         info: Changed keys of ``meta/info.json``.
         stats: Features whose statistics in ``meta/stats.json`` are new.
+        derived: Tables below ``meta/`` that are new; what was there in their place is not compared.
     """
 
     number: int
@@ -62,6 +65,7 @@ class Changes:
     task_rows: tuple[int, ...] = ()
     info: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
+    derived: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plan: RepairPlan, number: int) -> Changes:
@@ -76,6 +80,7 @@ class Changes:
             () if plan.task_rows is None else tuple(plan.task_rows.tolist()),
             tuple(sorted(plan.info)),
             tuple(sorted(plan.stats)),
+            plan.derived,
         )
 
     @classmethod
@@ -92,6 +97,7 @@ class Changes:
             task_rows=tuple(record.get("task_rows", ())),
             info=tuple(record["info"]),
             stats=tuple(record["stats"]),
+            derived=tuple(record.get("derived", ())),
         )
 
 
@@ -102,6 +108,10 @@ def write_changes(root: Path, changes: Changes) -> None:
     version = 2 if changes.episode_rows or changes.task_rows else 1
     if version == 1:
         del fields["episode_rows"], fields["task_rows"]
+    if changes.derived:
+        version = 3
+    else:
+        del fields["derived"]
     record = {"format": _FORMAT, "version": version, **fields}
     (root / REPAIRED_PATH).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
@@ -140,7 +150,12 @@ def compare_trees(
     if changes.stats:
         there.discard(v3.STATS_PATH)
         names.discard(v3.STATS_PATH)
-    differences = [f"{path} is not in the repaired dataset." for path in sorted(names - there)]
+    differences = [
+        f"{path} is not in the repaired dataset." for path in changes.derived if path not in there
+    ]
+    names.difference_update(changes.derived)
+    there.difference_update(changes.derived)
+    differences += [f"{path} is not in the repaired dataset." for path in sorted(names - there)]
     differences += [f"{path} is only in the repaired dataset." for path in sorted(there - names)]
     if changes.episode_rows:
         moved = {path for path in names & there if _is_of_episodes(path)}
@@ -188,10 +203,10 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
 
 
 def _compare_json(source: Path, result: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
-    try:
-        before = v3.read_json_object(source / path)
-    except (FileNotFoundError, ValueError):
-        before = {}
+    before: dict[str, Any] = {}
+    with suppress(FileNotFoundError, ValueError):
+        if not (source / path).is_dir():
+            before = v3.read_json_object(source / path)
     after = v3.read_json_object(result / path)
     for key in changed:
         before.pop(key, None)

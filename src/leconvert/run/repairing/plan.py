@@ -141,6 +141,7 @@ class RepairPlan:
             another order or its rows are numbered anew.
         info: New values in ``meta/info.json``.
         stats: New statistics by feature, for ``meta/stats.json``.
+        derived: Tables below ``meta/`` that are new, relative to the dataset.
         mended: Findings that will be gone.
         left: Findings that will stay.
         remarks: What else to know, one sentence each.
@@ -156,13 +157,14 @@ class RepairPlan:
     task_rows: IntArray | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    derived: tuple[str, ...] = ()
     mended: tuple[Finding, ...] = ()
     left: tuple[Finding, ...] = ()
     remarks: tuple[str, ...] = ()
     extent: Extent | None = None
 
     def __bool__(self) -> bool:
-        changed = (self.videos, self.data, self.episodes, self.info, self.stats)
+        changed = (self.videos, self.data, self.episodes, self.info, self.stats, self.derived)
         return self.puts_in_order or any(changed)
 
     @property
@@ -172,6 +174,11 @@ class RepairPlan:
         return tables or "episode_index" in self.episodes
 
     @property
+    def names_other_files(self) -> bool:
+        """Whether other files or templates are named."""
+        return any(finding.code in ("wrong-files", "path-template") for finding in self.mended)
+
+    @property
     def errors_left(self) -> tuple[Finding, ...]:
         """Findings that stay and keep LeRobot from loading the dataset, or make it load wrongly."""
         return tuple(finding for finding in self.left if finding.severity == "error")
@@ -179,6 +186,8 @@ class RepairPlan:
     def summary(self) -> tuple[str, ...]:
         """Return what is changed, one line a kind."""
         lines = []
+        if self.derived:
+            lines.append(f"{', '.join(self.derived)} derived from rows and files")
         if self.videos:
             files = count(len(self.videos), "video file")
             frames = count(sum(video.frames for video in self.videos), "frame")
@@ -223,6 +232,7 @@ class RepairPlan:
             "orders_tasks": self.task_rows is not None,
             "info": dict(self.info),
             "stats": sorted(self.stats),
+            "derived": list(self.derived),
             "mended": [asdict(finding) for finding in self.mended],
             "left": [asdict(finding) for finding in self.left],
             "remarks": list(self.remarks),
@@ -322,6 +332,9 @@ class _Planner:
         self._plan_files()
         self._plan_videos()
         self._plan_stats()
+        derived = self._check.derived
+        if derived is not None:
+            self._info |= derived.info
         return RepairPlan(
             self._check.root,
             self._declared.fps,
@@ -332,6 +345,7 @@ class _Planner:
             self._order.tasks,
             self._info,
             self._stats,
+            () if derived is None else derived.files,
             tuple(self._gone.values()),
             tuple(self._left),
             tuple(self._remarks),
@@ -566,7 +580,7 @@ class _Planner:
             if (key in self._check.stats and (is_gone or key in stale))
             or (is_gone and key in DEFAULT_COLUMNS)
         }
-        if not wanted:
+        if not wanted or DATA_STREAM not in self._check.files:
             return
         tables = [str(self._check.root / each.path) for each in self._check.files[DATA_STREAM]]
         # Of columns that are counted anew the stored rows are not what the result has.
@@ -602,6 +616,8 @@ class _Planner:
         A disk that fails for a moment does not make it either.
         """
         path = self._check.root / v3.STATS_PATH
+        if path.is_dir():
+            return {}
         try:
             with storage_errors(path):
                 stored = v3.read_json_object(path)
@@ -714,6 +730,7 @@ def _find_order(
         if wanted is None:
             continue
         again = DatasetCheck(check.root, raw, progress, wanted)
+        again.derived, again.misplaced = check.derived, [*check.misplaced, *again.misplaced]
         if _rows_are_certain(again):
             order, check = wanted, again
     return order, check

@@ -127,6 +127,11 @@ def drop_last_frame(root: Path) -> None:
     shorter.replace(root / TOP)
 
 
+def lose_episodes_and_rows(root: Path) -> None:
+    remove(EPISODES)(root)
+    rewrite(DATA, drop_last_row, row_groups=False)(root)
+
+
 def fragment(root: Path) -> None:
     """Remux the video into a fragmented MP4, with the same frames at the same times."""
     target = root / "fragmented.mp4"
@@ -247,7 +252,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a video that is gone": ("error missing-file", remove(TOP)),
     "data that is gone": ("error missing-file", remove(DATA)),
     "tasks that are gone": ("error missing-file", remove(TASKS)),
-    "episodes that are gone": ("error missing-file", remove(EPISODES)),
+    "episodes that are gone": ("error missing-file", lose_episodes_and_rows),
     "a truncated video": ("error unreadable-file", truncate(TOP)),
     "truncated data": ("error unreadable-file", truncate(DATA)),
     "truncated tasks": ("error unreadable-file", truncate(TASKS)),
@@ -288,9 +293,9 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         edit_info(data_path="rows/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"),
     ),
     "tasks under another index": (
-        "error tasks-layout", edit_pandas(index_columns=[{"kind": "range", "start": 0}]),
+        "error derivable", edit_pandas(index_columns=[{"kind": "range", "start": 0}]),
     ),
-    "tasks under no column": ("error tasks-layout", edit_pandas(index_columns=["text"])),
+    "tasks under no column": ("error derivable", edit_pandas(index_columns=["text"])),
     "a task that is missing": ("error tasks-layout", rewrite(TASKS, set_cells("task", r1=None))),
     "tasks numbered in another type": (
         "error tasks-order",
@@ -347,7 +352,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "warning feature-names", edit_feature("observation.images.top", names=None),
     ),
     "tasks without pandas": (
-        "error tasks-layout", rewrite(TASKS, lambda table: table.replace_schema_metadata()),
+        "error derivable", rewrite(TASKS, lambda table: table.replace_schema_metadata()),
     ),
     "tasks out of order": (
         "error tasks-order", rewrite(TASKS, lambda table: table.take(pa.array([1, 0]))),

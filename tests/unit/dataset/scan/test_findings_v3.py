@@ -578,7 +578,7 @@ def test_another_storage_format_is_refused_in_a_sentence(broken: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (remove(EPISODES), "does not say where the episodes lie"),
+        (remove(EPISODES), "meta/episodes has no table"),
         (rewrite(EPISODES, lambda t: t.drop_columns([FROM])), "There is no column"),
         (rewrite(EPISODES, lambda t: t.take(list(range(6, -1, -1)))), "is not sorted by episode"),
         (edit_info(features=None), "is no description of a dataset"),

@@ -10,13 +10,15 @@ import pytest
 from tests.conformance.test_walks import read_dataset
 from tests.dataset_damage import edit_info, remove
 from tests.trees import snapshot
-from tests.v3_by_hand import CAMERA, LOCATED, make_sound
+from tests.v3_by_hand import CAMERA, DERIVED, LOCATED, make_sound
 
 import leconvert
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats.v3.located import fitted
 from leconvert.dataset.scan import scan_source
-from leconvert.run.repairing import choose_repairs, repair_dataset
+from leconvert.loading import EpisodeStream
+from leconvert.run.repairing import choose_repairs, compare_trees, read_changes, repair_dataset
+from leconvert.run.upkeep import undo_conversion
 from leconvert.support.errors import LeconvertError
 
 
@@ -54,6 +56,51 @@ def test_files_that_are_named_wrongly_are_found(
     leconvert.convert(tmp_path / "repaired", output=tmp_path / "result")
     assert read_dataset(tmp_path / "result") == read_dataset(files_of_episodes)
     assert snapshot(broken) == before
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_tables_that_follow_from_rows_and_files_are_derived(
+    name: str, files_of_episodes: Path, broken: Path, tmp_path: Path
+) -> None:
+    DERIVED[name](broken)
+    before = snapshot(broken)
+    errors = [each for each in check_dataset(broken).findings if each.severity == "error"]
+    assert {each.code for each in errors} <= {"derivable", "path-template"}
+    assert errors
+    with pytest.raises(LeconvertError) as refused:
+        leconvert.convert(broken, output=tmp_path / "converted")
+    assert f"`leconvert repair {broken}`" in str(refused.value.next_step)
+    with pytest.raises(LeconvertError):
+        EpisodeStream(broken)
+    assert choose_repairs(broken).command == f"leconvert repair {broken}"
+    report = repair_dataset(broken, output=tmp_path / "repaired")
+    assert report.written_bytes
+    repaired = tmp_path / "repaired"
+    assert not [each for each in check_dataset(repaired).findings if each.severity == "error"]
+    assert read_dataset(repaired) == read_dataset(files_of_episodes)
+    assert snapshot(broken) == before
+    assert repair_dataset(broken, output=repaired).was_repaired
+
+
+@pytest.mark.parametrize("name", ["tasks have no index", "there is no table of episodes"])
+def test_a_repair_that_derived_a_table_is_undone(name: str, broken: Path) -> None:
+    DERIVED[name](broken)
+    before = snapshot(broken)
+    repair_dataset(broken)
+    changes = read_changes(broken)
+    assert changes is not None
+    assert changes.derived
+    assert compare_trees(broken.with_name("broken_old"), broken, changes) == []
+    undo_conversion(broken)
+    assert snapshot(broken) == before
+
+
+def test_a_table_that_does_not_follow_is_not_derived(broken: Path) -> None:
+    DERIVED["there is no table of episodes"](broken)
+    remove(f"videos/{CAMERA}/chunk-000/file-004.mp4")(broken)
+    (error,) = [each for each in check_dataset(broken).findings if each.severity == "error"]
+    assert (error.code, error.path) == ("missing-file", "meta/episodes")
+    assert not repair_dataset(broken, dry_run=True).plan
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,13 @@ from leconvert.dataset.formats.stats import (
     write_stats,
 )
 from leconvert.dataset.formats.v3.dataset import Dataset
+from leconvert.dataset.formats.v3.derived import (
+    Derived,
+    derived_meta,
+    refuse_derivable,
+    refuse_misnamed,
+    says_another_version,
+)
 from leconvert.dataset.formats.v3.episodes import (
     LOCATION_COLUMNS,
     STATS_PREFIX,
@@ -93,6 +100,7 @@ __all__ = [
     "VIDEO_PATH_TEMPLATE",
     "Dataset",
     "Declared",
+    "Derived",
     "EpisodeRecords",
     "EpisodeTable",
     "EpisodesReader",
@@ -110,6 +118,7 @@ __all__ = [
     "check_ranges",
     "converted_info",
     "declaration",
+    "derived_meta",
     "episode_tasks_finding",
     "episodes_path",
     "files_of",
@@ -129,8 +138,11 @@ __all__ = [
     "read_task_numbers",
     "read_task_rows",
     "read_tasks",
+    "refuse_derivable",
+    "refuse_misnamed",
     "routed_files",
     "rows_by_column",
+    "says_another_version",
     "split_findings",
     "stats_of_rows",
     "stream_of",

@@ -1,0 +1,118 @@
+"""`check --plan-repairs`, obeyed until it names nothing more: it ends, and never in a circle.
+
+It ends with a dataset of which `check` says no error, or with 3 and what has to be fetched or
+corrected by hand, and then no command of it is offered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import leconvert
+from leconvert.cli import main
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from tests.oddities import IN_THE_WILD, ODDITIES
+from tests.unit.dataset.check.test_dataset import DEFECTS
+from tests.v3_by_hand import DERIVED, LOCATED, make_sound
+
+_MOST_STEPS = 4
+# What a person has to fetch or to decide: nothing in the dataset tells it.
+_BY_HAND = {"missing-file", "unreadable-file", "unreadable-info"}
+
+
+def _run(*words: object) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(word) for word in words])
+    return code, out.getvalue(), err.getvalue()
+
+
+def follow(root: Path, folder: Path) -> tuple[int, list[str], str]:
+    """Obey until nothing more is named; return the last code, the commands, and what was said."""
+    commands: list[str] = []
+    for step in range(_MOST_STEPS):
+        code, out, said = _run("check", root, "--plan-repairs", "--json")
+        assert code in (0, 3), said
+        if code:
+            record = json.loads(out)
+            return code, commands, f"{record['message']} → {record.get('next_step')}"
+        command = json.loads(out)["command"]
+        if command is None:
+            return 0, commands, ""
+        assert command not in commands, f"in a circle: {commands}"
+        commands.append(command.replace(str(root), "DATASET"))
+        program, verb, *rest = shlex.split(command)
+        assert program == "leconvert"
+        result = folder / f"step{step}"
+        code, out, said = _run(verb, *rest, "--output", result)
+        assert code == 0, f"{command}: {out[-500:]} {said[-1500:]}"
+        root = result
+        if verb == "convert":
+            code, out, said = _run("check", root)
+            return code, commands, out
+    raise AssertionError(f"no end: {commands}")
+
+
+@pytest.fixture(scope="module")
+def files_of_episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_sound(tmp_path_factory.mktemp("plans"))
+
+
+@pytest.mark.parametrize("name", [*LOCATED, *DERIVED])
+def test_plans_for_datasets_made_by_hand_lose_nothing(
+    name: str, files_of_episodes: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(files_of_episodes, tmp_path / "dataset"))
+    (LOCATED | DERIVED)[name](root)
+    code, commands, said = follow(root, tmp_path)
+    assert code == 0, said
+    assert commands[0] == "leconvert repair DATASET"
+    assert not any("drop" in command for command in commands)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `DEFECTS` are made for."""
+    folder = tmp_path_factory.mktemp("plans-check")
+    spec = DatasetSpec(
+        episodes=5,
+        frames=[12, 7, 1, 9, 15],
+        cameras=(CameraSpec(width=64, height=48),),
+        image_keys=("observation.images.still",),
+        image_size=(32, 32),
+        matrix_shape=(2, 3),
+        has_done=True,
+        tasks_per_episode=2,
+    )
+    leconvert.convert(make_dataset(folder / "source", spec), output=folder / "sound")
+    return folder / "sound"
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_plans_for_every_defect_of_v30_end(name: str, sound: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(sound, tmp_path / "dataset"))
+    DEFECTS[name][1](root)
+    _ends(root, tmp_path)
+
+
+@pytest.mark.parametrize("name", [*IN_THE_WILD, *ODDITIES])
+def test_plans_for_every_oddity_of_v2_end(name: str, tmp_path: Path) -> None:
+    makers: dict[str, Callable[[Path], object]] = IN_THE_WILD | ODDITIES
+    makers[name](tmp_path / "dataset")
+    _ends(tmp_path / "dataset", tmp_path)
+
+
+def _ends(root: Path, folder: Path) -> None:
+    code, commands, said = follow(root, folder)
+    if code:
+        assert not commands or code == 3, (commands, said)
+        assert "--plan-repairs" not in said
+        assert "None" not in said.rpartition("→")[2]
