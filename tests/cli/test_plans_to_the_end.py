@@ -96,6 +96,32 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "sound"
 
 
+def test_a_feature_without_a_dtype_leads_to_a_declaration(sound: Path, tmp_path: Path) -> None:
+    """Nothing reads the dataset before: what helps is told by all, and does."""
+    root = Path(shutil.copytree(sound, tmp_path / "dataset"))
+    path = root / "meta/info.json"
+    info = json.loads(path.read_bytes())
+    info["features"]["action"].pop("dtype")
+    path.write_text(json.dumps(info))
+    commands = (
+        ["check", root],
+        ["check", root, "--plan-repairs"],
+        ["convert", root, tmp_path / "x"],
+    )
+    for words in commands:
+        code, out, said = _run(*words)
+        assert code == 3
+        told = " ".join((out + said).split())
+        assert "or take it out of the features there: `leconvert repair DATASET" in told
+        assert "convert DATASET NEW" not in told
+    del info["features"]["action"]
+    path.write_text(json.dumps(info))
+    assert _run("repair", root, "--declare-features")[0] == 0
+    assert _run("check", root)[0] == 0
+    declared = json.loads(path.read_bytes())["features"]["action"]
+    assert (declared["dtype"], declared["shape"]) == ("float32", [6])
+
+
 @pytest.mark.parametrize("name", DEFECTS)
 def test_plans_for_every_defect_of_v30_end(name: str, sound: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(sound, tmp_path / "dataset"))

@@ -113,7 +113,7 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[Derived | None]
             for entry in place.iterdir():
                 link = view / entry.relative_to(root)
                 if not link.exists():
-                    link.symlink_to(entry.resolve())
+                    link.symlink_to(entry.absolute())
         if info:
             (view / INFO_PATH).unlink()
             write_info(view, {**raw, **info})

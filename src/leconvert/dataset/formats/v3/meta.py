@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from string import Formatter
@@ -163,6 +163,11 @@ def _inside(value: Any) -> Iterable[Any]:
 # ``meta/info.json`` of a v3.0 dataset: what it declares, and what is wrong with that.
 
 
+_NO_DTYPE = "has no dtype"
+_GIVE_DTYPE = (
+    "Write its dtype and shape into meta/info.json, or take it out of the features there: "
+    "`leconvert repair DATASET --declare-features` then declares its column as it is stored."
+)
 _NO_FOLDER_NAMES = {"", ".", ".."}
 _MAX_DIMENSIONS = 5
 _VISUAL = ("image", "video")
@@ -266,6 +271,8 @@ def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]
         problem = _feature_problem(key, entry)
         if problem is not None:
             wrong("feature", f"The feature {_shown(key)} {problem}.")
+            if problem == _NO_DTYPE:  # nothing reads it as it is
+                findings[-1] = replace(findings[-1], remedy=_GIVE_DTYPE)
             continue
         feature = Feature(key, entry["dtype"], tuple(entry["shape"]), entry)
         features[key] = feature
@@ -313,7 +320,7 @@ def _feature_problem(key: str, entry: object) -> str | None:
     if set(key.split("/")) & _NO_FOLDER_NAMES or "\0" in key:
         return "cannot name a folder"
     if not isinstance(entry, Mapping) or not isinstance(entry.get("dtype"), str):
-        return "has no dtype"
+        return _NO_DTYPE
     dtype, shape = entry["dtype"], entry.get("shape")
     if dtype not in _OTHER_DTYPES and not _NUMBER.fullmatch(dtype):
         return f"has the dtype {_shown(dtype)}, which LeRobot does not know"
