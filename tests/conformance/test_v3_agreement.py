@@ -316,6 +316,8 @@ class Truth:
 
 def _item_trouble(item: dict[str, Any], truth: Truth) -> str | None:
     known, with_task = truth.known, truth.with_task
+    if gone := {"observation.state", CAMERA, WRIST} - item.keys():
+        return f"there is no {sorted(gone)[0]}"
     state = np.asarray(item["observation.state"], np.float32).tobytes()
     if state not in known:
         return "rows of no known state"
