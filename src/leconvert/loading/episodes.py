@@ -292,7 +292,7 @@ class RowReader:
         # What LeRobot looks frames and tasks up by, and nobody else here.
         wrong = [] if np.all(columns["frame_index"] == frame) else ["frame_index"]
         tasks = columns["task_index"]
-        if np.any((tasks < 0) | (tasks >= len(self._meta.tasks))):
+        if np.any((tasks < 0) | (tasks >= len(self._meta.task_texts))):
             wrong.append("task_index")
         late = np.abs(columns["timestamp"] - (frame / self._meta.fps).astype(np.float32))
         if self._meta.video_keys and not np.all(late < _TOLERANCE_SECONDS):
