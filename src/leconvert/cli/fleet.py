@@ -182,12 +182,12 @@ def _code(status: FleetStatus, failures: Sequence[str]) -> int:
         return IncompleteError.exit_code
     if status.set_aside:
         number = count(len(status.set_aside), "dataset was", "datasets were")
-        work_dir = shlex.quote(status.work_dir)
         print_sentence(f"leconvert: {number} set aside; all others are converted.", margin="  ")
         print_sentence(
-            f"  → `leconvert fleet suggest {work_dir} > policy.toml` writes a policy for those "
-            "that convert with nothing lost; run the same command again with --policy policy.toml. "
-            f"`leconvert status {work_dir}` says what helps each.",
+            f"  → `leconvert fleet suggest {shlex.quote(status.work_dir)} > policy.toml` writes a "
+            "policy for those that convert with nothing lost; run the same command again with "
+            f"--policy policy.toml. `leconvert status {shlex.quote(status.work_dir)}` says what "
+            "helps each.",
             margin="    ",
         )
         return BatchesFailedError.exit_code

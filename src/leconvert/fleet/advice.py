@@ -118,7 +118,7 @@ def next_step_of(error: Mapping[str, Any], source: object) -> str:
         if told is None and error.get("exit_code", 1) == 1:
             return "This is a bug: please report it."
         if told is None:
-            return f"`leconvert explain {error['exit_code']}` says what to do."
+            return f"`leconvert explain {shlex.quote(str(error['exit_code']))}` says what to do."
         return _AGAIN.sub(rf"Write \1 {_THIS_LINE}.", str(told))
     sentences = dict.fromkeys(filter(None, (lossless_remedy(one["code"]) for one in errors)))
     flags = flags_for(errors)

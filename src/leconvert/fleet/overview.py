@@ -459,14 +459,14 @@ def _page_state(status: FleetStatus) -> tuple[str, str, str]:
 
 def _lead(status: FleetStatus) -> str:
     """Return what to do next."""
-    work_dir = shlex.quote(status.work_dir)
     if not status.is_settled:
-        return f"`leconvert work {work_dir}` goes on."
+        return f"`leconvert work {shlex.quote(status.work_dir)}` goes on."
     if not status.set_aside:
         return "Every dataset is converted; there is nothing left to do."
     return (
-        f"What helps stands below. `leconvert fleet suggest {work_dir} > policy.toml` writes a "
-        "policy for those that convert with nothing lost."
+        "What helps stands below. "
+        f"`leconvert fleet suggest {shlex.quote(status.work_dir)} > policy.toml` writes a policy "
+        "for those that convert with nothing lost."
     )
 
 

@@ -106,14 +106,14 @@ def derived_meta(root: Path, raw: Mapping[str, Any]) -> Iterator[Derived | None]
             with suppress(LeconvertError, OSError, ValueError, LookupError, pa.ArrowException):
                 files += _derive_episodes(root, view, declared, _texts(texts_from))
                 said.append((EPISODES_DIR, f"{EPISODES_DIR} has no table."))
-        if not said:
-            yield None
-            return
         for place in (root, root / "meta"):
             for entry in place.iterdir():
                 link = view / entry.relative_to(root)
                 if not link.exists():
                     link.symlink_to(entry.absolute())
+        if not (said and EpisodesReader(view).is_there and _has_tasks(view)):
+            yield None  # one table alone is no help
+            return
         if info:
             (view / INFO_PATH).unlink()
             write_info(view, {**raw, **info})

@@ -3,7 +3,7 @@
 Every result loads in LeRobot with both of its decoders, each frame at its place, and nothing of the
 source is lost; every dataset that stays behind says why, and what helps.
 
-    scripts/test -m slow -s tests/conformance/test_collection.py
+    scripts/test -m slow -s tests/conformance/test_whole_collection.py
 
 runs the whole collection of `tests.collection` and prints what came of it.
 """
