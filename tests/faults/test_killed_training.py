@@ -53,10 +53,7 @@ def run(out_dir, kill_at):
 
 def end_of(out_dir):
     (last,) = sorted(Path(out_dir, "checkpoints").glob("step-*"))[-1:]
-    found = {f.name: torch.load(f, weights_only=True) for f in last.iterdir()}
-    # A loader that begins draws a number, which this model does not use.
-    found["training_state.pt"].pop("generator")
-    return last.name, found
+    return last.name, {f.name: torch.load(f, weights_only=True) for f in last.iterdir()}
 
 def same(a, b):
     if isinstance(a, torch.Tensor):

@@ -184,12 +184,16 @@ class StreamLoader:
         self._batch_stream = _BatchStream(
             stream, batch_size, drop_last=drop_last, collate_fn=collate_fn
         )
+        # Of the workers. Torch's own generator is left to the training, which so draws the same
+        # numbers after a resume, when loading begins once more.
+        self._seeds = torch.Generator()
         self._loader: DataLoader[Any] = DataLoader(
             self._batch_stream,
             batch_size=None,
             num_workers=num_workers,
             collate_fn=_as_it_is,
             pin_memory=pin_memory,
+            generator=self._seeds,
             **in_workers,
         )
         self._stand_at(stream.epoch, 0)
@@ -256,6 +260,7 @@ class StreamLoader:
         # Its own, although the loader may be iterated once more meanwhile: batches lie in it.
         buffers = self._buffers
         self._newest = mine = object()
+        self._seeds.manual_seed((torch.initial_seed() + self._epoch) % 2**63)
         for batch in self._loader:
             buffers.collect()
             if isinstance(batch, _WorkerError):

@@ -257,3 +257,27 @@ def test_workers_that_come_at_the_same_time_enter_one_pass(
     loader = DataLoader(stream, batch_size=BATCH, **FORKED, **LASTING)
     for epoch in range(20):  # more than the log has rows
         assert frames_of(loader) == as_torch_deals(epoch_of(stream, epoch), 2)
+
+
+def _with_seed(samples: list[dict[str, Any]]) -> tuple[Any, int]:
+    info = get_worker_info()
+    return default_collate(samples), 0 if info is None else info.seed
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loading_draws_nothing_from_the_generator_of_the_training(
+    numbers_only: Path, workers: int
+) -> None:
+    def seeds() -> list[list[int]]:
+        torch.manual_seed(3)
+        loader = StreamLoader(
+            one(numbers_only), batch_size=2, num_workers=workers, collate_fn=_with_seed
+        )
+        before = torch.get_rng_state()
+        found = [[seed for _, seed in loader] for _ in range(2)]
+        assert torch.equal(torch.get_rng_state(), before)
+        return found
+
+    first, second = seeds()
+    assert [first, second] == seeds()
+    assert workers == 0 or not {*first} & {*second}
