@@ -80,7 +80,7 @@ def test_every_extra_stands_for_the_packages_that_it_brings(
     }
     assert names["probe"] == {"torch", "torchcodec"}
     assert names["train"] == {"accelerate", "torch", "torchcodec"}
-    assert extras._requirements_of("deep") == ["lerobot[dataset]>=0.6.1"]
+    assert extras._requirements_of("deep") == ["lerobot[dataset]>=0.6.1", "pandas>=2"]
     assert set(names) == {
         "completion", "deep", "plots", "probe", "ray", "resample", "s3", "slurm", "train",
     }  # fmt: skip
