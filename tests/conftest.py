@@ -111,14 +111,18 @@ def small_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("source") / "small", spec)
 
 
-@pytest.fixture(scope="session")
-def small_result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That dataset converted to v3.0; do not change it."""
+def _converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import leconvert
 
     out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(small_source, output=out)
+    leconvert.convert(source, output=out)
     return out
+
+
+@pytest.fixture(scope="session")
+def small_result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That dataset converted to v3.0; do not change it."""
+    return _converted(small_source, tmp_path_factory)
 
 
 @pytest.fixture
@@ -141,11 +145,7 @@ def picture_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def picture_result(picture_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That dataset converted; do not change it."""
-    import leconvert
-
-    out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(picture_source, output=out)
-    return out
+    return _converted(picture_source, tmp_path_factory)
 
 
 @pytest.fixture

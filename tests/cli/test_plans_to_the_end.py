@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-import leconvert
 from leconvert.cli import main
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.oddities import IN_THE_WILD, ODDITIES
-from tests.unit.dataset.check.test_dataset import DEFECTS
+from tests.unit.dataset.check.test_dataset import DEFECTS, sound
 from tests.v3_by_hand import DERIVED, LOCATED, make_sound
+
+__all__ = ["sound"]
 
 _MOST_STEPS = 4
 # What a person has to fetch or to decide: nothing in the dataset tells it.
@@ -76,24 +76,6 @@ def test_plans_for_datasets_made_by_hand_lose_nothing(
     assert code == 0, said
     assert commands[0] == "leconvert repair DATASET"
     assert not any("drop" in command for command in commands)
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `DEFECTS` are made for."""
-    folder = tmp_path_factory.mktemp("plans-check")
-    spec = DatasetSpec(
-        episodes=5,
-        frames=[12, 7, 1, 9, 15],
-        cameras=(CameraSpec(width=64, height=48),),
-        image_keys=("observation.images.still",),
-        image_size=(32, 32),
-        matrix_shape=(2, 3),
-        has_done=True,
-        tasks_per_episode=2,
-    )
-    leconvert.convert(make_dataset(folder / "source", spec), output=folder / "sound")
-    return folder / "sound"
 
 
 def test_a_feature_without_a_dtype_leads_to_a_declaration(sound: Path, tmp_path: Path) -> None:

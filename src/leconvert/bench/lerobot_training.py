@@ -124,7 +124,7 @@ class _Run:
             "tolerance_s": tolerance_s,
             "return_uint8": return_uint8,
         }
-        # Of LeRobot's next class; what its class of today has besides means nothing here.
+        # LeRobot's next class has these; other arguments of its class of today mean nothing here.
         of_next = {name: value for name, value in others.items() if name.startswith("streaming_")}
         stream = EpisodeStream(
             place if is_local else f"hf://{repo_type}s/{repo_id}",

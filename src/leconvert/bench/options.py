@@ -100,7 +100,7 @@ SOURCES: tuple[Source, ...] = ("local", "hub", "bucket", "warmed_bucket")
 """The labels that a result carries for where its bytes came from."""
 
 BUCKETS = frozenset({"bucket", "warmed_bucket"})
-"""Those of a bucket."""
+"""Labels whose bytes came from a bucket."""
 
 _WORKERS = 4
 

@@ -697,7 +697,7 @@ class Parser(argparse.ArgumentParser):
         try:
             return self._parsed([usual, *words] if usual else words, namespace)
         except UsageError as error:
-            if self._usual_command(words) and words and Path(words[0]).is_file():
+            if words and self._usual_command(words) and Path(words[0]).is_file():
                 path = shlex.quote(f"./{words[0]}")
                 error.next_step = (
                     f"If the file called so here is meant, give it as {path}. {error.next_step}"

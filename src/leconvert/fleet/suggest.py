@@ -110,11 +110,11 @@ def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
     policy = Policy((*fleet.policy.rules, *(one.rule for one in rules)))
     wrong = parallel_map(_wrong, [(dataset, policy, folder) for dataset, _, folder in pieces])
     errors = {one.name: error for one, error in zip(tried, wrong, strict=True)}
-    converts = sorted(name for name, way in ways.items() if way is not None and not errors[name])
+    converts = {name for name, way in ways.items() if way is not None and not errors[name]}
     stays = [
         _told_anew(one, errors.get(one.name))
         for one in status.set_aside
-        if one.name not in set(converts)
+        if one.name not in converts
     ]
     left = {name: errors_of((error or {}).get("findings") or ()) for name, error in errors.items()}
     lossy = _rules(
@@ -127,7 +127,7 @@ def suggest_policy(fleet: Fleet, status: FleetStatus) -> Suggestion:
         _LOSES,
     )
     alike = replace(status, datasets=stays).alike(most=3)
-    return Suggestion(policy, rules, converts, stays, alike, lossy)
+    return Suggestion(policy, rules, sorted(converts), stays, alike, lossy)
 
 
 def _rules(

@@ -30,7 +30,6 @@ from leconvert.dataset.formats.v2 import (
     version_of_files,
 )
 from leconvert.dataset.formats.v3 import (
-    EPISODES_DIR,
     NOTHING_LOCATED,
     Declared,
     Derived,
@@ -126,13 +125,12 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     refuse_pointers(root)
     version = raw.get("codebase_version")
     version = str(version) if version in SOURCE_VERSIONS else version_of_files(root)
-    if version is not None and not says_another_version(root, raw):
+    is_misnamed = says_another_version(root, raw)
+    if version is not None and not is_misnamed:
         scan = scan_source(root, progress=progress)
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
-    elif not says_another_version(root, raw) and (
-        wrong := unreadable(raw, str(root), str(root / INFO_PATH))
-    ):
+    elif not is_misnamed and (wrong := unreadable(raw, str(root), str(root / INFO_PATH))):
         raise wrong
     else:
         version = V3_VERSION
@@ -378,14 +376,14 @@ class DatasetCheck:
             return
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
-        for key, template in located.info.items():
-            message = f"{key} is {raw.get(key)!r}; the files are named {template!r}."
-            self.misplaced.append(found("path-template", message, path=INFO_PATH))
-        for stream in sorted(located.places):
-            episode, seen = wrong[stream]
-            message = f"{EPISODES_DIR} names wrong files: {seen}"
+        seen = {stream: said for stream, (_, said) in wrong.items()}
+        for path, stream, message in located.told(raw, seen):
+            if stream is None:
+                self.misplaced.append(found("path-template", message, path=path))
+                continue
+            episode, _ = wrong[stream]
             self.misplaced.append(
-                found("wrong-files", message, episode=episode, stream=stream, path=EPISODES_DIR)
+                found("wrong-files", message, episode=episode, stream=stream, path=path)
             )
         self.findings += self.misplaced
 

@@ -209,21 +209,8 @@ def _locate_files(
     if not located:
         return v3.NOTHING_LOCATED, []
     said = [
-        Observation(
-            "wrong-files",
-            f"{key} is {declared.raw.get(key)!r}; the files are named {template!r}.",
-            path=v3.INFO_PATH,
-        )
-        for key, template in located.info.items()
-    ]
-    said += [
-        Observation(
-            "wrong-files",
-            f"{v3.EPISODES_DIR} names wrong files: {wrong[stream]}",
-            stream=stream,
-            path=v3.EPISODES_DIR,
-        )
-        for stream in sorted(located.places)
+        Observation("wrong-files", message, stream=stream, path=path)
+        for path, stream, message in located.told(declared.raw, wrong)
     ]
     return located, said
 

@@ -9,13 +9,13 @@ next, each has its place. Anything less is a guess, and none is made.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from string import Formatter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from leconvert import media
 from leconvert.dataset.files import files_below
 from leconvert.dataset.formats.v3.episodes import EpisodeTable, StreamPlaces
-from leconvert.dataset.formats.v3.meta import Declared, template_problem
+from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared, template_problem
 from leconvert.dataset.formats.v3.rows import ROWS_AT_A_TIME
 from leconvert.model.values import DATA_STREAM, FloatArray, IntArray, camera_of, stream_of_camera
 from leconvert.support.errors import UnreadableSourceError
@@ -83,6 +83,21 @@ class Located(NamedTuple):
 
     def __bool__(self) -> bool:
         return bool(self.info or self.places)
+
+    def told(
+        self, raw: Mapping[str, Any], wrong: Mapping[str, str]
+    ) -> Iterator[tuple[str, str | None, str]]:
+        """Yield each difference: the file that says it wrongly, the stream or None, a sentence.
+
+        Args:
+            raw: The dataset's ``info.json``.
+            wrong: What was seen of the files that a stream names.
+        """
+        for key, template in self.info.items():
+            said = f"{key} is {raw.get(key)!r}; the files are named {template!r}."
+            yield INFO_PATH, None, said
+        for stream in sorted(self.places):
+            yield EPISODES_DIR, stream, f"{EPISODES_DIR} names wrong files: {wrong[stream]}"
 
 
 NOTHING_LOCATED = Located()
