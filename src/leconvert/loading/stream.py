@@ -13,6 +13,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, Unpack, overload
 
@@ -587,10 +588,14 @@ class EpisodeStream(SampleStream):
             raise IndexError(f"there is no sample {number} among {self.num_frames}")
         if self._desk is None or self._desk.process != os.getpid():
             self._desk = self._opened(Counters(len(self.meta.camera_keys)).of_worker(0))
-        ends = np.cumsum(self.meta.table.length[self._places])
-        episode = int(np.searchsorted(ends, frame, side="right"))
-        first = int(ends[episode] - self.meta.table.length[self._places[episode]])
+        episode = int(np.searchsorted(self._ends, frame, side="right"))
+        first = int(self._ends[episode - 1]) if episode else 0
         return split(self._desk.look(self._places[episode], frame - first))[0]
+
+    @cached_property
+    def _ends(self) -> IntArray:
+        """Behind the last frame of each episode, as single samples count them."""
+        return np.cumsum(self.meta.table.length[self._places])
 
     # --- passes -------------------------------------------------------------------------------
 

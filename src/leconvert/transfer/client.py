@@ -403,7 +403,7 @@ def pause(seconds: float) -> None:
     if _followed:
         _followed[-1].wait(seconds)
     else:
-        time.sleep(seconds)
+        time.sleep(seconds)  # the Hub tells nobody when it answers again: only asking shows it
 
 
 def ask_hub[T](
