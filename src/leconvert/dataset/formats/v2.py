@@ -54,6 +54,7 @@ from leconvert.model.versions import (
     unreadable,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.storage_errors import denied
 from leconvert.support.text import GET_AGAIN, count, shown
 from leconvert.workdir.swap import info_path, old_dir
 
@@ -237,9 +238,7 @@ def read_info(root: Path) -> dict[str, Any]:
             next_step=f"{GET_AGAIN}.",
         ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise UnreadableSourceError(
-            f"{path} cannot be read: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
-        ) from error
+        raise _unread(path, error, f"{GET_AGAIN}.") from error
     if not isinstance(raw, dict):
         raise UnreadableSourceError(
             f"{path} does not hold a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
@@ -247,6 +246,15 @@ def read_info(root: Path) -> dict[str, Any]:
     if wrong := other_storage(raw, str(root)):
         raise wrong
     return raw
+
+
+def _unread(path: Path, error: Exception, helps: str) -> UnreadableSourceError:
+    """Return what a file's failed read means: a right that this user lacks, or a damaged file."""
+    said = (error.strerror if isinstance(error, OSError) else None) or error
+    message = f"{path} cannot be read: {said}."
+    if isinstance(error, PermissionError):
+        message, helps = denied(path)
+    return UnreadableSourceError(message, path=str(path), next_step=helps)
 
 
 def _fps(path: Path, value: object) -> Fraction:
@@ -692,11 +700,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
         with path.open("rb") as file:
             yield file
     except OSError as error:
-        raise UnreadableSourceError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            path=str(path),
-            next_step="Restore the table from another copy of the dataset.",
-        ) from error
+        raise _unread(path, error, "Restore the table from another copy of the dataset.") from error
 
 
 def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
