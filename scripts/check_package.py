@@ -12,9 +12,9 @@ command that ``doctor`` prints for a missing extra is run, in the environment an
 ``--extras`` gives each extra that it names an environment of its own, with the newest versions, and
 tries what the extra is for; ``all`` are some 8 GB.
 
-It fails where a file is missing from an archive or should not be in it, where the package index would
-refuse the metadata (``twine check``), where the version is not the one of ``_version.py``, or where
-an installed program does not do what it is told.
+It fails if a file is missing from an archive or should not be in it, if the package index would
+refuse the metadata (``twine check``), if the version is not the one of ``_version.py``, or if an
+installed program does not do what it is told.
 """
 
 from __future__ import annotations

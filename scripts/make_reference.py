@@ -235,7 +235,7 @@ def _below(
 def _error(error: type[LeconvertError], depth: int) -> str:
     first = (inspect.getdoc(error) or "").split("\n\n", 1)[0].replace("\n", " ").replace("``", "`")
     if error is LeconvertError:
-        first = "Something that should not happen: a bug; please report it."
+        first = f"{EXIT_CODES[70].meaning} {EXIT_CODES[70].remedy}"
     return f"| {error.exit_code} | {'&nbsp;&nbsp;' * depth}`{error.__name__}` | {first} |\n"
 
 

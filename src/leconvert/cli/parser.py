@@ -403,14 +403,32 @@ def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str
             yield name
 
 
-def nearest(word: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
-    """Return ``; did you mean NAME?`` for the known name that is most alike, or an empty string."""
-    import difflib  # only a mistake needs it
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean NAME?`` for a name that was misspelled or cut short, or nothing."""
+    near = [(edits(word, name), name) for name in known]
+    found = [name for number, name in sorted(near) if number <= _edits_allowed(name)][:1]
+    # What was cut short.
+    found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:3]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
-    found = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    # What was cut short is nearer than difflib thinks.
-    found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:1]
-    return f"; did you mean {found[0]}?" if found else ""
+
+def _edits_allowed(name: str) -> int:
+    """Return how many letters may be wrong in a name: one in four, one at least."""
+    return max(1, len(name.lstrip("-")) // 4)
+
+
+def edits(one: str, other: str) -> int:
+    """Count letters to add, to leave out, to change or to swap that make one word of another."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for place, letter in enumerate(one):
+        last, before, row = before, row, [place + 1]
+        for at, wanted in enumerate(other):
+            cost = min(row[at] + 1, before[at + 1] + 1, before[at] + (letter != wanted))
+            if place and at and letter == other[at - 1] and one[place - 1] == wanted:
+                cost = min(cost, last[at - 1] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 _REPLACES = (
@@ -463,11 +481,8 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
         return f"; did you mean {option}?", f"{option} {does}."
     if name in ("--yes", "-y"):
         return "", "Nothing is ever asked, so that there is nothing to confirm."
-    import difflib
-
-    misspelled = difflib.get_close_matches(name, _SAFEGUARDS, n=1, cutoff=0.85)
-    offered = [option for option in known if option not in _SAFEGUARDS or option in misspelled]
-    return nearest(name, offered, cutoff=0.8), None
+    offered = [option for option in known if option not in _SAFEGUARDS or edits(name, option) <= 1]
+    return nearest(name, offered), None
 
 
 # Options whose value may be left out.
@@ -602,6 +617,11 @@ class Parser(argparse.ArgumentParser):
     It imports its command's module when it first parses, so that only the command that runs pays.
     An option is accepted by its whole name alone: an abbreviation would come to mean something else
     with the next option. Whatever is wrong with a command line is raised as `UsageError`.
+
+    Attributes:
+        usual_options: The options that the help lists; None for all.
+        commands: The parsers of the commands below this one, by name.
+        advice: Returns the next step for words that do not parse where it is known, else None.
     """
 
     def __init__(self, *, place: str | None = None, **options: Any) -> None:
@@ -610,6 +630,7 @@ class Parser(argparse.ArgumentParser):
         self.usual_options: frozenset[str] | None = None
         self.commands: dict[str, Parser] = {}
         self._usual_command: Callable[[Sequence[str]], str | None] = lambda _: None
+        self.advice: Callable[[list[str]], str | None] = lambda _: None
 
     def add_commands(
         self,
@@ -644,6 +665,8 @@ class Parser(argparse.ArgumentParser):
             return
         place, self._place = self._place, None
         command_at(place).add_arguments(self)
+        if dry_run := self._option_string_actions.get("--dry-run"):
+            self._option_string_actions.setdefault("-n", dry_run)  # as in rsync; not listed
         if self.usual_options is not None:
             self.add_argument(
                 "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS,
@@ -702,6 +725,7 @@ class Parser(argparse.ArgumentParser):
                 error.next_step = (
                     f"If the file called so here is meant, give it as {path}. {error.next_step}"
                 )
+            error.next_step = self.advice(words) or error.next_step
             raise
 
     def _parsed(

@@ -412,7 +412,7 @@ def _head(status: RunStatus) -> list[str]:
     share = status.done_bytes / status.total_bytes if status.total_bytes else 1.0
     pace = f"{amount(status.bytes_per_second)}/s, "
     pace += f"{status.frames_per_second:,.0f} rows and camera frames/s"
-    if status.seconds_left:
+    if status.seconds_left and status.done:  # before, it would be a guess from the first seconds
         pace += f", {duration(status.seconds_left)} left"
     video = f"{amount(status.video.cloned)} shared (reflink), {amount(status.video.copied)} copied"
     if status.video.batches_read < status.done:
