@@ -12,9 +12,9 @@ command that ``doctor`` prints for a missing extra is run, in the environment an
 ``--extras`` gives each extra that it names an environment of its own, with the newest versions, and
 tries what the extra is for; ``all`` are some 8 GB.
 
-It fails where a file is missing from an archive or should not be in it, where the package index would
-refuse the metadata (``twine check``), where the version is not the one of ``_version.py``, or where
-an installed program does not do what it is told.
+It fails if a file is missing from an archive or should not be in it, if the package index would
+refuse the metadata (``twine check``), if the version is not the one of ``_version.py``, or if an
+installed program does not do what it is told.
 """
 
 from __future__ import annotations
@@ -187,9 +187,9 @@ class _Installation:
     """The wheel in an environment of its own, as a user has it.
 
     Attributes:
-        name: What it is called in messages.
+        name: Its name in messages.
         folder: Holds the environment and all that is made there.
-        environment: Of its programs: nothing of the caller's that concerns Python or the Hub.
+        environment: The variables of its programs, without the caller's for Python and the Hub.
     """
 
     name: str

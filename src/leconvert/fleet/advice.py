@@ -15,7 +15,13 @@ from typing import Any
 from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy
 from leconvert.fleet.lists import as_word
 from leconvert.model.values import camera_of
-from leconvert.support.errors import FindingsError, TargetError, VerificationError
+from leconvert.support.errors import (
+    REPORT_IT,
+    FindingsError,
+    LeconvertError,
+    TargetError,
+    VerificationError,
+)
 
 _THIS_LINE, _THESE_LINES = "behind this line of LIST", "behind these lines of LIST"
 # The part of an error's next step that calls for an option of the dataset.
@@ -115,8 +121,8 @@ def next_step_of(error: Mapping[str, Any], source: object) -> str:
             return (
                 "Look for what ends workers, such as too little memory; then run the fleet again."
             )
-        if told is None and error.get("exit_code", 1) == 1:
-            return "This is a bug: please report it."
+        if told is None and error.get("exit_code", 1) in (1, LeconvertError.exit_code):
+            return f"This is a bug. {REPORT_IT}."
         if told is None:
             return f"`leconvert explain {shlex.quote(str(error['exit_code']))}` says what to do."
         return _AGAIN.sub(rf"Write \1 {_THIS_LINE}.", str(told))

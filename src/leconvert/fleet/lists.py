@@ -754,7 +754,11 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
         next(os.scandir(source), None)
     except OSError as error:
         return replace(nothing, problem=f"The folder cannot be opened: {error.strerror}.")
-    version, episodes = codebase_version(source), None
+    try:
+        version, episodes = codebase_version(source), None
+    except LeconvertError as error:
+        helps = () if error.next_step is None else (error.next_step,)
+        return replace(nothing, problem=error.message, remedies=helps)
     with suppress(OSError, ValueError, KeyError, TypeError):
         episodes = int(json.loads(info_path(source).read_bytes())["total_episodes"])
     found = FoundDataset(source, name, version, episodes, _size_bytes(source), is_scanned=scan)

@@ -37,7 +37,7 @@ from leconvert.report.values import (
     gather_run,
 )
 from leconvert.support.errors import LeconvertError, StorageError, UsageError
-from leconvert.support.storage_errors import any_storage_errors, storage_errors
+from leconvert.support.storage_errors import any_storage_errors, lacking_right, storage_errors
 from leconvert.support.text import amount, count, duration, shorten, without_secrets
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.fs import replace_record
@@ -570,8 +570,7 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
         said = f"The folder {place.parent} does not exist."
         helps = "Make it first, or choose another place."
     elif not os.access(place.parent, os.W_OK | os.X_OK):
-        said = f"The folder {place.parent} cannot be written."
-        helps = "Make it writable, or choose another place."
+        said, helps = lacking_right(place.parent, "wx", "write in the folder")
     else:
         return
     raise UsageError(said, path=str(path), next_step=helps)

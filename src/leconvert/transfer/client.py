@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert._version import __version__
 from leconvert.support.errors import (
+    REPORT_IT,
     HubAccessError,
     HubConflictError,
     HubError,
@@ -195,7 +196,7 @@ def hub_access() -> HubAccess:
 
 
 TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
-_REPORT = "the Hub does not take what this version of leconvert sends."
+_REPORT = "The Hub does not take what this version of leconvert sends."
 _AGAIN = "Run the same command again."
 _SEND_AGAIN = "Run the same command again; what the Hub has already is not sent again."
 
@@ -355,7 +356,7 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
         return HubUnavailableError(
             f"The Hub failed over {repo_id}: {said}.", next_step=again, wait_seconds=asked
         )
-    return HubError(f"The Hub refused {repo_id}: {said}.", next_step="Report it: " + _REPORT)
+    return HubError(f"The Hub refused {repo_id}: {said}.", next_step=f"{_REPORT} {REPORT_IT}.")
 
 
 # Retries: one policy for listings, files and pushes.
