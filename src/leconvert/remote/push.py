@@ -4,24 +4,24 @@
 right after the commit. A tag set before the commit could stay on a dataset that another push has
 replaced meanwhile, and steer the next run there.
 
-**Readers see** one of three states, whatever fails and whenever: everything old; the
-branch new, with the tag of the result's version old or missing; everything new. Contents of large
-files are uploaded first, and nobody sees them. One commit, made only if its parent is still the
-branch's head, adds the new files, deletes the old dataset's files and brings the card. Then its
-listing is compared with the result, and only then the tag is set.
+**Readers see** one of three states, whatever fails and whenever: everything old; the branch new,
+with the tag of the result's version old or missing; everything new. Contents of large files are
+uploaded first, and nobody sees them. One commit, made only if its parent is still the branch's
+head, adds the new files, deletes the old dataset's files and brings the card. Then its listing is
+compared with the result, and only then the tag is set.
 
-**Reruns.** This side keeps no record of what was sent. Each attempt looks at the repo
-and does what is missing: it sends no file that the repo has and no content that the Hub has,
-recognises an earlier commit by its files, and sets a missing tag before anything else. If the repo
-has a file under another name, the Hub copies it: the new name has the same hash. A lost answer is
-followed by the same look, since only the repo then shows what was done.
+**Reruns.** This side keeps no record of what was sent. Each attempt looks at the repo and does what
+is missing: it sends no file that the repo has and no content that the Hub has, recognises an
+earlier commit by its files, and sets a missing tag before anything else. If the repo has a file
+under another name, the Hub copies it: the new name has the same hash. A lost answer is followed by
+the same look, since only the repo then shows what was done.
 
-**The files that are sent** are those that were proven, by content. A push is refused if the result differs from the
-record beside it, or if it would replace a dataset that the result was not made from
-(`Replacement`).
+**The files that are sent** are those that were proven, by content. A push is refused if the result
+differs from the record beside it, or if it would replace a dataset that the result was not made
+from (`Replacement`).
 
-**Not guaranteed.** If two pushes run at once, the slower one ends with a conflict. A merge of a pull
-request takes no parent: the head is compared just before it, and the listing just after.
+**Not guaranteed.** If two pushes run at once, the slower one ends with a conflict. A merge of a
+pull request takes no parent: the head is compared just before it, and the listing just after.
 """
 
 from __future__ import annotations
