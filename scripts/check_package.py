@@ -187,9 +187,9 @@ class _Installation:
     """The wheel in an environment of its own, as a user has it.
 
     Attributes:
-        name: What it is called in messages.
+        name: Its name in messages.
         folder: Holds the environment and all that is made there.
-        environment: Of its programs: nothing of the caller's that concerns Python or the Hub.
+        environment: The variables of its programs, without the caller's for Python and the Hub.
     """
 
     name: str

@@ -129,7 +129,7 @@ def command_place(name: str) -> str:
     return f"leconvert.cli.{_BESIDE_OTHERS.get(name, name)}"
 
 
-# What the program says where something failed, and that saying it cannot fail.
+# Messages of a failed program, which are printed without fail.
 
 
 def prepare_output() -> None:
@@ -181,10 +181,10 @@ class _Unfailing(io.RawIOBase):
 
 
 def undecodable_path(error: UnicodeEncodeError) -> LeconvertError:
-    """Return what to tell where a library cannot open a path that is no UTF-8.
+    """Return the error for a path that is not UTF-8, which a library cannot open.
 
-    In the C locale Python takes names for UTF-8 all the same (PEP 540), but not where it is told
-    otherwise, nor in a locale of another encoding. Then the name may be good.
+    In the C locale Python reads names as UTF-8 nevertheless (PEP 540), unless it is told otherwise.
+    In a locale of another encoding it does not. The name may be good then.
     """
     shown = ascii(error.object)[1:-1]
     encoding = sys.getfilesystemencoding()
@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
         forks: This process is the program's own, which may be forked.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    # What follows -- is not ours.
+    # The words after `--` are not ours.
     ours = given.index("--") if "--" in given else len(given)
     arguments = [*map(with_hyphens, given[:ours]), *given[ours:]]
     as_json = "--json" in arguments

@@ -330,8 +330,8 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-# What `--help` of a command with many options lists; `--help-all` lists all that are not hidden.
-# An editing command lists these, and what is its own.
+# Options that `--help` of a command with many options lists; `--help-all` lists all that are not
+# hidden. An editing command lists these and its own.
 EDITING_OPTIONS = frozenset({
     "--dry-run", "--engine", "--force-conversion", "--help", "--help-all", "--json",
     "--num-workers", "--output", "--quiet", "--report", "--restart", "--verify", "--work-dir",
@@ -345,7 +345,7 @@ _USAGE_COLUMNS = 53
 
 
 def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
-    """Return the usage with no options but those that must be given."""
+    """Return the usage with the required options alone."""
     words = []
     for action in arguments:
         name = str(action.metavar or action.dest)
@@ -362,11 +362,11 @@ def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     return "\n".join(lines)
 
 
-# What is wrong with a command line, and what may have been meant; pure.
+# Faults of a command line and suggestions; pure functions.
 
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-# What argparse says, and what it means; in this order.
+# Messages of argparse and our wording, tried in this order.
 _WORDED = tuple(
     (re.compile(pattern), said)
     for pattern, said in (
@@ -407,7 +407,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """Return ``; did you mean NAME?`` for a name that was misspelled or cut short, or nothing."""
     near = [(edits(word, name), name) for name in known]
     found = [name for number, name in sorted(near) if number <= _edits_allowed(name)][:1]
-    # What was cut short.
+    # A name that was cut short.
     found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
@@ -460,7 +460,7 @@ _MEANT = {
     "--jobs": _WORKERS,
     "--processes": _WORKERS,
 }
-# What is offered for a misspelling of itself alone: these take a safeguard away.
+# Suggested only for a misspelling of their own name: these options take a safeguard away.
 _SAFEGUARDS = (
     "--accept",
     "--allow-mixed-versions",
@@ -530,7 +530,7 @@ class Settings(argparse.Action):
 
     Args:
         actions: The options.
-        prefix: What their names begin with, which the keys leave out.
+        prefix: The beginning of their names, which the keys leave out.
     """
 
     def __init__(
@@ -596,7 +596,7 @@ _LONGEST_USAGE = 240  # characters; a longer one hides what matters
 
 
 class Command(NamedTuple):
-    """What a command does."""
+    """The two functions of a command."""
 
     add_arguments: Callable[[Any], None]
     run: Callable[[argparse.Namespace], int]
@@ -616,7 +616,7 @@ class Parser(argparse.ArgumentParser):
 
     It imports its command's module when it first parses, so that only the command that runs pays.
     An option is accepted by its whole name alone: an abbreviation would come to mean something else
-    with the next option. Whatever is wrong with a command line is raised as `UsageError`.
+    with the next option. Every fault of a command line raises `UsageError`.
 
     Attributes:
         usual_options: The options that the help lists; None for all.
@@ -642,8 +642,8 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         """Add commands below this one, by the headings that the help shows them below.
 
-        Those below None are not listed: another command does the same. ``usual`` returns which is
-        meant by words that name none.
+        Commands below None are not listed: another command does the same. ``usual`` returns the
+        command for words that name none.
         """
         self._usual_command = usual
         below = self.add_subparsers(
@@ -748,7 +748,7 @@ class Parser(argparse.ArgumentParser):
         (file or sys.stderr).write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is no choice, and name the nearest that is."""
+        """Refuse a value that is not among the choices, and name the nearest choice."""
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]

@@ -155,7 +155,7 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
         f"{pace}",
         "",
     ]
-    # What waits is all alike, and what was set aside is told below, with what helps.
+    # Rows of waiting datasets are alike; datasets set aside are listed below, with the remedy.
     left_out = {"waiting", "set aside"} | ({"converted", "finished before"} if open_only else set())
     shown = [one for one in status.datasets if one.state.value not in left_out]
     rows: list[list[object]] = [["dataset", "state", "batches", "episodes", "size", "seconds"]]
@@ -225,7 +225,7 @@ def _folded(line: str, width: int | None, margin: str) -> list[str]:
     return [line] if width is None else folded(line, width, margin)
 
 
-# What the tables of a run's status have in common: how much they show.
+# How much the tables of a run's status show.
 
 
 HOST_WIDTH = 20

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport
     from leconvert.support.progress import Progress
 
-# What `leconvert verify` is given, before anything is compared: a wrong path is no difference.
+# Checks of the paths that `leconvert verify` is given: a wrong path is not a difference.
 
 
 _ROLES = "RESULT is what a conversion wrote, --source the dataset that it was made from."
