@@ -1,8 +1,8 @@
-"""Whether this machine will do, and what a process may use of it: cores and free memory.
+"""Whether this machine is suitable, and how many cores and how much memory a process may use.
 
-Containers and batch systems bound both by control groups, of which neither ``os.cpu_count`` nor
-``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either
-version of the interface [1]. Where one cannot be read it bounds nothing.
+Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
+``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
+of the interface [1]. A group that cannot be read limits nothing.
 
 [1] The kernel's ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``, ``memory.max``,
 ``memory.current``, ``memory.stat``) and ``cgroup-v1/memory.rst``.
@@ -20,11 +20,15 @@ from typing import NamedTuple
 from leconvert.support.errors import InstallationError, UsageError
 
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
-_UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2**63
+_UNLIMITED = 2**60  # version 1 states "no limit" as a number near 2**63
 
 
 def check_linux() -> None:
-    """Refuse other systems: publishing, locks and copies rest on what Linux alone promises."""
+    """Refuse other systems: publishing, locks and copies rely on guarantees of Linux.
+
+    Raises:
+        InstallationError: The system is not Linux.
+    """
     if sys.platform != "linux":
         raise InstallationError(
             f"leconvert needs Linux, and this is {_SYSTEMS.get(sys.platform, sys.platform)}.",
@@ -32,19 +36,19 @@ def check_linux() -> None:
         )
 
 
-class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` does without
-    """Reads what this process may use.
+class Machine(NamedTuple):  # a data class would import `inspect`, which `--help` avoids
+    """Reads the resources that this process may use.
 
     Attributes:
-        proc: Where the kernel shows processes.
-        groups: Where control groups are mounted.
+        proc: Folder in which the kernel shows processes.
+        groups: Folder in which control groups are mounted.
     """
 
     proc: Path = Path("/proc")
     groups: Path = Path("/sys/fs/cgroup")
 
     def cores(self) -> int:
-        """Return how many cores this process may keep busy, at least 1."""
+        """Return the number of cores that this process may use, at least 1."""
         allowed = float(len(os.sched_getaffinity(0)))
         for group in self._groups_of("cpu"):
             quota, period = _two_numbers(group / "cpu.max")
@@ -58,7 +62,7 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return max(1, math.ceil(allowed))
 
     def free_memory(self) -> int:
-        """Return how many bytes can be had without pushing anything out of memory.
+        """Return the number of bytes that can be allocated without evicting anything.
 
         Pages that were read from files and not used since count as free, as in the kernel's
         ``MemAvailable``.
@@ -75,10 +79,10 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return free
 
     def peak_memory(self) -> int:
-        """Return the most bytes that this process has had resident since its program began.
+        """Return this process's peak resident memory in bytes since its program began.
 
-        The kernel's ``VmHWM``: what ``getrusage`` says of a process begins with the memory of the
-        process that started it. 0 where the kernel does not say it.
+        It is the kernel's ``VmHWM``; ``getrusage`` would include the memory of the process that
+        started this one. 0 if the kernel does not report it.
         """
         try:
             lines = (self.proc / "self/status").read_bytes().splitlines()
@@ -103,7 +107,7 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def _groups_of(self, controller: str) -> Iterator[Path]:
-        """Yield the folders of this process's groups that may bound something."""
+        """Yield the folders of this process's groups that may set a limit."""
         try:
             lines = (self.proc / "self/cgroup").read_text("utf-8").splitlines()
         except OSError:
@@ -114,14 +118,14 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
                 continue
             root = self.groups / names if names else self.groups
             folder = root / path.lstrip("/")
-            # In a container the path may be the host's, of which only the root is to be seen.
+            # In a container the path may be the host's, and only its root is visible.
             yield from (folder, *(p for p in folder.parents if p.is_relative_to(root)))
 
 
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text("ascii"))
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # missing, or "max"
         return None
 
 
@@ -129,7 +133,7 @@ def _two_numbers(path: Path) -> tuple[int | None, int | None]:
     try:
         first, second = path.read_text("ascii").split()
         return int(first), int(second)
-    except (OSError, ValueError):  # not there, or "max 100000"
+    except (OSError, ValueError):  # missing, or "max 100000"
         return None, None
 
 
@@ -157,7 +161,7 @@ def home_folder() -> Path:
 
 
 def lerobot_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where LeRobot keeps datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``."""
+    """Return LeRobot's folder of datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``."""
     given = environment.get("HF_LEROBOT_HOME")
     if given is not None:
         return Path(os.path.expanduser(given))  # noqa: PTH111 - never fails, as Path's does
