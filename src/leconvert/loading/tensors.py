@@ -35,7 +35,7 @@ _ALIGNMENT = 64
 _SLOTS = 16
 _FREE, _TAKEN = 0, 1
 
-# Of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_PIECE_BYTES = 32 * 1024**2
 _KEPT_BYTES = 64 * 1024**2
@@ -78,10 +78,10 @@ def private_memory(size_bytes: int) -> torch.Tensor:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library of a worker keep what is freed, up to a limit, for what comes next.
+    """Have the C library of a worker keep freed memory, up to a limit, for the next frames.
 
-    By itself it returns large pieces to the kernel, which clears and maps every page of the next
-    decoded frames anew. Other C libraries than glibc do as they please.
+    By default it returns large pieces to the kernel, which then clears and maps every page of the
+    next decoded frames again. C libraries other than glibc are left as they are.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
@@ -97,7 +97,7 @@ def shared_numbers(*shape: int) -> torch.Tensor:
 
 
 class _Entry(NamedTuple):
-    """Where a tensor lies in a piece of memory."""
+    """The place of a tensor in a piece of memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -110,8 +110,8 @@ class SharedBatch:
 
     Attributes:
         piece: The memory that its tensors lie in.
-        entries: Where they lie in it; None for a key that is in ``others``.
-        others: What is no tensor, or lies elsewhere.
+        entries: Their places in it; None for a key that is in ``others``.
+        others: Values that are not tensors, or tensors elsewhere.
     """
 
     def __init__(
@@ -268,10 +268,10 @@ def _receive(
     return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
 
 
-# What loader workers did, in memory that the training process sees too.
+# Counters of loader workers, in memory that the training process sees too.
 #
-# Each worker adds to a row of its own, so nobody waits for anybody; what the training process
-# reads is a moment old.
+# Each worker adds to a row of its own, so nobody waits for anybody; the training process reads
+# numbers that are a moment old.
 
 
 MOST_WORKERS = 512
@@ -280,7 +280,7 @@ _NAMED_UNREADABLE = 16
 
 @dataclass(slots=True)
 class StreamFacts:
-    """What one worker, or all of them together, did so far.
+    """The work of one worker, or of all together, so far.
 
     Attributes:
         samples: Samples given out.
@@ -419,7 +419,7 @@ class Counters:
         self._by_camera.zero_()
 
 
-# Which epoch each pass over a stream is, agreed on by the workers of the pass.
+# The epoch of each pass over a stream, agreed on by the workers of the pass.
 
 
 # Passes that workers may still look for.
