@@ -548,7 +548,8 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
             path.
 
     Returns:
-        Whether it is gone. A file that another host holds open on NFS may linger, which is not an error.
+        Whether it is gone. A file that another host holds open on NFS may linger, which is not an
+        error.
 
     Raises:
         WorkDirError: The folder is not ours. It was not touched.
