@@ -6,8 +6,7 @@ Converting never encodes; this module exists so that the package can make its ow
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.support.errors import UsageError
+from leconvert.support.machine import own_scheduling
 
 ENCODERS = ("libsvtav1", "libvpx-vp9", "libx264", "libx265", "mpeg4")
 """Encoders that are known to work here."""
@@ -95,22 +95,6 @@ def encode_clip(
             raise UsageError(f"cannot encode {path}: there are no frames", path=str(path))
         container.mux(stream.encode(None))
     return count
-
-
-@contextmanager
-def own_scheduling() -> Iterator[None]:
-    """Leave this thread scheduled as it was.
-
-    SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) where it may,
-    that is for root, and leaves it so. Every thread and process that is begun later inherits that:
-    they starve whatever shares their cores, the kernel's own threads included.
-    """
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        if os.sched_getscheduler(0) != policy:
-            os.sched_setscheduler(0, policy, parameters)
 
 
 def _check_image(path: str | Path, image: npt.NDArray[np.uint8]) -> None:
