@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 __all__ = [
     "EXIT_CODES",
+    "REPORT_IT",
     "BatchesFailedError",
     "BusyError",
     "EngineError",
@@ -40,6 +41,13 @@ __all__ = [
     "VerificationError",
     "WorkDirError",
 ]
+
+
+REPORT_IT = (
+    "Report it on the issues page of leconvert's repository, with everything that was printed and "
+    "the output of `leconvert doctor`"
+)
+"""What to do about a bug; a sentence without its full stop."""
 
 
 class ExitCode(NamedTuple):
@@ -110,8 +118,7 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
             "result and source differ",
             "The result does not match its source. Nothing was replaced or removed; a new tree "
             "stays for inspection.",
-            "Report it. Where a result was changed after it was put in place, the message says "
-            "what helps.",
+            f"Do what the message says. If it names no cause: {REPORT_IT}.",
         ),
         11: ExitCode(
             "disk full or failing",
@@ -163,7 +170,7 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
             "A package that is needed is missing or does not load, or the system is not Linux.",
             "`leconvert doctor` says which package, and how to install it.",
         ),
-        70: ExitCode("a bug", "Something happened that should not.", "Please report it."),
+        70: ExitCode("a bug", "leconvert has a bug.", f"{REPORT_IT}."),
         130: ExitCode(
             "interrupted",
             "A signal stopped the command; what is done stays done.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 from leconvert.support.errors import StorageError
 
 _FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
-_WRITABLE = "Make the folder writable for this user, then run the same command again."
+_WRITABLE = "Mount it for writing, or choose another folder; then run the same command again."
 _PERMITTED = "Let this user read and write there, then run the same command again."
 CHECK_DISK = "Check the disk or the network mount, then run the same command again."
 _REMOVED = "Check the disk, and that nobody removed the files of the run."
@@ -19,7 +21,7 @@ _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("there is no space left", _FREE_SPACE),
     errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
     errno.EROFS: ("the file system is read-only", _WRITABLE),
-    errno.EACCES: ("permission is denied", _PERMITTED),
+    errno.EACCES: ("permission is denied", _PERMITTED),  # see `denied`
     errno.EPERM: ("the operation is not permitted", _PERMITTED),
     errno.EIO: ("the device or server reports an input/output error", CHECK_DISK),
     errno.ESTALE: ("the server no longer knows the file (stale handle)", CHECK_DISK),
@@ -61,6 +63,57 @@ def _is_the_disks(error: OSError) -> bool:
     return error.errno in _NEXT_STEPS and type(error).__module__ == "builtins"
 
 
+def denied(path: Path | str) -> tuple[str, str]:
+    """Return which right this user lacks at a path, and what gives the right.
+
+    Looked at are the folders that lead to the path, the path itself, and where it does not exist
+    the folder that it would be made in.
+    """
+    place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
+    wanted = [(folder, os.X_OK, "rx", "enter the folder") for folder in reversed(place.parents)]
+    folder = next((each for each in place.parents if os.path.lexists(each)), place)
+    if os.path.isdir(place):  # noqa: PTH112 - `Path.is_dir` raises where a folder may not be entered
+        wanted += [
+            (place, os.R_OK | os.X_OK, "rx", "list the folder"),
+            (place, os.W_OK, "w", "write in the folder"),
+        ]
+    elif os.path.lexists(place):
+        wanted += [(place, os.R_OK, "r", "read"), (place, os.W_OK, "w", "change")]
+    wanted.append((folder, os.W_OK, "w", "write in the folder"))
+    for each, right, letters, does in wanted:
+        if os.path.lexists(each) and not os.access(each, right):
+            return lacking_right(each, letters, does)
+    return f"Cannot use {path}: permission is denied.", _PERMITTED
+
+
+def lacking_right(place: Path, letters: str, does: str) -> tuple[str, str]:
+    """Return what this user may not do, and what gives the right.
+
+    Args:
+        place: A folder or file that exists.
+        letters: The right, as ``chmod`` calls it.
+        does: What is not allowed, such as ``write in the folder``.
+    """
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        return f"The file system of {place} is mounted read-only.", _WRITABLE
+    user, owner = os.geteuid(), place.stat().st_uid
+    said = f"User {_name(user)} may not {does} {place}."
+    if user == owner:
+        command = f"chmod u+{letters} {shlex.quote(str(place))}"
+        return said, f"`{command}` gives the right; then run the same command again."
+    return said, (
+        f"It belongs to user {_name(owner)}. Ask {_name(owner)} for the right, or choose another "
+        "place; then run the command again."
+    )
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # as in many containers
+        return str(user)
+
+
 def lacks_permission(error: BaseException) -> bool:
     """Say whether it is a permission of this user that is missing, which waiting does not mend."""
     return isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
@@ -98,6 +151,9 @@ def _here_is_gone() -> bool:
 
 
 def _told(error: OSError, path: str) -> StorageError:
+    if error.errno == errno.EACCES:
+        message, next_step = denied(path)
+        return StorageError(message, path=path, next_step=next_step)
     if error.errno == errno.ENOTDIR:
         said, next_step = "a part of this path is no folder", "Name a place in a folder."
     else:

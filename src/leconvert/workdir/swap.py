@@ -59,7 +59,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.file_calls import CANNOT_FLAG, is_mount_point
 from leconvert.support.machine import may_act_for_owners
-from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
+from leconvert.support.storage_errors import lacking_right, raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import (
     LOCAL,
     FileSystem,
@@ -442,11 +442,8 @@ def check_target(target: Path, old: Path | None) -> None:
             f"Choose an --output with a name of at most {longest} bytes.",
         )
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise refusal(
-            target,
-            f"the folder {parent} cannot be written",
-            "Make it writable, or choose another --output.",
-        )
+        said, helps = lacking_right(parent, "wx", "write in the folder")
+        raise refusal(target, said.rstrip("."), f"{helps} Another --output helps, too.")
     if old is None:
         if is_there(target):
             raise refusal(

@@ -80,7 +80,7 @@ from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
-from leconvert.support.storage_errors import storage_errors
+from leconvert.support.storage_errors import denied, storage_errors
 from leconvert.support.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 
@@ -685,11 +685,8 @@ def _refuse_if_the_file_may_be_sound(
     if not isinstance(cause, OSError) or cause.errno == errno.EIO:
         return
     if isinstance(cause, PermissionError):
-        raise UnreadableSourceError(
-            f"{notes.file} cannot be read: permission is denied.",
-            path=notes.file,
-            next_step="Let this user read the dataset, then run the same command again.",
-        ) from cause
+        message, next_step = denied(notes.file)
+        raise UnreadableSourceError(message, path=notes.file, next_step=next_step) from cause
     with suppress(OSError), storage_errors(notes.file):
         raise cause
 

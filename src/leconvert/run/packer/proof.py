@@ -19,6 +19,7 @@ from leconvert.dataset.scan import FileFacts, check_source_unchanged, meta_diges
 from leconvert.run.conversion import ProofOptions
 from leconvert.run.proof import reason_to_keep, verify_pair
 from leconvert.support.errors import (
+    REPORT_IT,
     LeconvertError,
     SourceChangedError,
     UnreadableSourceError,
@@ -197,7 +198,7 @@ def _differs(
             next_step="The new tree stays for inspection"
             + ("" if run.manifest.is_overlay_in_place else f": {verify}")
             + ". If somebody overwrote a file of the source meanwhile and gave it its times back "
-            "(`cp -p`, `rsync -t`), --restart converts its new state; else please report this.",
+            f"(`cp -p`, `rsync -t`), --restart converts its new state. If nobody did: {REPORT_IT}.",
         )
     return does_not_match(target, roots, details, in_place=run.manifest.in_place)
 

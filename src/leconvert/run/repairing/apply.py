@@ -55,6 +55,7 @@ from leconvert.run.planner import PlannedRepairs, plan_repairs
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
 from leconvert.run.repairing.plan import INDEX_COLUMNS, RepairPlan, plan_repair
 from leconvert.support.errors import (
+    REPORT_IT,
     InterruptedRunError,
     SourceChangedError,
     SourceError,
@@ -434,8 +435,8 @@ def _prove(
             f"The repair of {root} is not what was planned; nothing was replaced.",
             path=str(root),
             details=differences[:_DIFFERENCES_SHOWN],
-            next_step="Please report this. "
-            f"`leconvert check {shlex.quote(str(root))}` lists what is wrong with the dataset.",
+            next_step=f"{REPORT_IT}. `leconvert check {shlex.quote(str(root))}` lists what is "
+            "wrong with the dataset.",
         )
 
 
