@@ -1,7 +1,7 @@
 """The services of the platform for processes: cores, memory, control groups, identity, forks.
 
-This module and `leconvert.support.file_calls` alone name what only Linux has. Each function works on
-platforms and in containers without it, in a plainer way.
+Only this module and `leconvert.support.file_calls` name services that Linux alone has. Each function
+also works on platforms and in containers without them, in a plainer way.
 
 Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
 ``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
@@ -248,11 +248,11 @@ def descendants(pid: int) -> list[int]:
 
 @contextmanager
 def own_scheduling() -> Iterator[None]:
-    """Leave this thread scheduled as it was.
+    """Restore this thread's scheduling after the block.
 
-    SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) where it may,
-    that is for root, and leaves it so. Every thread and process that is begun later inherits that:
-    they starve whatever shares their cores, the kernel's own threads included.
+    SVT-AV1 turns the thread that opens it into a real-time one (SCHED_FIFO, priority 99) if it may,
+    that is for root, and leaves it so. Every thread and process that is started later inherits
+    this: they starve everything that shares their cores, the kernel's own threads included.
     """
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
@@ -263,10 +263,10 @@ def own_scheduling() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed, up to a limit, for what comes next.
+    """Have the C library keep freed memory, up to a limit, for the next frames.
 
-    By itself it returns large pieces to the kernel, which clears and maps every page of the next
-    decoded frames anew. Other C libraries than glibc do as they please.
+    By default it returns large pieces to the kernel, which then clears and maps every page of the
+    next decoded frames again. C libraries other than glibc are left as they are.
     """
     import ctypes
 
