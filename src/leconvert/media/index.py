@@ -43,7 +43,8 @@ from leconvert.media.boxes import (
 )
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray, as_array
 from leconvert.support.errors import UnreadableSourceError
-from leconvert.support.parallel import queued_seconds
+from leconvert.support.file_calls import read_ahead
+from leconvert.support.machine import queued_seconds
 from leconvert.support.text import GET_AGAIN
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
@@ -263,7 +264,7 @@ def _fetch(
             status = os.fstat(descriptor)
             size_bytes = status.st_size
             if size_bytes <= advise_bytes:
-                os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
+                read_ahead(descriptor, size_bytes)
             found = read_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
         finally:
             os.close(descriptor)

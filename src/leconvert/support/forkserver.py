@@ -35,6 +35,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
+from leconvert.support.machine import has_one_thread, open_descriptors
+
 type PythonProcess = ForkedProcess | subprocess.Popen[bytes]
 
 _STANDARD = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
@@ -171,7 +173,7 @@ def serve_forks(modules: Iterable[str]) -> None:
     global _server  # noqa: PLW0603 - a process has one
     for module in modules:
         import_module(module)
-    if _server is not None or not _has_one_thread():
+    if _server is not None or not has_one_thread():
         return
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # otherwise both processes would write the buffered text
@@ -203,14 +205,6 @@ def end_server() -> None:
     if _server is not None:
         _server.end()
         _server = None
-
-
-def _has_one_thread() -> bool:
-    """Return whether no other thread runs, including those of libraries; False if unknown."""
-    try:
-        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
-    except OSError:
-        return False
 
 
 def _serve(requests: socket.socket) -> NoReturn:
@@ -302,7 +296,7 @@ def _become(words: Sequence[str], standard: Sequence[int], tells: int) -> NoRetu
 
 
 def _close_all_but(kept: int) -> None:
-    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+    for descriptor in open_descriptors():
         if descriptor >= len(_STANDARD) and descriptor != kept:
             with suppress(OSError):  # the descriptor of the listing itself is already closed
                 os.close(descriptor)

@@ -28,6 +28,7 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from leconvert.support.forkserver import serves_forks, start_python
+from leconvert.support.machine import allowed_cores, queued_seconds
 
 THREADS_THAT_WAIT = 16
 """Number of concurrent requests if each is answered late, as over a network."""
@@ -38,15 +39,6 @@ _WAITING_FROM = 2.0
 def is_waiting(cpu_seconds: float, wall_seconds: float) -> bool:
     """Return whether a thread spent half of its time or more waiting."""
     return wall_seconds > _WAITING_FROM * cpu_seconds
-
-
-def queued_seconds() -> float:
-    """Return how long this thread was ready to run without a processor; 0 if it is not known."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - often
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 class Latency:
@@ -131,7 +123,7 @@ def spread_for(
         return Spread(threads=threads_here)
     worth_one = _SECONDS_WORTH_A_FORK if serves_forks() else _SECONDS_WORTH_A_PROCESS
     worth = int(cpu_seconds * times_left / worth_one)
-    others = (workers or len(os.sched_getaffinity(0))) - 1
+    others = (workers or allowed_cores()) - 1
     return Spread(processes=max(0, min(others, worth)))
 
 

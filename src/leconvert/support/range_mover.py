@@ -1,40 +1,24 @@
 """Move byte ranges between files with as little work as the file systems allow.
 
-The bytes that arrive are always the same. The ways, from best to last: share the extents
-(``FICLONERANGE``), copy in the kernel (``copy_file_range``), copy between page caches
-(``sendfile``), read and write. A way that two file systems refuse once is not tried again.
+The bytes that arrive are always the same. The ways, from best to last: share the extents, copy in
+the kernel (`leconvert.support.file_calls`), read and write. A way that two file systems refuse once
+is not tried again.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Sequence
-from struct import Struct
 
 from leconvert.support.errors import InterruptedRunError, StorageError, UnreadableSourceError
+from leconvert.support.file_calls import KERNEL_COPIES, clone_range
 from leconvert.support.text import GET_AGAIN
 
-_FICLONERANGE = 0x4020940D
-_CLONE_RANGE = Struct("@qQQQ")
 _STEP_BYTES = 64 * 1024**2
 _BUFFER_BYTES = 1024**2
 
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-
-
-def _copy_range(source: int, target: int, start: int, count: int, target_start: int) -> int:
-    return os.copy_file_range(source, target, count, start, target_start)
-
-
-def _send(source: int, target: int, start: int, count: int, target_start: int) -> int:
-    os.lseek(target, target_start, os.SEEK_SET)
-    return os.sendfile(target, source, start, count)
-
-
-# Ways to copy in the kernel, the better one first.
-_WAYS = {"copy_file_range": _copy_range, "sendfile": _send}
 
 
 class RangeMover:
@@ -110,9 +94,8 @@ class RangeMover:
         while start + done < stop:
             self._check_stop()
             count = min(stop - start - done, _STEP_BYTES)
-            request = _CLONE_RANGE.pack(source, start + done, count, target_start + done)
             try:
-                fcntl.ioctl(self._destination, _FICLONERANGE, request)
+                clone_range(source, self._destination, start + done, count, target_start + done)
             except OSError as error:
                 if error.errno in _FULL:
                     raise self._write_error(error) from error
@@ -137,7 +120,7 @@ class RangeMover:
 
     def _copy_in_kernel(self, source: int, start: int, count: int, target_start: int) -> int:
         """Copy some of a range; return 0 if the kernel refuses, for any reason."""
-        for name, way in _WAYS.items():
+        for name, way in KERNEL_COPIES.items():
             if self._refuses(source, name):
                 continue
             try:

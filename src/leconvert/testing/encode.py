@@ -6,8 +6,7 @@ A conversion never encodes; with this module the package can make its own input.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.support.errors import UsageError
+from leconvert.support.machine import own_scheduling
 
 ENCODERS = ("libsvtav1", "libvpx-vp9", "libx264", "libx265", "mpeg4")
 """Encoders that are known to work here."""
@@ -109,22 +109,6 @@ def encode_clip(
             raise UsageError(f"cannot encode {path}: there are no frames", path=str(path))
         container.mux(stream.encode(None))
     return count
-
-
-@contextmanager
-def own_scheduling() -> Iterator[None]:
-    """Restore this thread's scheduling after the block.
-
-    SVT-AV1 turns the thread that opens it into a real-time one (SCHED_FIFO, priority 99) if it may,
-    that is for root, and leaves it so. Every thread and process that is started later inherits
-    this: they starve everything that shares their cores, the kernel's own threads included.
-    """
-    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        yield
-    finally:
-        if os.sched_getscheduler(0) != policy:
-            os.sched_setscheduler(0, policy, parameters)
 
 
 def _check_image(path: str | Path, image: npt.NDArray[np.uint8]) -> None:
