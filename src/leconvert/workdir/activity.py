@@ -31,7 +31,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
-from leconvert.support.machine import Machine
+from leconvert.support.machine import Machine, allowed_cores
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import without_secrets, without_secrets_in
 from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
@@ -290,7 +290,7 @@ def record_invocation(
         "at": written.astimezone(UTC).isoformat(timespec="milliseconds"),
         "versions": {"python": platform.python_version(), **tool_versions()},
         "system": f"{system.sysname} {system.release} {system.machine}",
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": allowed_cores(),
         "file_system_ahead_seconds": None,
     }
     path = run.invocation(identity.token)

@@ -16,18 +16,16 @@ again later gets the truth.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.support.file_calls import clone_range, exchange_names, rename_no_replace
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 
 Identity = tuple[int, int]
@@ -35,12 +33,6 @@ Identity = tuple[int, int]
 
 CANNOT_LINK = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 """What `FileSystem.link` fails with where there are no hard links, or not this many of one file."""
-CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""What an exclusive rename or an exchange fails with where the file system has no such thing."""
-
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
-_RENAME_EXCHANGE = 2
 
 
 class FileSystem:
@@ -104,11 +96,11 @@ class FileSystem:
 
     def rename_no_replace(self, source: Path, target: Path) -> None:
         """Rename unless ``target`` exists; EINVAL where the file system cannot do that."""
-        _renameat2(source, target, _RENAME_NOREPLACE)
+        rename_no_replace(source, target)
 
     def exchange(self, one: Path, other: Path) -> None:
         """Swap two names in one step; EINVAL where the file system cannot do that (NFS)."""
-        _renameat2(one, other, _RENAME_EXCHANGE)
+        exchange_names(one, other)
 
     def ask_again(self, folder: str | Path) -> None:
         """Make an NFS client ask again what is in a folder, also for a name that was not there.
@@ -157,25 +149,6 @@ def _has_name(folder: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _renameat2(source: Path, target: Path, flags: int) -> None:
-    import ctypes
-
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source), None, str(target))
-    function.argtypes = [
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    ]
-    function.restype = ctypes.c_int
-    if function(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(source), None, str(target))
 
 
 LOCAL = FileSystem()
@@ -569,7 +542,6 @@ def is_there(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-_FICLONE = 0x40049409
 _PROBE_BYTES = 4096
 
 
@@ -590,108 +562,8 @@ def can_clone(source: Path, target_folder: Path) -> bool:
             one.write(b"\0" * _PROBE_BYTES)
             one.flush()
             with suppress(OSError):
-                fcntl.ioctl(other.fileno(), _FICLONE, one.fileno())
+                clone_range(one.fileno(), other.fileno(), 0, 0, 0)
                 return True
     except OSError:
         return False
     return False
-
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_FLEETING = frozenset({"exfat", "fuse", "fuseblk", "msdos", "vfat"})
-_ESCAPE = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """One mount, as the kernel tells it.
-
-    Attributes:
-        point: Where it is mounted.
-        kind: The file system's type, such as ``nfs4``; ``unknown`` if the kernel does not say.
-        source: Device or server.
-        options: Options of the mount and of the file system.
-        free_bytes: Room for this user.
-        total_bytes: Its size.
-        device: Device number of its files, as `os.stat` gives it; 0 if unknown.
-    """
-
-    point: str
-    kind: str = "unknown"
-    source: str = ""
-    options: str = ""
-    free_bytes: int = 0
-    total_bytes: int = 0
-    device: int = 0
-
-    @property
-    def has_fleeting_inodes(self) -> bool:
-        """Whether files may have other inode numbers after a new mount, or after a while.
-
-        FAT and exFAT store none, so Linux makes them up as files are looked at; most programs
-        behind FUSE leave that to libfuse, which does the same.
-        """
-        return self.kind in _FLEETING or self.kind.startswith("fuse.")
-
-
-def mount_of(folder: Path) -> Mount:
-    """Return the mount that holds a folder."""
-    usage = shutil.disk_usage(folder)
-    real = Path(os.path.realpath(folder))
-    mounts = parse_mounts(_mount_table())
-    # Of two mounts on one point the later one hides the earlier.
-    found = [mount for mount in mounts if real.is_relative_to(mount.point)]
-    best = max(found, key=lambda mount: len(Path(mount.point).parts), default=Mount(str(real)))
-    for mount in found:
-        if mount.point == best.point:
-            best = mount
-    return replace(best, free_bytes=usage.free, total_bytes=usage.total)
-
-
-def is_mount_point(folder: Path) -> bool:
-    """Tell whether something is mounted on a folder, which then cannot be renamed.
-
-    A folder that is mounted a second time elsewhere (a bind mount) has its parent's device number,
-    so that ``Path.is_mount`` does not see it.
-    """
-    real = os.path.realpath(folder)
-    return any(mount.point == real for mount in parse_mounts(_mount_table()))
-
-
-def devices_with_fleeting_inodes() -> frozenset[int]:
-    """Return the device numbers of what is mounted now and gives files no lasting inode numbers."""
-    mounts = parse_mounts(_mount_table())
-    return frozenset(mount.device for mount in mounts if mount.has_fleeting_inodes)
-
-
-def _mount_table() -> str:
-    # Never kept: what is mounted changes.
-    try:
-        return _MOUNTS.read_text(errors="surrogateescape")
-    except OSError:
-        return ""
-
-
-def parse_mounts(text: str) -> list[Mount]:
-    """Return the mounts of a ``mountinfo`` file, in its order, without lines that make no sense.
-
-    Its fields are described in proc_pid_mountinfo(5): any number of optional ones end with ``-``.
-    """
-    mounts = []
-    for line in text.splitlines():
-        left, dash, right = line.partition(" - ")
-        head, tail = left.split(), right.split()
-        if dash and len(head) >= 6 and len(tail) >= 3:
-            point, kind, source = _plain(head[4]), tail[0], _plain(tail[1])
-            options = f"{head[5]},{tail[2]}"
-            mounts.append(Mount(point, kind, source, options, device=_device(head[2])))
-    return mounts
-
-
-def _device(field: str) -> int:
-    major, _, minor = field.partition(":")
-    return os.makedev(int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else 0
-
-
-def _plain(field: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)

@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.support.errors import IncompleteError, StorageError
+from leconvert.support.file_calls import Mount, mount_of
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
     FileSystem,
-    Mount,
     can_clone,
-    mount_of,
     publish_exclusively,
     remove_tree,
 )
@@ -92,8 +91,12 @@ class Promise(Enum):
         Need.COMFORT,
         "goes on; names are as safe as the server makes them",
     )
-    NO_REPLACE = "renameat2(RENAME_NOREPLACE)", Need.COMFORT, "looks first, then renames"
-    EXCHANGE = "renameat2(RENAME_EXCHANGE)", Need.COMFORT, "swaps by two renames and a journal"
+    NO_REPLACE = "a rename that replaces nothing", Need.COMFORT, "looks first, then renames"
+    EXCHANGE = (
+        "two names change places in one step",
+        Need.COMFORT,
+        "swaps by two renames and a journal",
+    )
     REFLINK = "files can share extents", Need.COMFORT, "copies the bytes"
     RACE = "of two hosts one wins a link(2)", Need.SEVERAL_HOSTS, _ALONE
     CREATE_RACE = "of two hosts one wins an O_EXCL", Need.SEVERAL_HOSTS, _ALONE
@@ -343,7 +346,7 @@ def _sync_folder(place: Path, _fs: FileSystem) -> None:
 
 def _reflink(place: Path, _fs: FileSystem) -> None:
     if not can_clone(place, place):
-        raise BrokenPromiseError("FICLONE is refused")
+        raise BrokenPromiseError("no blocks were shared")
 
 
 _PROBES: dict[Promise, Callable[[Path, FileSystem], None]] = {

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-_MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
-_MACHINE_ID = re.compile(r"[0-9a-f]{32}\Z")
+from leconvert.support.machine import boot_id, machine_id
+
 _PURPOSE = b"leconvert one host"
 _LOCALLY_MADE = 1 << 41
 _MULTICAST = 1 << 40
@@ -69,22 +69,9 @@ class HostIdentity:
         return bool(self.machine) and (self.machine, self.name) == (other.machine, other.name)
 
 
-def boot_id(root: Path = Path("/")) -> str:
-    """Return the kernel's random id of this boot, or an empty string where it has none."""
-    try:
-        return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
 def _machine(root: Path) -> str:
-    for name in _MACHINE_IDS:
-        try:
-            found = (root / name).read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            continue
-        if _MACHINE_ID.match(found):  # "uninitialized" in images that never started
-            return _digest(found)
+    if found := machine_id(root):
+        return _digest(found)
     # Addresses that software made up (containers, virtual cards) may be the same elsewhere.
     card = uuid.getnode()
     return "" if card & (_LOCALLY_MADE | _MULTICAST) else _digest(f"{card:012x}")

@@ -57,12 +57,12 @@ from leconvert.support.errors import (
     UsageError,
     WorkDirError,
 )
+from leconvert.support.file_calls import CANNOT_FLAG, is_mount_point
+from leconvert.support.machine import may_act_for_owners
 from leconvert.support.storage_errors import lacking_right, raise_storage_trouble, storage_errors
 from leconvert.workdir.fs import (
-    CANNOT_FLAG,
     LOCAL,
     FileSystem,
-    is_mount_point,
     is_there,
     sync_dir,
     sync_tree,
@@ -338,7 +338,6 @@ def is_listed(path: Path, fs: FileSystem) -> bool:
 # "." and ".leconvert-<run id of 22 characters>.<generation>.removed" around the target's name; or
 # "." and ".former-<run id>.leconvert-removed".
 _LONGEST_ADDITION = 50
-_CAP_FOWNER = 1 << 3
 _MOST_TRIES = 8
 # What says nothing about whether folders can be renamed.
 _OF_THE_DISK = frozenset(
@@ -532,14 +531,7 @@ def _only_its_owner_may_rename(target: Path) -> bool:
     above, there = target.parent.stat(), target.lstat()
     if not above.st_mode & stat.S_ISVTX or os.geteuid() in {above.st_uid, there.st_uid}:
         return False
-    return not _may_act_for_owners()
-
-
-def _may_act_for_owners() -> bool:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) & _CAP_FOWNER)
-    return False
+    return not may_act_for_owners()
 
 
 def refusal(path: Path, message: str, next_step: str) -> TargetError:

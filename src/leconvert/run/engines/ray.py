@@ -19,7 +19,6 @@ link is cut, and an end of the whole process when the cluster's head is gone.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -41,6 +40,7 @@ from typing import Any, NamedTuple, TextIO
 from leconvert.run.engines import how_a_worker_failed, last_words, note_job
 from leconvert.support.errors import EngineError, LeconvertError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.support.machine import end_with_parent
 from leconvert.workdir.records import RunPaths
 
 # What workers ask a Ray cluster for; plain values.
@@ -138,11 +138,7 @@ class RayOptions:
 # module: all it uses is imported inside it. The worker is a child of Ray's process, not that
 # process itself: its signals, its memory and its log are then its own, and what kills it does not
 # look like a crash of Ray's. Ray ends its own processes when a driver, a node or a link is lost,
-# and nobody is left to ask their children to hand back; the kernel does (``PR_SET_PDEATHSIG``, see
-# prctl(2)).
-
-
-_PR_SET_PDEATHSIG = 1
+# and nobody is left to ask their children to hand back; the kernel does (`end_with_parent`).
 
 
 def work_on_this_node(
@@ -198,7 +194,7 @@ def work_on_this_node(
 
 def _work_tied(parent: int, arguments: Sequence[str]) -> None:
     """Run ``leconvert`` so that it is asked to stop when its parent process is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != parent:  # it ended before we were tied to it
         sys.exit(130)
     sys.argv = ["leconvert", *arguments]

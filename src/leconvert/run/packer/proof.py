@@ -25,11 +25,12 @@ from leconvert.support.errors import (
     UnreadableSourceError,
     VerificationError,
 )
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.support.text import first_few, json_record, shown
 from leconvert.workdir.former import TreeFacts
-from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
+from leconvert.workdir.fs import remove_tree, sync_dir
 from leconvert.workdir.locks import LockWait
 from leconvert.workdir.records import Journal
 from leconvert.workdir.run import OpenedRun

@@ -53,21 +53,19 @@ from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.support.text import count
 
-_TIMES = frozenset(
-    {"frame-times", "shared-frames", "video-end", "video-neighbours", "video-frames"}
-)
+_TIMES = frozenset({"frame-times", "shared-frames", "video-end", "video-neighbours", "frame-count"})
 # What the check says of a file whose times are exact, too.
-_OF_EXACT_TIMES = frozenset({"float32-reach", "video-keyframe"})
+_OF_EXACT_TIMES = frozenset({"float32-reach", "no-keyframe"})
 INDEX_COLUMNS = {
-    "index-column": "index",
-    "episode-column": "episode_index",
-    "frame-column": "frame_index",
+    "global-index": "index",
+    "episode-index": "episode_index",
+    "frame-index": "frame_index",
 }
 """Findings about columns that only count, and the column of each."""
-_RETIMED = {"timestamp-column": "timestamp"}
+_RETIMED = {"timestamps": "timestamp"}
 _STATS = frozenset({"stats-aggregate", "stats-missing", "stats-shape", "stats-value"})
 # With these nobody knows how long episodes are, or which rows are whose.
-_ROWS_IN_DOUBT = frozenset({"rows", "episode-order", "file-order", "stray-data"})
+_ROWS_IN_DOUBT = frozenset({"row-count", "stray-rows", "episode-order", "file-order", "stray-data"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +375,7 @@ class _Planner:
             }
             self._episodes |= wanted
             self._mend({"episode-range"})
-        if "totals" in codes:
+        if "stale-total" in codes:
             totals = {
                 "total_episodes": len(self._table),
                 "total_frames": int(length.sum()),
@@ -386,7 +384,7 @@ class _Planner:
             for key, value in totals.items():
                 if value is not None and self._declared.raw.get(key) != value:
                     self._info[key] = value
-            self._mend({"totals"})
+            self._mend({"stale-total"})
 
     def _plan_locations(self, codes: set[str]) -> None:
         reader = v3.EpisodesReader(self._check.root)
@@ -431,7 +429,7 @@ class _Planner:
                 )
             )
             self._mend({*codes, "row-groups"}, routed.path)
-            if "timestamp-column" in codes:
+            if "timestamps" in codes:
                 self._untimed[routed.episodes] = False
 
     def _plan_tasks(self) -> None:
@@ -459,7 +457,7 @@ class _Planner:
                 listed[episode] = [*listed[episode], *(texts[task] for task in tasks)]
             if added:
                 is_changed = True
-                self._mend({"episode-tasks"}, path)
+                self._mend({"task-mismatch"}, path)
                 rest = {episode: told for episode, told in other.items() if episode not in added}
                 if rest:
                     self._findings.append(v3.episode_tasks_finding(path, rest))

@@ -20,7 +20,7 @@ def test_every_finding_is_made_somewhere_and_tested_somewhere() -> None:
         path.read_text()
         for path in [
             *(ROOT / "src/leconvert/dataset/scan").glob("*.py"),
-            ROOT / "src/leconvert/dataset/formats/v2.py",
+            *(ROOT / "src/leconvert/dataset/formats").rglob("*.py"),
             ROOT / "src/leconvert/dataset/findings/resolve.py",
             planner,
         ]
