@@ -1,7 +1,7 @@
 """The services of the platform for processes: cores, memory, control groups, identity, forks.
 
-Only this module and `leconvert.support.file_calls` name services that Linux alone has. Each function
-also works on platforms and in containers without them, in a plainer way.
+Only this module and `leconvert.support.file_calls` name services that Linux alone has. Their
+functions also work on platforms and in containers without them, in a plainer way.
 
 Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
 ``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
