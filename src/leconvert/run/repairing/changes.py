@@ -3,8 +3,8 @@
 The record names every file that the repair changed, and the kind of change. `compare_trees`
 compares two trees with it: a file that it does not name has the same bytes; every packet of a video
 file is the same, in the same order, and every frame is at its exact time; all columns of a table
-that it does not name hold the same values. `leconvert undo` reads it to tell which of two trees is the
-repaired one, and makes the same comparison before it moves anything.
+that it does not name hold the same values. `leconvert undo` reads it to tell which of two trees is
+the repaired one, and makes the same comparison before it moves anything.
 """
 
 from __future__ import annotations
