@@ -105,6 +105,11 @@ class StoredIndex(NamedTuple):
     size_bytes: int
     status: os.stat_result
 
+    @property
+    def head(self) -> bytes:
+        """The first bytes of the file; none where the index was read from another place."""
+        return b"" if self.moov.begin else self.moov.buffer
+
 
 def read_clip_index(
     path: str | os.PathLike[str], *, pread: Callable[[int, int, int], bytes] = os.pread
@@ -176,8 +181,8 @@ def read_clips(
     waited_seconds: Callable[[], float] = lambda: (
         time.perf_counter() - time.process_time() - queued_seconds()
     ),
-) -> Iterator[tuple[os.stat_result | None, ClipIndex | UnreadableSourceError]]:
-    """Read the indices of many clips, and with each the status of its file.
+) -> Iterator[tuple[StoredIndex | None, ClipIndex | UnreadableSourceError]]:
+    """Read the indices of many clips, as they stand and what they say.
 
     Where files are slow to answer, several are asked at the same time. A few indices are held.
 
@@ -188,8 +193,8 @@ def read_clips(
             as Python's lock may be what another waits for, or has no processor.
 
     Yields:
-        For each path, in order, its index or the error that `read_clip_index` would raise. The
-        status is that of the file whose index was read; None where that has to be asked for.
+        For each path, in order, its index or the error that `read_clip_index` would raise, and
+        before it what was read of the file; None where that is not held.
     """
     slow = False
     left_bytes = _READ_AHEAD_BYTES if read_ahead else 0
@@ -214,7 +219,7 @@ def read_clips(
             parsed = iter(parse_indexes(stored))
             for path, found in zip(block, fetched, strict=True):
                 if isinstance(found, StoredIndex):
-                    yield found.status, next(parsed)
+                    yield found, next(parsed)
                     if found.size_bytes <= advise_bytes:
                         left_bytes -= found.size_bytes
                 elif found is not None:
