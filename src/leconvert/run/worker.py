@@ -152,7 +152,8 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Write one shard of the batch that is under way; return its record for ``done``."""
-        path, computes = f"{folder}/{shard.name}", self._computes(shard.stream)
+        name, computes = shard.name, self._computes(shard.stream)
+        path = f"{folder}/{name}"
         job = _ShardJob(shard, path, self._read[shard.stream], self._sources, on_bytes, should_stop)
         # A migration keeps files unread, unless their statistics are computed.
         stays = shard.keep and self._is_migration and not computes
@@ -166,7 +167,7 @@ class ShardWriter:
             self._check_unchanged()  # a file replaced under us is not a broken file
             raise
         job.finish()
-        return {"path": shard.name, **written}
+        return {"path": name, **written}
 
     def _write(self, job: _ShardJob, files: Files, computes: bool) -> dict[str, Any]:
         """Write a shard, and the statistics of its episodes where they are computed.

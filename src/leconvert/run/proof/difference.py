@@ -262,9 +262,12 @@ def first_differing_row(expected: pa.Array, found: pa.Array) -> int:
     return low
 
 
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
+
+
 def same_json(expected: object, found: object) -> bool:
     """Tell whether two JSON values are the same: 1 is neither 1.0 nor true."""
-    return json.dumps(expected, sort_keys=True) == json.dumps(found, sort_keys=True)
+    return _sorted_json(expected) == _sorted_json(found)
 
 
 def differing_keys(expected: Mapping[str, object], found: Mapping[str, object]) -> Iterator[str]:

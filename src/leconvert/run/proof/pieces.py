@@ -292,11 +292,11 @@ class Comparer:
                 self._compare_table(piece, table, rules, compared)
         else:
             videos = list(self._files(piece, partial(self._clip_spans, piece.stream)))
-            indexes = self._opened.videos.read([f"{self.result}/{file.path}" for file in videos])
-            found = list(zip(videos, indexes, strict=True))
-            sources = self._alike_sources(piece.stream, found)
-            for video, index in found:
-                self._compare_video(piece, video, index, sources.get(video.path), compared)
+            read = [*self._opened.videos.read([f"{self.result}/{file.path}" for file in videos])]
+            sources = self._alike_sources(piece.stream, videos, [index for _, index in read])
+            for video, (head, index) in zip(videos, read, strict=True):
+                source = sources.get(video.path)
+                self._compare_video(piece, video, head, index, source, compared)
         return compared
 
     def _files[Where](
@@ -376,14 +376,14 @@ class Comparer:
             )
 
     def _alike_sources(
-        self, stream: str, files: Sequence[tuple[_File[Span], _Index]]
+        self, stream: str, files: Sequence[_File[Span]], indexes: Sequence[_Index]
     ) -> dict[str, media.ClipIndex]:
         """Return the source's index of each file of one episode that is as long as its clip.
 
         By their paths in the result. Only such a file can be the clip as it is.
         """
         sources: dict[str, str] = {}
-        for file, index in files:
+        for file, index in zip(files, indexes, strict=True):
             if isinstance(index, media.ClipIndex) and self._is_one(file):
                 source = self._first_source(stream, file)
                 if is_as_long(source, index.file_size_bytes):
@@ -395,6 +395,7 @@ class Comparer:
         self,
         piece: Piece,
         file: _File[Span],
+        head: bytes,
         index: _Index,
         source: media.ClipIndex | None,
         compared: Compared,
@@ -423,7 +424,15 @@ class Comparer:
         if begins and not found:
             first = self._first_source(stream, file)
             compared.of_files += compare_header(
-                path, stream, index, file.lengths, first, fps, clips, may_be_free=self._may_be_free
+                path,
+                stream,
+                index,
+                file.lengths,
+                first,
+                fps,
+                clips,
+                head=head,
+                may_be_free=self._may_be_free,
             )
 
     def _say_unreadable(
