@@ -578,7 +578,7 @@ def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
 
 
 class _Point(NamedTuple):
-    """A figure over all repeats, and the least and the greatest of one repeat."""
+    """A figure over all repeats, with the least and the greatest of single repeats."""
 
     value: float
     low: float
@@ -596,13 +596,13 @@ def _lines(
     *,
     is_ratio: bool = False,
 ) -> Any:
-    """Return a figure with a line a pipeline and key over the batch size.
+    """Return a plot over the batch size, with one line for each pipeline and key.
 
     Args:
-        rows: Of a result; each has its repeats under ``raw``.
-        keys: By the end of a line's name, the key of its figure, and what computes the figure of
-            one repeat from a row and that repeat.
-        title: What is drawn.
+        rows: Rows of a result; each has its repeats under ``raw``.
+        keys: By suffix of a line's name: the key of the figure in a row, and a function that
+            computes the same figure for one repeat from the row and the repeat.
+        title: Title of the vertical axis.
         is_ratio: Whether 1 is the baseline.
     """
     from matplotlib.figure import Figure

@@ -2,9 +2,9 @@
 
 A process that is started from scratch spends a quarter of a second of a core on importing NumPy,
 Arrow and this package; a fork spends a hundredth. A program calls `serve_forks` early, while it has
-a single thread. The process that this leaves behind, the *server*, does nothing but fork on
-request. So it never has a second thread, whose locks a fork would find held. A program that uses
-leconvert as a library has no server, and processes are started from scratch.
+a single thread. The process that this leaves behind, the *server*, only forks on request. So it
+never has a second thread, whose locks a fork would find held. A program that uses leconvert as a
+library has no server, and processes are started from scratch.
 
 Either way they run ``python -P -m MODULE`` with only the given standard files, in a session of
 their own. Not guaranteed: that they see changes of the environment or of the current folder after

@@ -18,7 +18,7 @@ def lazy_names(
     Args:
         package: The package.
         names: The names that each module offers.
-        title: What needs torch, for the error if torch is missing.
+        title: The part of leconvert that needs torch, for the error if torch is missing.
     """
     module_of = {name: module for module, offered in names.items() for name in offered}
 

@@ -139,7 +139,7 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
 
 
 def allowed_cores() -> int:
-    """Return how many cores this process may run on; control groups do not count."""
+    """Return the number of cores this process may run on, whatever its control groups allow."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux binds processes to cores
@@ -147,7 +147,7 @@ def allowed_cores() -> int:
 
 
 def queued_seconds() -> float:
-    """Return how long this thread was ready to run and had no processor; 0 where nobody tells."""
+    """Return how long this thread was ready to run without a processor; 0 if it is not known."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - often
             return int(file.read().split()[1]) / 1e9
@@ -156,9 +156,9 @@ def queued_seconds() -> float:
 
 
 def has_one_thread() -> bool:
-    """Tell whether no other thread runs, also none that a library started; False if unknown.
+    """Return whether no other thread runs, including those of libraries; False if unknown.
 
-    A fork is safe only then: another thread's locks would stay held in it for ever.
+    A fork is safe only then: in the child, the locks of other threads would stay locked for ever.
     """
     try:
         return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
@@ -167,12 +167,12 @@ def has_one_thread() -> bool:
 
 
 def open_descriptors() -> list[int]:
-    """Return the descriptors that this process has open, that of the listing among them."""
+    """Return the open descriptors of this process, including the one used to list them."""
     return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
 
 
 def may_act_for_owners() -> bool:
-    """Tell whether this process may rename what belongs to others, as root may."""
+    """Return whether this process may rename files of other users, as root may."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) & _CAP_FOWNER)
@@ -180,7 +180,7 @@ def may_act_for_owners() -> bool:
 
 
 def boot_id(root: Path = Path("/")) -> str:
-    """Return the kernel's random id of this boot, or an empty string where it has none."""
+    """Return the kernel's random id of this boot, or an empty string if it has none."""
     try:
         return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -188,19 +188,19 @@ def boot_id(root: Path = Path("/")) -> str:
 
 
 def machine_id(root: Path = Path("/")) -> str:
-    """Return the id that the system was given when it was installed; empty where it has none."""
+    """Return the id that the system got when it was installed, or an empty string."""
     for name in _MACHINE_IDS:
         try:
             found = (root / name).read_text().strip()
         except (OSError, UnicodeDecodeError):
             continue
-        if _MACHINE_ID.match(found):  # "uninitialized" in images that never started
+        if _MACHINE_ID.match(found):  # "uninitialized" in an image that never booted
             return found
     return ""
 
 
 def process_namespace() -> str:
-    """Return the name space that process ids count in; empty where it is not told."""
+    """Return the name space of process ids, or an empty string if it is unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - not a path
     except OSError:
@@ -224,9 +224,9 @@ def cpu_name() -> str:
 def descendants(pid: int) -> list[int]:
     """Return the ids of a process's children, their children and so on, parents first.
 
-    Linux lists the children of each thread, so that looking twice a second costs what the tree
-    costs, not what the machine runs. psutil reads the state of every process that there is, which
-    is left for systems without such lists.
+    Linux lists the children of each thread, so the cost grows with this tree and not with all
+    processes of the machine; callers ask twice a second. psutil reads the state of every process,
+    so only systems without such lists use it.
     """
     import threading
 
@@ -240,7 +240,7 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):
-            # A thread or process that ended meanwhile has no list any more.
+            # A thread or process that has ended meanwhile no longer has a list.
             with suppress(OSError):
                 found.extend(int(child) for child in children.read_text("ascii").split())
     return found[1:]
@@ -250,9 +250,9 @@ def descendants(pid: int) -> list[int]:
 def own_scheduling() -> Iterator[None]:
     """Restore this thread's scheduling after the block.
 
-    SVT-AV1 turns the thread that opens it into a real-time one (SCHED_FIFO, priority 99) if it may,
-    that is for root, and leaves it so. Every thread and process that is started later inherits
-    this: they starve everything that shares their cores, the kernel's own threads included.
+    For root, SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) and
+    leaves it so. Every thread and process that it starts later inherits this, and they starve
+    everything that shares their cores, including threads of the kernel.
     """
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
@@ -263,10 +263,10 @@ def own_scheduling() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep freed memory, up to a limit, for the next frames.
+    """Let the C library keep freed memory, up to a limit, for the next frames.
 
-    By default it returns large pieces to the kernel, which then clears and maps every page of the
-    next decoded frames again. C libraries other than glibc are left as they are.
+    By default, glibc returns large blocks to the kernel, which then clears and maps every page of
+    the next decoded frames again. Other C libraries keep their settings.
     """
     import ctypes
 
@@ -277,7 +277,7 @@ def keep_freed_memory() -> None:
 
 
 def use_large_pages(memory: mmap.mmap) -> None:
-    """Have memory made of large pages; a kernel without them makes it of small ones, slower."""
+    """Ask the kernel for large pages; without them, it uses small ones and is slower."""
     import mmap
 
     with suppress(OSError, AttributeError):
@@ -285,7 +285,7 @@ def use_large_pages(memory: mmap.mmap) -> None:
 
 
 def end_with_parent(number: int) -> None:
-    """Have this process get a signal when its parent process ends."""
+    """Let the kernel send this process a signal when its parent process ends."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -4,10 +4,10 @@ The scan, the verification and the check share it. A job is one callable and a l
 piece is a tuple of arguments. Results come in the order of the pieces.
 
 Threads take the pieces, and each thread hands its piece to a free process: one of this job's other
-processes, or this one. ``python -m leconvert.support.parallel`` is such a process. It reads a
-pickled callable and then tuples of arguments from standard input, answers each with the pickled
-result on standard output, and ends when its input ends. A failing call ends the process. The thread
-then does that piece itself, and meets the same error in a process that can report it.
+processes, or this one. The others run ``python -m leconvert.support.parallel``. It reads a pickled
+callable and then tuples of arguments from standard input, answers each with the pickled result on
+standard output, and ends when its input ends. A failing call ends the process. The thread then does
+that piece itself, and meets the same error in a process that can report it.
 """
 
 from __future__ import annotations
