@@ -34,8 +34,8 @@ the [shared options](#shared-options) that it takes; their table is at the end. 
 line](../cli.md) explains what needs more words, [exit codes](exit-codes.md) the end of a command.
 Underscores may replace hyphens.
 
-`--slurm`, `--ray` and `--method` take several options, one a key. Each key is also an unlisted option
-of its own: `--slurm nodes=8` and `--nodes 8` mean the same.
+`--slurm`, `--ray` and `--method` take several options, one a key. Each key is also an unlisted
+option of its own: `--slurm nodes=8` and `--nodes 8` mean the same.
 """
 _SHARED = """\
 ## Shared options
@@ -190,8 +190,8 @@ _ERRORS_IN_PYTHON = """\
 
 ## Errors in Python
 
-Every error that leconvert raises is a `LeconvertError` with `message`, `path`, `next_step`, `details`
-and the exit code of a command.
+Every error that leconvert raises is a `LeconvertError` with `message`, `path`, `next_step`,
+`details` and the exit code of a command.
 
 | code | error | meaning |
 |---|---|---|
@@ -199,8 +199,8 @@ and the exit code of a command.
 
 _AFTER_ERRORS = """\
 
-An indented error is a special case of the error above it, so `except` for the upper one catches both.
-A wrong command line also ends with 2. With `--json` the error is a JSON document on stdout.
+An indented error is a special case of the error above it, so `except` for the upper one catches
+both. A wrong command line also ends with 2. With `--json` the error is a JSON document on stdout.
 """
 
 
@@ -246,8 +246,8 @@ def _by_code(error: type[LeconvertError]) -> tuple[int, str]:
 _FINDINGS = """\
 # Codes of findings
 
-This page lists the codes. [Findings](../findings.md) explains severities and repairs for the source of
-a conversion, [check](../check.md) for a v3.0 dataset by itself.
+This page lists the codes. [Findings](../findings.md) explains severities and repairs for the source
+of a conversion, [check](../check.md) for a v3.0 dataset by itself.
 
 ## In a source
 
@@ -289,8 +289,8 @@ _DAMAGES = """\
 # Damages that verify finds
 
 The tests do each of these {number} damages to a good result. [`leconvert verify`](../verify.md)
-finds those marked "structure", and with `--bytes` all of them. The tests also check that the message
-names the file, the episode, and the expected and found values.
+finds those marked "structure", and with `--bytes` all of them. The tests also check that the
+message names the file, the episode, and the expected and found values.
 """
 
 

@@ -33,9 +33,9 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
 _HEAD = """\
 # Python reference
 
-This page describes the public modules. `leconvert` itself has the functions that most programs need.
-The other modules start workers, load a result, or make datasets. [Exit codes](exit-codes.md) lists
-the errors.
+This page describes the public modules. `leconvert` itself has the functions that most programs
+need. The other modules start workers, load a result, or make datasets. [Exit codes](exit-codes.md)
+lists the errors.
 """
 
 # Sections whose entries have a name.
