@@ -106,6 +106,11 @@ class StoredIndex(NamedTuple):
     size_bytes: int
     status: os.stat_result
 
+    @property
+    def head(self) -> bytes:
+        """The first bytes of the file; none where the index was read from another place."""
+        return b"" if self.moov.begin else self.moov.buffer
+
 
 def read_clip_index(
     path: str | os.PathLike[str], *, pread: Callable[[int, int, int], bytes] = os.pread
@@ -186,8 +191,8 @@ def read_clips(
     waited_seconds: Callable[[], float] = lambda: (
         time.perf_counter() - time.process_time() - queued_seconds()
     ),
-) -> Iterator[tuple[os.stat_result | None, ClipIndex | UnreadableSourceError]]:
-    """Read the indices of many clips, each with the status of its file.
+) -> Iterator[tuple[StoredIndex | None, ClipIndex | UnreadableSourceError]]:
+    """Read the indices of many clips, each with the part of its file that was read.
 
     If files are slow to open, several are read at the same time. Few indices are held in memory.
 
@@ -199,8 +204,8 @@ def read_clips(
             processor.
 
     Yields:
-        For each path, in order, its index or the error that `read_clip_index` would raise. The
-        status is that of the file whose index was read; None if it is not known.
+        For each path, in order, a pair: the part of the file that was read, or None if it is not
+        held; and the index, or the error that `read_clip_index` would raise.
     """
     slow = False
     left_bytes = _READ_AHEAD_BYTES if read_ahead else 0
@@ -225,7 +230,7 @@ def read_clips(
             parsed = iter(parse_indexes(stored))
             for path, found in zip(block, fetched, strict=True):
                 if isinstance(found, StoredIndex):
-                    yield found.status, next(parsed)
+                    yield found, next(parsed)
                     if found.size_bytes <= advise_bytes:
                         left_bytes -= found.size_bytes
                 elif found is not None:

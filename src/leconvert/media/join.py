@@ -125,7 +125,7 @@ class FileSamples:
         if self._leads:
             tables.append(self._composition_table(shift, frame_duration))
         keyframes = np.frombuffer(bytes(self._keyframes), np.bool_)
-        numbers = np.flatnonzero(keyframes) + 1
+        numbers = keyframes.nonzero()[0] + 1
         if len(numbers) < self.num_samples:
             tables.append(_counted(b"stss", numbers.astype(">u4")))
         tables.append(self._chunk_table())

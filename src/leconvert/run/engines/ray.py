@@ -134,8 +134,8 @@ class RayOptions:
 
 # The Ray task on a node: one worker, as a process of its own.
 #
-# Ray is sent `work_on_this_node` as it stands here, so that nodes need no matching version of this
-# module: all it uses is imported inside it. The worker is a child of Ray's process, not that
+# Ray gets the code of `work_on_this_node`, so that nodes need no matching version of leconvert: the
+# function imports all that it uses. The worker is a child of Ray's process, not that
 # process itself: its signals, its memory and its log are then its own, and its death does not
 # look like a crash of Ray's. Ray ends its own processes when a driver, a node or a link is lost,
 # and nobody is left to ask their children to hand back; the kernel does (`end_with_parent`).

@@ -143,7 +143,7 @@ def finish_run(
         progress: Receives the progress.
 
     Returns:
-        What was done; None where nothing is in place, so that the run goes on like any other.
+        The report; None if no result is in place, so that the run goes on like any other.
     """
     with _packing(run, options, stop, progress) as packing:
         return _finish_swapped(packing, check)
@@ -356,7 +356,7 @@ def _planned_tree_of(
     Args:
         former: The files of the result to which episodes are appended, as they were when the new
             tree got them.
-        proof: What this process compared the new tree with.
+        proof: This process's comparison of the new tree.
     """
 
     def look(tree: Path) -> None:
@@ -430,7 +430,7 @@ def _assemble(
         board.refresh()
         check_current(run)
         pause = min(_LONGEST_PAUSE_SECONDS, _LOOKS_TO_PAUSES * (time.monotonic() - started))
-        # Other processes make files; nothing notifies of them.
+        # Other processes make files, without a notification.
         if not idle and stop.wait(max(watcher.pause_seconds, pause)):
             _check_stop(stop)
     watcher.saw_the_end()
