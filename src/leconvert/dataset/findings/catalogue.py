@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
@@ -134,6 +135,21 @@ def lossless_remedy(code: str, remedy: str | None = None) -> str | None:
     is_sentence = remedy is not None and not remedy.startswith("--")
     kind = SOURCE_CATALOGUE.get(code)
     return None if kind is None or is_sentence else kind.remedy
+
+
+def named(text: str, root: object) -> str:
+    """Return what helps with the dataset that it is about in place of ``DATASET``."""
+    return text.replace(" DATASET", f" {shlex.quote(str(root))}")
+
+
+def all_named[Each: Finding](findings: Iterable[Each], root: object) -> tuple[Each, ...]:
+    """Return findings whose remedies name their dataset."""
+    return tuple(
+        replace(
+            each, message=named(each.message, root), remedy=each.remedy and named(each.remedy, root)
+        )
+        for each in findings
+    )
 
 
 def all_remedies(code: str, remedy: str | None) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from leconvert import media
+from leconvert.dataset.findings import named
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import Slices
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
@@ -290,5 +291,5 @@ class Dataset(AnyDataset):
 
     def _unreadable_info(self, what: str, *helps: str) -> UnreadableSourceError:
         name = f"{self.name}/{INFO_PATH}"
-        advice = " ".join(dict.fromkeys(helps)) or f"{GET_AGAIN}."
+        advice = named(" ".join(dict.fromkeys(helps)), self.root) or f"{GET_AGAIN}."
         return UnreadableSourceError(f"{name} {what}.", path=name, next_step=advice)

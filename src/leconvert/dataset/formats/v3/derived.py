@@ -125,12 +125,15 @@ def refuse_derivable(root: Path, raw: Mapping[str, Any]) -> None:
     with derived_meta(root, raw) as derived:
         if derived is not None:
             path, message = derived.said[0]
+            again = "Then run this command again"
+            if any(each.startswith(EPISODES_DIR) for each in derived.files):
+                again += " with --fill-stats: statistics of episodes do not follow from them"
             raise SourceError(
                 f"{root} cannot be read as it is: {message}",
                 path=str(root / path),
                 details=[f"{path}: {said}" for path, said in derived.said[1:]],
                 next_step=f"`leconvert repair {shlex.quote(str(root))}` derives it from rows and "
-                "files. Then run this command again.",
+                f"files. {again}.",
             )
 
 
