@@ -339,7 +339,7 @@ def _files_below(root: Path, folder: str) -> Iterator[str]:
 
 
 def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
-    """Yield the errors that ``meta/`` shows to who opens a dataset, and no row or frame of it.
+    """Yield the errors that ``meta/`` shows when a dataset is opened; no row or frame is read.
 
     Args:
         dataset: Its tables could be read.
