@@ -21,8 +21,8 @@ from leconvert.dataset.check.meta import (
     provenance_findings,
     streaming_findings,
 )
-from leconvert.dataset.files import special_files
-from leconvert.dataset.findings import found, grouped
+from leconvert.dataset.files import files_below, special_files
+from leconvert.dataset.findings import all_named, found, grouped
 from leconvert.dataset.formats.v2 import (
     INFO_PATH,
     read_info,
@@ -136,7 +136,8 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
             pass
         findings, episodes, frames = check.findings, check.episodes, check.frames
         files = sum(map(len, check.files.values()))
-    kept = sorted(grouped(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
+    named = all_named(grouped(findings), root)
+    kept = sorted(named, key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
 
@@ -347,9 +348,10 @@ class DatasetCheck:
                 self.findings += found_here
         self.files = files
         paths = {routed.path: None for routed in every}
-        self.findings += left_over(self.root, paths, complete=len(files) == len(streams))
+        self.findings += left_over(self.root, paths, len(files) == len(streams), declared)
         self.findings += provenance_findings(self.root, self.episodes)
         self._locate_files(declared, table, ranges, set(streams) - files.keys())
+        self._tell_of_cameras_elsewhere()
 
     def _locate_files(
         self, declared: Declared, table: EpisodeTable, ranges: Ranges, nameless: Collection[str]
@@ -377,6 +379,31 @@ class DatasetCheck:
                 found(code, message, episode=episode, stream=of_stream, path=path)
             )
         self.findings += self.misplaced
+
+    def _tell_of_cameras_elsewhere(self) -> None:
+        """Say where a camera's videos are that has none by the template by which others have."""
+        missing = self._missing
+        gone = {
+            stream: files[0].path
+            for stream, files in self.files.items()
+            if stream in missing and not any((self.root / each.path).exists() for each in files)
+        }
+        if not any(camera_of(stream) and stream not in gone for stream in self.files):
+            return
+        for stream, example in gone.items():
+            camera = camera_of(stream)
+            videos = (path for path, _ in files_below(self.root) if path.endswith(".mp4"))
+            near = min((path for path in videos if camera and camera in path), default=None)
+            if camera is None or near is None:
+                continue
+            self.findings = [
+                each
+                for each in self.findings
+                if not (each.code == "missing-file" and each.stream == stream)
+                and not (each.code == "stray-file" and camera in (each.path or ""))
+            ]
+            said = f"{camera} has no video at {example}; on disk there is {near}."
+            self.findings.append(found("misplaced-file", said, stream=stream, path=near))
 
     @property
     def _missing(self) -> set[str | None]:
