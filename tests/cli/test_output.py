@@ -21,7 +21,7 @@ import pytest
 from leconvert.cli.doctor import check_lines
 from leconvert.cli.output import folded
 from leconvert.support.extras import command_for_extra
-from leconvert.workdir.fs import Mount
+from leconvert.support.file_calls import Mount
 from leconvert.workdir.fscheck import CheckReport, probe_folder
 from tests.program import Leconvert
 

@@ -32,7 +32,6 @@ from leconvert import loading  # its names import torch, which may be missing in
 from leconvert.bench.environment import (
     PACKETS_LOOKED_AT,
     FoundFfmpeg,
-    cores,
     find_ffmpeg,
     host_record,
     versions_for_torchcodec,
@@ -43,6 +42,7 @@ from leconvert.bench.options import RunOptions
 from leconvert.bench.results import begin_document, read_results
 from leconvert.support.errors import LeconvertError, ProbeError, UsageError
 from leconvert.support.extras import command_for_extra
+from leconvert.support.machine import allowed_cores
 
 if TYPE_CHECKING:
     from leconvert.loading import Backend, DatasetMeta, Files, OpenFile
@@ -109,7 +109,7 @@ def run_limit(
     backend = loading.choose_backend("auto", decode_device)
     meta, files = opened_dataset(root, data_files_root, revision)
     paths = videos_to_decode(meta)
-    plan = LimitPlan(processes or cores(), duration_s, backend, decode_device, seed)
+    plan = LimitPlan(processes or allowed_cores(), duration_s, backend, decode_device, seed)
     rates = measure_limit(files, paths, plan)
     return document | {
         "limit_frames_per_s": limit_of(rates),
@@ -251,7 +251,7 @@ def known_limit(
     if not options.with_limit:
         return find_limit(results_dir, meta, options.decode_device) if results_dir else None
     plan = LimitPlan(
-        cores(), options.limit_duration_s, backend, options.decode_device, options.seed
+        allowed_cores(), options.limit_duration_s, backend, options.decode_device, options.seed
     )
     return _limit_record("measured", measure_limit(files, videos_to_decode(meta), plan))
 
@@ -268,7 +268,7 @@ def find_limit(folder: Path, meta: DatasetMeta, device: str) -> dict[str, Any] |
         and document["host"]["name"] == platform.node()
         and document["dataset"]["fingerprint"] == meta.fingerprint()
         and document["options"]["decode_device"] == device
-        and document["options"]["processes"] >= cores()
+        and document["options"]["processes"] >= allowed_cores()
     ]
     return _limit_record(*max(fitting, key=lambda found: found[:2])[1:]) if fitting else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import importlib.util
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, Self
 
 from leconvert._version import __version__
 from leconvert.support.extras import missing_package
-from leconvert.support.machine import home_folder
+from leconvert.support.machine import allowed_cores, cpu_name, descendants, home_folder
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
 PACKETS_LOOKED_AT = 500
@@ -91,14 +90,6 @@ def versions_record(version_of: Callable[[str], str | None] = package_version) -
     }
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS has no affinity
-        return os.cpu_count() or 1
-
-
 def usable_gpus() -> int:
     """Return the number of GPUs that torch can use."""
     import torch
@@ -112,22 +103,11 @@ def host_record() -> dict[str, Any]:
 
     return {
         "name": platform.node(),
-        "cpu": _cpu_name(),
-        "cores": cores(),
+        "cpu": cpu_name(),
+        "cores": allowed_cores(),
         "memory_bytes": int(psutil.virtual_memory().total),
         "kernel": platform.release(),
     }
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 # Helps torchcodec find FFmpeg: the system's, or the one in PyAV's wheel.
@@ -406,7 +386,7 @@ def tree_memory(pid: int) -> tuple[int, int | None]:
         return 0, None
     rss = 0
     pss: int | None = 0
-    for each in (pid, *_descendants(pid)):
+    for each in (pid, *descendants(pid)):
         try:
             # One call returns both; it walks the page tables, some milliseconds a gigabyte.
             memory = psutil.Process(each).memory_full_info()
@@ -416,26 +396,3 @@ def tree_memory(pid: int) -> tuple[int, int | None]:
         share = getattr(memory, "pss", None)
         pss = None if share is None or pss is None else pss + share
     return rss, pss
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the ids of a process's children, their children and so on, parents first.
-
-    Linux lists the children of each thread, so two calls a second cost time by the size of the
-    tree, not by the number of processes on the machine. psutil reads the state of every process; it
-    is used on systems without such lists.
-    """
-    import psutil
-
-    if not Path(f"/proc/self/task/{threading.get_native_id()}/children").exists():
-        try:
-            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-    found = [pid]
-    for each in found:
-        for children in Path(f"/proc/{each}/task").glob("*/children"):
-            # A thread or process that ended meanwhile has no list any more.
-            with contextlib.suppress(OSError):
-                found.extend(int(child) for child in children.read_text("ascii").split())
-    return found[1:]

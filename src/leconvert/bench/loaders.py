@@ -25,7 +25,7 @@ from typing import Any, override
 
 import numpy as np
 
-from leconvert.bench.environment import cores, require_packages
+from leconvert.bench.environment import require_packages
 from leconvert.bench.options import Deltas, RunOptions, mode_deltas, read_deltas
 from leconvert.loading import (
     DatasetMeta,
@@ -39,6 +39,7 @@ from leconvert.loading import (
 )
 from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
+from leconvert.support.machine import allowed_cores
 
 _PERCENTILES = (50, 95, 99)
 
@@ -502,7 +503,9 @@ def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
     rank, world_size = find_rank(options.rank, options.world_size)
     if options.decode_device == "cuda" and world_size > 1:
         options = replace(options, decode_device=f"cuda:{local_rank()}")
-    options = options.placed().resolved(cores=cores(), cameras=1, rank=rank, world_size=world_size)
+    options = options.placed().resolved(
+        cores=allowed_cores(), cameras=1, rank=rank, world_size=world_size
+    )
     deltas: Deltas = {}
     if options.mode != "single" or options.deltas is not None:
         deltas = windows_of(

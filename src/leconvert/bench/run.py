@@ -21,7 +21,6 @@ import torch
 from leconvert.bench.decoding import dataset_record, known_limit, opened_dataset
 from leconvert.bench.environment import (
     TreeMemory,
-    cores,
     find_ffmpeg,
     host_record,
     require_packages,
@@ -53,6 +52,7 @@ from leconvert.loading import (
 )
 from leconvert.support.errors import LeconvertError, ProbeError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
+from leconvert.support.machine import allowed_cores
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 
 # Comparison of streamed samples with LeRobot's own dataset: is it the right frame?
@@ -431,7 +431,7 @@ def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
         options.rank, options.world_size, of_node=options.num_partitions > 1
     )
     return options.resolved(
-        cores=cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
+        cores=allowed_cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
     )
 
 

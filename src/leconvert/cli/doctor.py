@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import shlex
 import shutil
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from importlib import metadata
@@ -361,16 +360,16 @@ def _video() -> dict[str, Any]:
 def _decode_a_frame() -> None:
     """Make a clip in memory and find a frame of it, as trimming and comparing do."""
     from leconvert.media import decode_shown
+    from leconvert.support.file_calls import MemoryFile
     from leconvert.testing import FrameLabel, draw_frame, read_label
     from leconvert.testing.encode import encode_clip
 
     labels = [FrameLabel(1, 2, frame) for frame in range(3)]
-    with os.fdopen(os.memfd_create("leconvert-doctor"), "rb") as clip:
-        path = f"/proc/self/fd/{clip.fileno()}"
+    with closing(MemoryFile()) as clip:
         # Every FFmpeg has this encoder and its decoder.
         frames = (draw_frame(label, 64, 64) for label in labels)
-        encode_clip(path, frames, fps=Fraction(30), codec="mpeg4")
-        ((_, picture),) = decode_shown(path, [1])
+        encode_clip(clip.path, frames, fps=Fraction(30), codec="mpeg4")
+        ((_, picture),) = decode_shown(clip.path, [1])
     if read_label(picture) != labels[1]:
         raise ValueError("it gave another frame than it was asked for")
 

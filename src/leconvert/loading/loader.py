@@ -22,11 +22,11 @@ from leconvert.loading.tensors import (
     SharedBatch,
     SharedBufferPool,
     SharedBufferWriter,
-    keep_freed_memory,
     private_memory,
     shared_numbers,
 )
 from leconvert.support.errors import LeconvertError, PlanMismatchError, UsageError
+from leconvert.support.machine import keep_freed_memory
 
 _FORMAT = "leconvert.stream-state"
 _VERSION = 4

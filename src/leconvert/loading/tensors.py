@@ -11,8 +11,6 @@ kept stays as it is, however long, and the worker takes other memory meanwhile.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
 import mmap
 import threading
@@ -29,16 +27,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.data import get_worker_info
 
 from leconvert.support.errors import LeconvertError
+from leconvert.support.machine import use_large_pages
 
 _ALIGNMENT = 64
 # More batches than these that one worker made and somebody keeps get memory of their own.
 _SLOTS = 16
 _FREE, _TAKEN = 0, 1
-
-# Constants of glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_PIECE_BYTES = 32 * 1024**2
-_KEPT_BYTES = 64 * 1024**2
 
 # Gives a one-dimensional tensor of so many bytes.
 Memory = Callable[[int], torch.Tensor]
@@ -71,22 +65,8 @@ def allocate(plans: Sequence[TensorPlan], memory: Memory) -> dict[str, torch.Ten
 def private_memory(size_bytes: int) -> torch.Tensor:
     """Return memory of this process, of large pages where the system has them."""
     piece = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A kernel without them refuses; small pages do as well, more slowly.
-    with contextlib.suppress(OSError):
-        piece.madvise(mmap.MADV_HUGEPAGE)
+    use_large_pages(piece)
     return torch.frombuffer(piece, dtype=torch.uint8)
-
-
-def keep_freed_memory() -> None:
-    """Have the C library of a worker keep freed memory, up to a limit, for the next frames.
-
-    By default it returns large pieces to the kernel, which then clears and maps every page of the
-    next decoded frames again. C libraries other than glibc are left as they are.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_PIECE_BYTES)
-        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def shared_numbers(*shape: int) -> torch.Tensor:

@@ -109,9 +109,9 @@ class ShardWriter:
         one by size, times and inode in both was so between them, unless somebody took it away and
         brought it back.
 
-        What was read last stays open for the next batch, whose look finds the file at its path to
-        be the planned one, so it is the one that is open. It is closed after an error, which may be
-        that of a handle, and where files of a source that is not here come and go.
+        The file that was read last stays open for the next batch. That batch checks that the file
+        at its path is the planned one, so the open file is the right one. It is closed after an
+        error, since the handle may be the cause, and if files are fetched and removed again.
         """
         try:
             spans: dict[str, tuple[int, int]] = {}
@@ -232,7 +232,7 @@ class ShardWriter:
             schema=self._schema,
             stored=files,
             repair=partial(self._repair, job) if changes_rows else None,
-            # What was fetched goes when its shard is written.
+            # A fetched file goes when its shard is written.
             last_table=self._last_table if self._inputs is None else None,
             on_table=observe,
             should_stop=job.should_stop,
@@ -347,7 +347,7 @@ class ShardWriter:
 
 
 class _ReadSlices(NamedTuple):
-    """What a batch reads of one stream.
+    """The slices of one stream that a batch reads.
 
     Attributes:
         slices: The slices of neighbouring episodes.
@@ -368,8 +368,8 @@ class _ShardJob:
     """One shard to write.
 
     Attributes:
-        shard: Which episodes of which stream.
-        path: Where it is written.
+        shard: The stream and its episodes.
+        path: The path of the shard.
         paths: The path of each slice's file; slices of one file have the same object.
         should_stop: Asked now and then; True ends the work.
     """
@@ -488,7 +488,7 @@ _SECONDS_BETWEEN_CHECKS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """What one worker did.
+    """The work of one worker.
 
     Attributes:
         batches_done: Batches whose results it published.
@@ -617,7 +617,7 @@ class Worker:
                 frames += batch.frames
                 self._report(None, size_bytes, batch.frames)
             else:
-                # What another worker published first is that one's, and what failed is nobody's.
+                # A batch that another worker published first counts there; a failed batch nowhere.
                 lost += outcome == "lost"
                 failed += outcome == "failed"
                 self._report(None)
@@ -649,8 +649,8 @@ class Worker:
         try:
             check_current(self._run)
         except StorageError:
-            # A finished conversion removes its work dir; where none is mounted there is no result.
-            # What stood there before, to be replaced (--force-conversion), is none.
+            # A finished conversion removes its work dir; an unmounted file system has no result.
+            # A dataset that stood there before, to be replaced (--force-conversion), is no result.
             result = _result_at(self._run)
             if result is None or result == self._result_before:
                 raise

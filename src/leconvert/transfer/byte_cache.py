@@ -32,7 +32,6 @@ None of them keeps two processes from fetching the same bytes at the same time.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import secrets
@@ -46,9 +45,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from leconvert.support.machine import Machine
-from leconvert.workdir.fs import mount_of
-from leconvert.workdir.identity import boot_id
+from leconvert.support.file_calls import mount_of, try_lock_range
+from leconvert.support.machine import Machine, boot_id
 
 # Small enough for the frames of one sample, large enough to keep the number of files low.
 BLOCK_BYTES = 256 * 1024
@@ -70,8 +68,6 @@ _USE_S = 30.0
 _BEGUN = "begun-"
 # Ranges of the file ``lock``: for the count, for eviction, and after them one byte a block.
 _COUNT_LOCK, _EVICTION_LOCK, _BLOCK_LOCKS = 0, 1, 2**32
-# struct flock of Linux with a 64-bit off_t: type, whence, start, length, process.
-_FLOCK = "hhqqi"
 _COUNT = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 
@@ -319,11 +315,10 @@ def _own_folder() -> Path:
 
 
 def _lock(descriptor: int, start: int, length: int, patience_s: float) -> bool:
-    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     end = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+            try_lock_range(descriptor, start, length)
         except BlockingIOError:
             if time.monotonic() >= end:
                 return False

@@ -19,7 +19,6 @@ import errno
 import mmap
 import os
 import threading
-import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -35,12 +34,12 @@ from leconvert.support.errors import (
     UnreadableSourceError,
     UsageError,
 )
+from leconvert.support.file_calls import MemoryFile, devices_with_fleeting_inodes
 from leconvert.support.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.transfer.byte_cache import BLOCK_BYTES, ByteCache
 from leconvert.transfer.hub import HubRepo, HubStore, find_repo
 from leconvert.transfer.store import RemoteFile, Store
 from leconvert.transfer.urls import open_store
-from leconvert.workdir.fs import devices_with_fleeting_inodes
 
 _HUB = "hf://"
 _HUB_DATASETS = f"{_HUB}datasets/"
@@ -100,18 +99,12 @@ class SparseFile(OpenFile):
             self._key = cache.key(name, size_bytes, file.digest or file.mark)
         self._store = store
         self._file = file
-        self._descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
-        # Files of a stream in the training process are closed only when the stream is collected.
-        self._end = weakref.finalize(self, os.close, self._descriptor)
-        self._end.atexit = False
-        os.ftruncate(self._descriptor, size_bytes)
-        self._memory = mmap.mmap(self._descriptor, max(size_bytes, 1))
+        self._memory = MemoryFile(size_bytes)
         self._lock = threading.Lock()
         self._present = Spans()
         self._users: dict[tuple[int, int], int] = {}
         self._fetched_bytes = 0
-        # The process id makes the name valid in threads with another view of /proc, too.
-        super().__init__(f"/proc/{os.getpid()}/fd/{self._descriptor}", name, size_bytes)
+        super().__init__(self._memory.path, name, size_bytes)
 
     @override
     def need(self, spans: Iterable[tuple[int, int]]) -> None:
@@ -139,13 +132,12 @@ class SparseFile(OpenFile):
                     continue
                 self._users.pop(span, None)
                 for start, stop in self._unused_pages(*span):
-                    self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
+                    self._memory.give_back(start, stop)
                     self._present.remove(start, stop)
 
     @override
     def close(self) -> None:
         self._memory.close()
-        self._end()
 
     def _rounded(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the ranges to fetch: whole blocks of the cache, neighbours joined."""
@@ -188,7 +180,7 @@ class SparseFile(OpenFile):
         return list(lacking)
 
     def _place(self, start: int, data: bytes | memoryview) -> None:
-        os.pwrite(self._descriptor, data, start)
+        os.pwrite(self._memory.descriptor, data, start)
         with self._lock:
             self._present.add(start, start + len(data))
 

@@ -186,7 +186,7 @@ def fetch_file(
     for anew in _TRIES:
         with storage_errors(part):
             with gate.passed(part):
-                out = part.open("ab")
+                out = part.open("a+b")
             with out:
                 store.fetch(file, out, on_bytes=on_bytes, anew=anew)
         is_right = file.is_content_of(part)

@@ -162,8 +162,9 @@ class UrlStore:
         with store_errors(self.url):
             try:
                 # The library opens a file by name. This name creates none: the file may have lost
-                # its own name meanwhile, see `NameGate`.
-                self.fs.get_file(self.path(file.path), f"/proc/self/fd/{out.fileno()}")
+                # its own name meanwhile, see `NameGate`. Not every platform empties a file by it.
+                out.truncate(0)
+                self.fs.get_file(self.path(file.path), f"/dev/fd/{out.fileno()}")
             except FileNotFoundError as error:
                 raise changed_meanwhile(self.url, [f"{file.path}: it is gone"]) from error
         size_bytes = os.fstat(out.fileno()).st_size
@@ -191,7 +192,7 @@ class UrlStore:
         if told is None or (parts and not part_bytes):
             return True
         with storage_errors(out.name):
-            found = _md5_of(f"/proc/self/fd/{out.fileno()}", part_bytes)
+            found = _md5_of(out, part_bytes)
         if found == told:
             self._told["right"] = True
             return True
@@ -288,15 +289,16 @@ def _md5_told(file: RemoteFile) -> tuple[str | None, int]:
     return (a2b_base64(found[1]).hex() if found else None), 0
 
 
-def _md5_of(path: str, part_bytes: int | None) -> str:
-    """Return the MD5 of a file, or the MD5 over the MD5s of its parts."""
-    with open(path, "rb") as file:  # noqa: PTH123 (a name of an open file)
-        if part_bytes is None:
-            return hashlib.file_digest(file, _md5).hexdigest()
-        whole = _md5()
-        while part := file.read(part_bytes):
-            whole.update(_md5(part).digest())
-        return str(whole.hexdigest())
+_CHUNK_BYTES = 1024**2
+
+
+def _md5_of(file: BinaryIO, part_bytes: int | None) -> str:
+    """Return the MD5 of an open file, or the MD5 over the MD5s of its parts."""
+    file.seek(0)
+    whole = _md5()
+    while part := file.read(part_bytes or _CHUNK_BYTES):
+        whole.update(_md5(part).digest() if part_bytes else part)
+    return str(whole.hexdigest())
 
 
 def _md5(content: bytes = b"") -> Any:

@@ -70,11 +70,11 @@ class SourceFiles:
         extra_files: Files that come along unchanged, relative paths, sorted.
         cameras: Cameras of which a file of an episode was met.
         tables: Parquet files among the strays.
-        clips: A stray whose name has that of a declared camera in it, by camera.
+        clips: A file of no episode whose name has that of a declared camera in it, by camera.
         strays: Files left behind, by the folder at the top.
         links: Links left behind, as what they lead to is not in the folder.
         undeclared: Files by camera that is not declared.
-        misplaced: Strays that may be an episode's file, by stream and episode.
+        misplaced: Files of no episode that may be one's, by stream and episode.
     """
 
     extra_files: tuple[str, ...] = ()
@@ -144,19 +144,20 @@ def survey_folder(
             if has_episode(index):
                 survey.cameras.add(camera or "")
                 continue
-        elif top not in EPISODE_FOLDERS and path not in EPISODE_FOLDERS:
+        is_beside = owner is None and top not in EPISODE_FOLDERS and path not in EPISODE_FOLDERS
+        if is_beside:
             if is_file and _is_replaced(path):
                 continue
             if links.target(path) is None:
                 survey.links.add(path)
                 continue
-            if is_file:
-                extra.append(path)
-                continue
-        survey.strays.setdefault(top, Strays()).add(path)
+        if is_beside and is_file:
+            extra.append(path)
+        else:
+            survey.strays.setdefault(top, Strays()).add(path)
         if owner is None and is_file and (owner := misplaced(path)) and has_episode(owner[1]):
             survey.misplaced.setdefault(owner, []).append(path)
-        if path.endswith(".parquet"):
+        if path.endswith(".parquet") and not is_beside:
             survey.tables.add(path)
         for camera in cameras:
             if path.endswith(".mp4") and camera in path:

@@ -55,7 +55,15 @@ from leconvert.tables.arrow import (
     list_length,
     list_values,
 )
-from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, align_table
+from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, common_type
+
+COMPUTED_BY = dict.fromkeys(DEFAULT_COLUMNS, "") | {
+    "timestamp": "--retime",
+    "frame_index": "--reindex",
+    "episode_index": "--reindex",
+    "index": "--reindex",
+}
+"""The flag that computes a default column whatever is stored; "" where none does."""
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5
@@ -112,6 +120,10 @@ def check_files(
             elif near is None:
                 said = f"There is no table of any episode: no {example} and so on."
                 yield Observation("missing-file", said, stream=stream.stream, helps=())
+            elif camera is not None and any(is_there[1:]):  # one template is for all cameras
+                said = f"{shown(camera)} has no video at {example}; {beside}. Move the videos of "
+                said += "this camera to where video_path says."
+                yield Observation("misplaced-file", said, stream=stream.stream, path=near, helps=())
             else:
                 name = "data_path" if camera is None else "video_path"
                 said = f"{name} names no file that exists, such as {example}; {beside}."
@@ -160,9 +172,16 @@ def common_columns(
     episodes: EpisodeTable,
     data: StreamScan,
     left_out: Sequence[str],
+    computed: Collection[str],
     remarks: list[Observation],
 ) -> DataColumns:
-    """Find the columns that most tables have, and tables that do not fit to them."""
+    """Find the columns that most tables have, and tables that do not fit to them.
+
+    Args:
+        left_out: Columns that the result does not have.
+        computed: Columns that it has whatever is stored.
+        remarks: Takes what is said of the tables that do not fit.
+    """
     readable = data.is_readable
     counts = np.bincount(data.group[readable], minlength=len(data.kinds))
     if not counts.any():
@@ -171,7 +190,8 @@ def common_columns(
     schema, lengths = _columns_of(dataset, data, common)
     wrapped = _wrapped(schema, lengths)
     floating = _floating(schema, wrapped)
-    plain = _without(schema, left_out, unwrapped=wrapped)
+    passed_over = {*left_out, *computed}
+    plain = _without(schema, passed_over, unwrapped=wrapped)
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
     reasons: dict[int, list[tuple[str | None, str]]] = {}
@@ -180,18 +200,24 @@ def common_columns(
             continue
         other, their_lengths = _columns_of(dataset, data, kind)
         also_wrapped = _wrapped(other, their_lengths)
-        misfit = _misfit(_without(other, left_out, unwrapped=also_wrapped), plain)
+        joined = _joined(_without(other, passed_over, unwrapped=also_wrapped), plain)
         differing = _other_lengths(
             {**_sizes(schema), **lengths},
             {**_sizes(other), **their_lengths},
-            {*left_out, *wrapped, *also_wrapped},
+            {*passed_over, *wrapped, *also_wrapped},
         )
-        if misfit is not None:
-            reasons[kind] = [(None, misfit)]
+        if not isinstance(joined, pa.Schema):
+            reasons[kind] = joined
         elif differing:
             reasons[kind] = differing
         else:
             fits[kind] = True
+            lengths |= {
+                name: their_lengths[name]
+                for name in their_lengths.keys() & set(plain.names)
+                if not joined.field(name).type.equals(plain.field(name).type)
+            }
+            plain = joined
             wrapped |= also_wrapped
             floating |= _floating(other, also_wrapped)
     is_common: BoolArray = fits[data.group] & readable
@@ -201,12 +227,21 @@ def common_columns(
         path = dataset.relative(DATA_STREAM, int(keys[position]))
         for feature, reason in reasons[int(data.group[position])]:
             said = f"{shown(path)} has other columns than most: {reason}."
-            helps = None if feature is None else ("--drop-feature", DROP)
+            flag = "" if feature is None else COMPUTED_BY.get(feature, "--drop-feature")
             remarks.append(
                 Observation(
-                    "schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps
+                    "schema-mismatch",
+                    said,
+                    episode,
+                    DATA_STREAM,
+                    path,
+                    feature,
+                    helps=(flag, DROP) if flag else (DROP,),
                 )
             )
+    for number, field in enumerate(schema):
+        if field.name in plain.names and field.name not in {*wrapped, *floating}:
+            schema = schema.set(number, field.with_type(plain.field(field.name).type))
     return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
 
 
@@ -262,7 +297,7 @@ def _told(lengths: tuple[int, ...] | str) -> str:
     return lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths))}"
 
 
-def _without(schema: pa.Schema, names: Sequence[str], *, unwrapped: Set[str]) -> pa.Schema:
+def _without(schema: pa.Schema, names: Collection[str], *, unwrapped: Set[str]) -> pa.Schema:
     floating = _floating(schema, unwrapped)
     return pa.schema(
         [
@@ -293,20 +328,28 @@ def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
     return {name for name, kind in kinds.items() if pa.types.is_floating(kind)}
 
 
-def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
-    """Say why tables cannot be brought to other columns; None where they can."""
+def _joined(found: pa.Schema, wanted: pa.Schema) -> pa.Schema | list[tuple[str | None, str]]:
+    """Return columns to which rows of two kinds of tables can be brought, or why there are none.
+
+    A type of theirs that is wider than the wanted one takes its place: that loses nothing. A reason
+    names the feature that it is about if it is about one alone.
+    """
     missing = sorted(set(wanted.names) - set(found.names))
     extra = sorted(set(found.names) - set(wanted.names))
     if missing or extra:
         said = [f"{shown(name)} is missing" for name in missing]
-        return ", ".join([*said, *(f"{shown(name)} is not expected" for name in extra)])
-    for field in wanted:
-        one_column = pa.schema([found.field(field.name)])
-        with suppress(UnreadableSourceError):
-            align_table(one_column.empty_table(), pa.schema([field]), path="")
-            continue
-        return f"{shown(field.name)} is {found.field(field.name).type} instead of {field.type}"
-    return None
+        said += [f"{shown(name)} is not expected" for name in extra]
+        only = (missing + extra)[0] if len(said) == 1 else None
+        return [(only, ", ".join(said))]
+    reasons: list[tuple[str | None, str]] = []
+    for number, field in enumerate(wanted):
+        theirs = found.field(field.name).type
+        kind = common_type(theirs, field.type)
+        if kind is None:
+            reasons.append((field.name, f"{shown(field.name)} is {theirs} instead of {field.type}"))
+        else:
+            wanted = wanted.set(number, field.with_type(kind))
+    return reasons or wanted
 
 
 def check_global_index(

@@ -29,6 +29,7 @@ from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
 from leconvert.dataset.formats.v2 import frame_rate, load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
+    COMPUTED_BY,
     DataColumns,
     absent_features,
     beyond_target,
@@ -161,7 +162,10 @@ def _resolved(
         for camera in cameras
         if camera in options.drop_features and has_first_clip(dataset, camera)
     )
-    columns = common_columns(dataset, episodes, gathered.slices[0], options.drop_features, remarks)
+    computed = [name for name, flag in COMPUTED_BY.items() if flag in options.flags()]
+    columns = common_columns(
+        dataset, episodes, gathered.slices[0], options.drop_features, computed, remarks
+    )
     stored = [] if columns.schema is None else columns.schema.names
     check_dropped_features(options.drop_features, [*declared, *stored])
     modality = read_modality(root)

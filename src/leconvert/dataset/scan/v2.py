@@ -77,11 +77,12 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import said_version
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.storage_errors import denied, storage_errors
 from leconvert.support.text import count, shown
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
+from leconvert.workdir.fs import forget_old_names, status_now
 
 _KEPT_SCHEMAS = 256
 # Columns of v3.0's table of episodes that a key of the same name would stand beside.

@@ -44,7 +44,7 @@ _LARGEST_GAP_BYTES = 1 << 20
 
 
 class Span(NamedTuple):
-    """What ``meta/episodes`` says of one episode in one video file.
+    """The entry of ``meta/episodes`` about one episode in one video file.
 
     Attributes:
         episode: The episode's index.
@@ -364,13 +364,12 @@ def compare_header(
     head: bytes = b"",
     may_be_free: bool = False,
 ) -> Iterator[Difference]:
-    """Yield where a video file's header is not the one that its samples and the source demand.
+    """Yield differences of a video file's header from the one that samples and source demand.
 
-    What decoders go by beside the packets (decoder configuration, dimensions, edit list, durations)
-    stands in ``ftyp`` and ``moov``. A file's own packets give one header and no other, once the
-    source says how to decode them: so that header is written again and compared byte by byte.
-    Nothing is said of a file whose samples are not as they should be: `check_video` and
-    `compare_clips` say that.
+    ``ftyp`` and ``moov`` hold everything else that decoders use (decoder configuration, dimensions,
+    edit list, durations). With the source's decoder configuration, a file's packets determine
+    exactly one header: that header is written again and compared byte by byte. A file with wrong
+    samples passes here: `check_video` and `compare_clips` report it.
 
     Args:
         head: The first bytes of the file, as far as they were read with its index.
@@ -478,7 +477,7 @@ def _boxes(header: bytes) -> list[tuple[str, bytes]]:
             continue
         kind = header[position + 4 : position + 8]
         size = int.from_bytes(header[position : position + 4], "big")
-        # Of the media data, the last box, only the header is here.
+        # Only the header of the media data, the last box, is here.
         end = min(position + size, stop) if size >= 8 and kind != b"mdat" else stop
         name = f"{around}{kind.decode('latin-1')}"
         open_boxes.append((around, end, stop))
