@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy
+from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy, named
 from leconvert.fleet.lists import as_word
 from leconvert.model.values import camera_of
 from leconvert.support.errors import (
@@ -139,7 +139,7 @@ def next_step_of(error: Mapping[str, Any], source: object) -> str:
     elif flags:
         write = "Or write" if parts else "Write"
         parts.append(f"{write} `{' '.join(flags)}` {_THIS_LINE}.")
-    return " ".join(parts).replace(" DATASET", f" {shlex.quote(str(source))}")
+    return named(" ".join(parts), source)
 
 
 def for_these_lines(next_step: str) -> str:

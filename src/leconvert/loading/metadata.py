@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.dataset.check import errors_of_meta
+from leconvert.dataset.findings import named
 from leconvert.dataset.formats import Slices, v3
 from leconvert.model.values import DATA_STREAM, IntArray, camera_of
 from leconvert.model.versions import V3_VERSION, unreadable
@@ -295,7 +296,9 @@ def _read(dataset: v3.Dataset, *, lists_files: bool = False) -> DatasetMeta:
     for error in errors_of_meta(dataset, lists_files=lists_files):
         path = f"{dataset.name}/{error.path}"
         said = f"{path} cannot be loaded by: {error.message}"
-        raise SourceError(said, path=path, next_step=error.remedy)
+        raise SourceError(
+            said, path=path, next_step=named(error.remedy or "", dataset.name) or None
+        )
     cameras = {str(camera_of(stream)): dataset.slices(stream) for stream in dataset.streams[1:]}
     return DatasetMeta(
         root=dataset.name,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from leconvert.dataset.findings import lossless_remedy
+from leconvert.dataset.findings import lossless_remedy, named
 from leconvert.dataset.fitness import MISFIT_SAID, fit_files, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
@@ -784,7 +784,7 @@ def plan_repairs(
         of=Extent(whole.num_episodes, int(whole.length.sum()), len(features)),
         repairs=scan.repairs,
         findings=scan.findings,
-        lossless=_lossless(_errors(whole)),
+        lossless=tuple(named(each, source) for each in _lossless(_errors(whole))),
     )
 
 
@@ -798,7 +798,7 @@ def _refusal(
     return FindingsError(
         f"{name} cannot be converted as it is: {count(len(errors), 'error')}.",
         path=str(source),
-        next_step=_what_helps(errors),
+        next_step=named(_what_helps(errors), source),
         findings=[asdict(finding) for finding in findings],
     )
 

@@ -137,7 +137,10 @@ class DataSchemas:
                 yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
 
     def allow(self, found: pa.Schema) -> bool:
-        """Tell whether any episode of the source gives a schema."""
+        """Tell whether episodes of the source give a schema, each column by one of them.
+
+        If files of the source hold a column in two types, the result has the wider one.
+        """
         with self._lock:
             if not self._is_complete:
                 for position in range(len(self._expected)):
@@ -145,7 +148,10 @@ class DataSchemas:
                     if not any(_same(schema, known) for known in self._known):
                         self._known.append(schema)
                 self._is_complete = True
-        return any(_same(found, known) for known in self._known)
+        alike = [known for known in self._known if _same_but_types(found, known)]
+        return bool(alike) and all(
+            any(_same_column(found, known, name) for known in alike) for name in found.names
+        )
 
 
 def compare_footer(
@@ -248,6 +254,21 @@ def _same(left: pa.Schema, right: pa.Schema) -> bool:
         and _told_to_datasets(left) == _told_to_datasets(right)
         and _other_metadata(left) == _other_metadata(right)
     )
+
+
+def _same_but_types(left: pa.Schema, right: pa.Schema) -> bool:
+    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    return (
+        left.names == right.names
+        and told.keys() == tells.keys()
+        and _other_metadata(left) == _other_metadata(right)
+    )
+
+
+def _same_column(left: pa.Schema, right: pa.Schema, name: str) -> bool:
+    told, tells = _told_to_datasets(left), _told_to_datasets(right)
+    is_told = told.get(name) == tells.get(name)
+    return is_told and _same_field(left.field(name), right.field(name))
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

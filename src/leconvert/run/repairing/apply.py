@@ -44,12 +44,13 @@ import pyarrow.parquet as pq
 from leconvert import media, tables
 from leconvert.dataset.check import DatasetCheck, checked
 from leconvert.dataset.files import names_to_keep
+from leconvert.dataset.findings import all_named
 from leconvert.dataset.formats import v3
-from leconvert.dataset.formats.v2 import read_info, refuse_pointers
+from leconvert.dataset.formats.v2 import read_info, refuse_pointers, version_of_files
 from leconvert.dataset.formats.v3 import REPAIRED_PATH
 from leconvert.model.repairs import NO_REPAIRS, RepairOptions
 from leconvert.model.values import Finding, Slice
-from leconvert.model.versions import V3_VERSION, unreadable
+from leconvert.model.versions import SOURCE_VERSIONS, V3_VERSION, said_version, unreadable
 from leconvert.run.packer import facts_of_tree
 from leconvert.run.planner import PlannedRepairs, plan_repairs
 from leconvert.run.repairing.changes import Changes, compare_trees, repairs_of, write_changes
@@ -227,6 +228,15 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
     raw: Mapping[str, Any] = read_info(root)
     refuse_pointers(root)
     is_called_other = v3.says_another_version(root, raw)
+    files = version_of_files(root)
+    if files is not None and raw.get("codebase_version") not in SOURCE_VERSIONS:
+        raise SourceError(
+            f"{root / v3.INFO_PATH} {said_version(raw.get('codebase_version'))}; the files are "
+            f"those of {files}.",
+            path=str(root / v3.INFO_PATH),
+            next_step=f"`leconvert convert {shlex.quote(str(root))} --assume-version {files}` "
+            "converts them.",
+        )
     if not is_called_other and (wrong := unreadable(raw, str(root), str(root / v3.INFO_PATH))):
         raise wrong
     if raw.get("codebase_version") != V3_VERSION and not is_called_other:
@@ -240,7 +250,8 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
         if check.derived is not None:
             raw = check.derived.raw
         plan = plan_repair(check, raw, retime=retime, progress=progress)
-        yield replace(plan, root=root), check.root
+        mended, left = all_named(plan.mended, root), all_named(plan.left, root)
+        yield replace(plan, root=root, mended=mended, left=left), check.root
 
 
 def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
