@@ -1,7 +1,7 @@
-"""Writes the pages of docs/reference that the code says: commands, Python, exit codes, findings.
+"""Writes the pages of docs/reference that the code says.
 
-docs/conf.py calls it whenever the site is built. The Python interface is read by griffe and never
-imported, so torch is not needed.
+The pages are commands, Python, exit codes, findings and damages. docs/conf.py calls it whenever the
+site is built. The Python interface is read by griffe and never imported, so torch is not needed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
@@ -234,7 +235,7 @@ def _below(
 def _error(error: type[LeconvertError], depth: int) -> str:
     first = (inspect.getdoc(error) or "").split("\n\n", 1)[0].replace("\n", " ").replace("``", "`")
     if error is LeconvertError:
-        first = "Something that should not happen: a bug; please report it."
+        first = f"{EXIT_CODES[70].meaning} {EXIT_CODES[70].remedy}"
     return f"| {error.exit_code} | {'&nbsp;&nbsp;' * depth}`{error.__name__}` | {first} |\n"
 
 
@@ -283,6 +284,27 @@ def _finding(kind: Kind) -> str:
     return f"| `{kind.code}` | {kind.severity} | {kind.meaning} | {helps} |\n"
 
 
+_DAMAGES = """\
+# Damages that verify finds
+
+The tests do each of these {number} damages to a good result. [`leconvert verify`](../verify.md)
+finds every one of them: without an option those marked "structure", with `--bytes` all. The tests
+also check that the message names the file, the episode, what was expected and what was found.
+"""
+
+
+def damages_page() -> str:
+    """Return the page: the damages are those of the tests."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/run/proof")]
+    from mutations import MUTATIONS  # type: ignore[import-not-found]
+
+    page = _DAMAGES.format(number=sum(map(len, MUTATIONS.values())))
+    for heading, mutations in MUTATIONS.items():
+        rows = "".join(f"| {each.title} | {each.depth} |\n" for each in mutations)
+        page += f"\n## {heading}\n\n| damage | found by |\n|---|---|\n{rows}"
+    return page
+
+
 def write_pages() -> None:
     """Write the pages, each only where it says something new."""
     for name, text in (
@@ -290,6 +312,7 @@ def write_pages() -> None:
         ("api.md", api_page(ROOT / "src")),
         ("exit-codes.md", errors_page()),
         ("findings.md", findings_page()),
+        ("damages.md", damages_page()),
     ):
         page = FOLDER / name
         if not page.is_file() or page.read_text("utf-8") != text:

@@ -37,14 +37,14 @@ def table(rows: Iterable[Sequence[object]]) -> str:
 # Sentences: lines that fit a terminal, and one line each for `grep`.
 
 
-# What stands between backticks is to be copied: a terminal that folds it copies one line.
+# Text between backticks is copied by the user: a terminal that folds it copies one line.
 _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")
 
 
 def print_sentence(text: str, *, margin: str) -> None:
-    """Print on stderr; on a terminal break between words, and indent what follows by the margin.
+    """Print on stderr; on a terminal break lines between words and indent the rest by the margin.
 
-    Where stderr is no terminal every line stays whole, so that `grep` finds what it says.
+    If stderr is not a terminal, every line stays whole, so that `grep` finds its words.
     """
     for line in text.splitlines():
         if not sys.stderr.isatty():

@@ -69,7 +69,7 @@ def add_arguments(parser: Parser) -> None:
     add_json(parser)
 
 
-# What a run has, and a repair that only mends single files has not.
+# Options of a run, which a repair of single files does not have.
 _OF_A_RUN = ("engine", "num_workers", "max_workers", "work_dir", "verify", "report")
 
 

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from leconvert.support.errors import SourceError, UnreadableSourceError
-from leconvert.support.storage_errors import storage_errors
+from leconvert.support.storage_errors import CHECK_DISK, denied, storage_errors
 from leconvert.support.text import count, shown
 from leconvert.workdir.swap import META, META_STAGING, TREE_RECORD, kept_meta, overlaid_meta
 
@@ -238,11 +238,11 @@ def _names(
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 continue  # what is no folder, or no more, holds nothing
-            raise UnreadableSourceError(
-                f"{shown(place)} cannot be listed: {error.strerror}.",
-                path=place,
-                next_step="Check the disk or the network and run the same command again.",
-            ) from error
+            message = f"The folder {shown(place)} cannot be listed: {error.strerror}."
+            next_step = CHECK_DISK
+            if error.errno == errno.EACCES:
+                message, next_step = denied(place)
+            raise UnreadableSourceError(message, path=place, next_step=next_step) from error
 
 
 def _is_part(path: str, entry: os.DirEntry[str]) -> bool:

@@ -54,6 +54,7 @@ from leconvert.model.versions import (
     unreadable,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.storage_errors import denied
 from leconvert.support.text import GET_AGAIN, count, shown
 from leconvert.workdir.swap import info_path, old_dir
 
@@ -224,12 +225,7 @@ def read_info(root: Path) -> dict[str, Any]:
         # Half a surrogate pair is JSON, but no text that the result's own table could hold.
         json.dumps(raw, ensure_ascii=False).encode()
     except (FileNotFoundError, NotADirectoryError):
-        raise UnreadableSourceError(
-            f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
-            path=str(path),
-            next_step=_GIVE_THE_FOLDER,
-            code="missing-file",
-        ) from None
+        raise _no_dataset(root) from None
     except UnicodeEncodeError as error:
         raise UnreadableSourceError(
             f"{path} holds half a surrogate pair, which is no text.",
@@ -237,9 +233,7 @@ def read_info(root: Path) -> dict[str, Any]:
             next_step=f"{GET_AGAIN}.",
         ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise UnreadableSourceError(
-            f"{path} cannot be read: {error}.", path=str(path), next_step=f"{GET_AGAIN}."
-        ) from error
+        raise _unread(path, error, f"{GET_AGAIN}.") from error
     if not isinstance(raw, dict):
         raise UnreadableSourceError(
             f"{path} does not hold a JSON object.", path=str(path), next_step=f"{GET_AGAIN}."
@@ -247,6 +241,38 @@ def read_info(root: Path) -> dict[str, Any]:
     if wrong := other_storage(raw, str(root)):
         raise wrong
     return raw
+
+
+def _no_dataset(root: Path) -> UnreadableSourceError:
+    """Return what is told of a folder without ``meta/info.json``, which may hold datasets."""
+    said, helps = f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.", _GIVE_THE_FOLDER
+    below = _datasets_below(root)
+    if below:
+        said = f"{root} is a folder with {count(below, 'dataset')} below it, not a dataset."
+        find = shlex.join(["leconvert", "fleet", "find", str(root)])
+        helps = f"Give one of them; `{find}` lists them, and `leconvert fleet` converts them all."
+    return UnreadableSourceError(
+        said, path=str(root / INFO_PATH), next_step=helps, code="missing-file"
+    )
+
+
+def _datasets_below(root: Path) -> int:
+    """Count the datasets in the folders of a folder, and in theirs, as ORG/NAME has them."""
+    found = 0
+    for pattern in ("*/meta/info.json", "*/*/meta/info.json"):
+        with suppress(OSError):
+            paths = (path.relative_to(root).parts for path in root.glob(pattern))
+            found += sum(not any(part.startswith(".") for part in parts) for parts in paths)
+    return found
+
+
+def _unread(path: Path, error: Exception, helps: str) -> UnreadableSourceError:
+    """Return what a file's failed read means: a right that this user lacks, or a damaged file."""
+    said = (error.strerror if isinstance(error, OSError) else None) or error
+    message = f"{path} cannot be read: {said}."
+    if isinstance(error, PermissionError):
+        message, helps = denied(path)
+    return UnreadableSourceError(message, path=str(path), next_step=helps)
 
 
 def _fps(path: Path, value: object) -> Fraction:
@@ -692,11 +718,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
         with path.open("rb") as file:
             yield file
     except OSError as error:
-        raise UnreadableSourceError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            path=str(path),
-            next_step="Restore the table from another copy of the dataset.",
-        ) from error
+        raise _unread(path, error, "Restore the table from another copy of the dataset.") from error
 
 
 def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:

@@ -77,11 +77,12 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import said_version
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
-from leconvert.support.storage_errors import storage_errors
+from leconvert.support.storage_errors import denied, storage_errors
 from leconvert.support.text import count, shown
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
+from leconvert.workdir.fs import forget_old_names, status_now
 
 _KEPT_SCHEMAS = 256
 # Columns of v3.0's table of episodes that a key of the same name would stand beside.
@@ -551,11 +552,12 @@ class EpisodeScanner(Scanner):
     ) -> list[_Facts]:
         found: list[_Facts] = []
         clips = media.read_clips(paths)
-        for path, index, length, (status, clip) in zip(paths, indices, lengths, clips, strict=True):
+        for path, index, length, (stored, clip) in zip(paths, indices, lengths, clips, strict=True):
             notes.episode, notes.file = index, path
             try:
                 # A file that cannot be read says why when its status is asked for.
-                file = facts_of_opened(path, status or status_now(path), self._fleeting_inodes)
+                status = status_now(path) if stored is None else stored.status
+                file = facts_of_opened(path, status, self._fleeting_inodes)
                 found.append(self._clip_facts(clip, file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))
@@ -684,11 +686,8 @@ def _refuse_if_the_file_may_be_sound(
     if not isinstance(cause, OSError) or cause.errno == errno.EIO:
         return
     if isinstance(cause, PermissionError):
-        raise UnreadableSourceError(
-            f"{notes.file} cannot be read: permission is denied.",
-            path=notes.file,
-            next_step="Let this user read the dataset, then run the same command again.",
-        ) from cause
+        message, next_step = denied(notes.file)
+        raise UnreadableSourceError(message, path=notes.file, next_step=next_step) from cause
     with suppress(OSError), storage_errors(notes.file):
         raise cause
 

@@ -63,11 +63,12 @@ from leconvert.model.values import (
     v3_file_key,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
+from leconvert.workdir.fs import forget_old_names, status_now
 
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
