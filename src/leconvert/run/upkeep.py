@@ -582,7 +582,7 @@ def _cleaned(
     progress: Progress,
     state: FormerState | None = None,
 ) -> Iterator[Leftover]:
-    """Remove one tree that was put aside, and the rest of an interrupted removal of it."""
+    """Remove one tree that was put aside, and the rest of its interrupted removal."""
     doomed, seen = removed_dir(old), False
     for place in (doomed, old):
         if place == doomed and not doomed.is_dir():
