@@ -87,8 +87,8 @@ if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
 
 _NO_RUN = "-"  # in a manifest until its plan is written
-# A clip that shares extents with its source needs no space for its bytes, but two partial blocks and
-# half a block of padding before it.
+# A clip that shares extents with its source needs no space for its bytes, but two partial blocks
+# and half a block of padding before it.
 _BLOCKS_A_CLIP = 3
 
 
