@@ -362,7 +362,7 @@ class KeptTable:
     """A data file of a result that is unchanged from the source; both files are open.
 
     The two files show this by themselves: they have the same size and the same footer, so no part
-    of the file was rewritten. What remains to compare is whether it is valid for the result: its
+    of the file was rewritten. It remains to compare whether it is valid for the result: its
     columns and the range of ``index``; with ``--bytes``, the number of each row and every byte.
 
     Args:
