@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media
@@ -40,7 +41,8 @@ from leconvert.dataset.formats.v3.meta import (
     Declared,
     declaration,
     read_json_object,
-    read_tasks,
+    read_task_table,
+    tasks_in,
 )
 from leconvert.dataset.formats.v3.rows import (
     check_ranges,
@@ -152,9 +154,14 @@ class Dataset(AnyDataset):
         return features
 
     @cached_property
+    def stored_tasks(self) -> pa.Table:
+        """``meta/tasks.parquet`` as it stands."""
+        return read_task_table(self.root)
+
+    @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
         """Index and text of each task; the index is the row, which is what readers go by."""
-        return list(enumerate(text for _, text in read_tasks(self.root)))
+        return list(enumerate(text for _, text in tasks_in(self.stored_tasks, self.root)))
 
     @property
     def tasks(self) -> tuple[str, ...]:
