@@ -51,7 +51,7 @@ LOCAL = (
     *(("ours", "many"), ("lerobot", "many"), ("lance", "many-lance")),
 )
 STORE = tuple(pair for pair in LOCAL if not pair[0].startswith("lerobot"))
-# Of each loader, and what it imports when it first opens a dataset.
+# Modules of each loader, and the modules that it imports when it first opens a dataset.
 IMPORTS = {
     "ours": ("leconvert.loading", "leconvert.loading.stream", "av", "pyarrow.parquet", "fsspec"),
     "lance": ("lerobot_lancedb",),
