@@ -72,7 +72,7 @@ class Clip:
         if self.num_frames is None:
             return np.ones(len(ranks), np.bool_)
         right = (ranks >= 0) & (ranks < self.num_frames)
-        seconds = self.seconds(np.clip(ranks, 0, self.num_frames - 1))
+        seconds = self.seconds(ranks if right.all() else np.where(right, ranks, 0))
         if seconds is None:
             return right
         close: npt.NDArray[np.bool_] = np.abs(seconds - ranks / fps) * fps < 0.5

@@ -507,7 +507,7 @@ def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> Verifi
         path=str(result),
         next_step=f"`leconvert verify {shlex.quote(str(result))} "
         f"--source {shlex.quote(source)} --bytes` "
-        "compares it anew; where nothing differs, the same push goes on. If it was changed on "
+        "compares it again; if nothing differs, the same push goes on. If it was changed on "
         "purpose, --force-push pushes it as a dataset of its own.",
         details=altered[:_SHOWN] if known.files else (),
     )
@@ -619,10 +619,10 @@ class Replacement:
                 return
         url = f"hf://datasets/{self.repo_id}@{self.state.head}"
         raise self._refusal(
-            f"holds a dataset, and nothing says that {self.result} was made of it",
+            f"holds a dataset, and nothing says that {self.result} was made from it",
             f"`leconvert verify {shlex.quote(str(self.result))} "
             f"--source {shlex.quote(url)} --bytes` compares "
-            f"them; where nothing differs, the same push goes on. {_FORCE}",
+            f"them; if nothing differs, the same push goes on. {_FORCE}",
         )
 
     def _changed_since(

@@ -29,6 +29,7 @@ from leconvert.dataset.scan import changed_files, check_tables_unchanged, source
 from leconvert.model.values import (
     DATA_STREAM,
     Batch,
+    BoolArray,
     IntArray,
     Shard,
     Slice,
@@ -120,7 +121,7 @@ class ShardWriter:
             for stream, (first, stop) in spans.items():
                 slices, index = self._run.scan.stream(stream, first, stop)
                 paths = list(self._sources.absolute(stream, slices.files))
-                self._read[stream] = _ReadSlices(slices, index, paths, first)
+                self._read[stream] = _ReadSlices(slices, slices.is_whole, index, paths, first)
             self._check_unchanged()
             yield
         except BaseException as error:
@@ -307,10 +308,9 @@ class ShardWriter:
 
         camera, shard = str(camera_of(job.shard.stream)), job.shard
         is_depth = is_depth_map(self._sources.features[camera])
-        file, slices = job.paths, job.slices
+        file, first = job.paths, job.first_frames()
         episodes = [job.episode(place) for place in range(len(file))]
         computed = [view.repairs.computes_stats(camera, number) for view, number in episodes]
-        first = (slices.first + slices.lead).tolist()
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
         while place < len(file):
@@ -351,12 +351,14 @@ class _ReadSlices(NamedTuple):
 
     Attributes:
         slices: The slices of neighbouring episodes.
+        is_whole: Whether each is all of its file.
         episode_index: Index of each of the episodes in its source.
         paths: The slices' files, in the order of ``slices.files``.
         position: Position of the first of the episodes.
     """
 
     slices: StreamScan
+    is_whole: BoolArray
     episode_index: IntArray
     paths: Sequence[str]
     position: int
@@ -368,7 +370,6 @@ class _ShardJob:
     Attributes:
         shard: The stream and its episodes.
         path: The path of the shard.
-        slices: The slices of its episodes.
         paths: The path of each slice's file; slices of one file have the same object.
         should_stop: Asked now and then; True ends the work.
     """
@@ -382,30 +383,36 @@ class _ShardJob:
         on_bytes: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> None:
-        rows = slice(shard.first - read.position, shard.stop - read.position)
+        self._read = read
+        self._rows = slice(shard.first - read.position, shard.stop - read.position)
         self.shard = shard
         self.path = path
-        self.slices = read.slices.rows(rows)
-        self.paths = [read.paths[number] for number in self.slices.file.tolist()]
+        self.paths = [read.paths[number] for number in read.slices.file[self._rows].tolist()]
         self.should_stop = should_stop
-        self._episode_index = read.episode_index[rows]
         self._sources = sources
         self._on_bytes = on_bytes
         self._told_bytes = 0
 
     def parts(self) -> Iterator[Slice]:
         """Yield the slices one at a time: a file of short episodes has tens of thousands."""
-        slices = self.slices
+        slices, rows = self._read.slices, self._rows
         # Lists: to take one value of an array costs ten times as much.
-        first, frames = slices.first.tolist(), slices.frames.tolist()
-        is_whole = slices.is_whole.tolist()
+        first, frames = slices.first[rows].tolist(), slices.frames[rows].tolist()
+        is_whole = self._read.is_whole[rows].tolist()
         for path, begin, number, whole in zip(self.paths, first, frames, is_whole, strict=True):
             yield Slice(path, None if whole else begin, number)
 
     def episode(self, place: int) -> tuple[SourceView, int]:
         """Return the source of an episode of the shard, and the episode's index there."""
-        source = self.slices.files.source[self.slices.file[place]]
-        return self._sources[int(source)], int(self._episode_index[place])
+        slices, at = self._read.slices, self._rows.start + place
+        source = slices.files.source[slices.file[at]]
+        return self._sources[int(source)], int(self._read.episode_index[at])
+
+    def first_frames(self) -> list[int]:
+        """Return the place of each episode's first frame in its file."""
+        slices, rows = self._read.slices, self._rows
+        first: list[int] = (slices.first[rows] + slices.lead[rows]).tolist()
+        return first
 
     def tell(self, size_bytes: int) -> None:
         """Report source bytes that were just dealt with."""
@@ -414,11 +421,11 @@ class _ShardJob:
 
     def tell_episode(self, place: int) -> None:
         """Report all source bytes of an episode, by its place in the shard."""
-        self.tell(int(self.slices.size_bytes[place]))
+        self.tell(int(self._read.slices.size_bytes[self._rows.start + place]))
 
     def finish(self) -> None:
         """Report source bytes that are not samples, such as indices and tables."""
-        rest = int(self.slices.size_bytes.sum()) - self._told_bytes
+        rest = int(self._read.slices.size_bytes[self._rows].sum()) - self._told_bytes
         if rest:
             self.tell(rest)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset: every kind of finding, and what the user's flags do about it."""
+"""Faults of a dataset: every kind of finding, and the effect of the user's flags on it."""
 
 from leconvert.dataset.findings.catalogue import (
     DROP,

@@ -89,7 +89,7 @@ _KEPT_SCHEMAS = 256
 _TAKEN_PREFIXES = ("stats/", "meta/episodes/")
 _SHOWN = 5
 _EPISODES_PER_BLOCK = 32
-# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
+# Large datasets have enough blocks, so they are read in larger ones, which are cheaper.
 _MOST_EPISODES_PER_BLOCK = 64
 _BLOCKS = 32
 
@@ -101,9 +101,9 @@ class UnnamedFiles(NamedTuple):
         dataset: It, as it stands.
         episodes: Its episodes.
         tasks: Its tasks.
-        streams: What would have been looked at.
-        remarks: What is to be said of its tables.
-        survey: What lies in its folder.
+        streams: The streams that would have been looked at.
+        remarks: Observations about its tables.
+        survey: The files in its folder.
     """
 
     dataset: Dataset
@@ -307,7 +307,7 @@ def read_episode_table(
     remarks.extend(sightings.remarks())
     every = lines.episode_index
     table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
-    # Of a selection the gaps are meant.
+    # The gaps of a selection are meant.
     if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
@@ -383,7 +383,7 @@ def _stats_lines(
 
 
 class _Facts(NamedTuple):
-    """What a scan keeps of one slice, which is a whole file; all zero if it cannot be read."""
+    """The facts of one slice, which is a whole file; all zero if it cannot be read."""
 
     file_bytes: int = 0
     mtime_ns: int = 0
@@ -406,13 +406,13 @@ class EpisodeScanner(Scanner):
     """Looks at one block of episodes after another.
 
     Args:
-        paths: Where the source's files are.
+        paths: The paths of the source's files.
         fps: Frames a second.
         features: Declared features, without those that are left out.
-        streams: What to look at in each episode: data first, then cameras.
+        streams: The streams to look at in each episode: data first, then cameras.
         episode_index: Indices of all episodes, shape (E,).
         length: Their frames, shape (E,).
-        stats: The table of statistics and where in it the episodes' lines begin, -1 for those
+        stats: The table of statistics and the first byte of each episode's line, -1 for those
             without; None in versions that have no such table.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
         checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
@@ -533,7 +533,7 @@ class EpisodeScanner(Scanner):
         try:
             return tables.DataFile(path)
         except UnreadableSourceError:
-            # What is no regular file, or cannot be opened, says so when its status is asked for.
+            # Another kind of file, or one that cannot be opened, raises when its status is read.
             facts_of_opened(path, status_now(path), self._fleeting_inodes)
             raise
 
@@ -678,9 +678,9 @@ def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) ->
 def _refuse_if_the_file_may_be_sound(
     error: OSError | UnreadableSourceError, notes: ObservationLog
 ) -> None:
-    """Raise what is no fault of the episode, which would be lost if it were dropped for it.
+    """Raise errors that are not the episode's fault: dropping the episode would lose good data.
 
-    An input/output error is not among it: that is how a damaged disk answers, too.
+    Input/output errors are not raised here: a damaged disk answers with them, too.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError) or cause.errno == errno.EIO:

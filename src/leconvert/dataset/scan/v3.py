@@ -92,7 +92,7 @@ def read_v3_source(
     """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in.
 
     Args:
-        located: Where files are that are not where the dataset says.
+        located: The places of files that are not where the dataset says.
     """
     raw = {**read_info(root), **located.info}
     for name, flag in _ONLY_V2:
@@ -190,9 +190,9 @@ def _locate_files(
     routes: Sequence[v3.RoutedFile],
     remarks: Iterable[Observation],
 ) -> tuple[v3.Located, list[Observation]]:
-    """Return where files are that are not where the dataset says, and what to say of them."""
+    """Return the places of files that are not where the dataset says, and the observations."""
     wrong = v3.streams_in_doubt(remarks)
-    for routed in routes:  # what is missing is told later, for all versions alike
+    for routed in routes:  # missing files are reported later, for all versions alike
         if not (root / routed.path).exists():
             wrong.setdefault(routed.stream, (None, f"{routed.path} is not there."))
     located = v3.locate_files(root, declared, table, lengths, sorted(wrong)) if wrong else None

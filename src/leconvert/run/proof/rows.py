@@ -139,7 +139,7 @@ class DataSchemas:
     def allow(self, found: pa.Schema) -> bool:
         """Tell whether episodes of the source give a schema, each column by one of them.
 
-        Where files of the source hold a column in two types, the result has the wider one.
+        If files of the source hold a column in two types, the result has the wider one.
         """
         with self._lock:
             if not self._is_complete:
