@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy
+from leconvert.dataset.findings import DROP, TRIM, all_remedies, lossless_remedy
 from leconvert.fleet.lists import as_word
 from leconvert.model.values import camera_of
 from leconvert.support.errors import FindingsError, TargetError, VerificationError
 
 _THIS_LINE, _THESE_LINES = "behind this line of LIST", "behind these lines of LIST"
+_OF_EPISODES = (DROP, TRIM)
 # How errors without findings call for an option of a dataset.
 _AGAIN = re.compile(r"\b[Rr]un the command again with (--assume-.*?)\.?$")
 
@@ -59,8 +60,8 @@ def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
 def flags_for(errors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the flags that help with a dataset's errors, each of them once."""
     # An episode that has to go needs no other repair.
-    lost = {one["episode"] for one in errors if one["remedy"] == DROP} - {None}
-    needed = [one for one in errors if one["remedy"] == DROP or one["episode"] not in lost]
+    lost = {one["episode"] for one in errors if one["remedy"] in _OF_EPISODES} - {None}
+    needed = [one for one in errors if one["remedy"] in _OF_EPISODES or one["episode"] not in lost]
     return tuple(dict.fromkeys(one["remedy"] for one in needed if one["remedy"]))
 
 

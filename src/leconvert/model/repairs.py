@@ -39,6 +39,7 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
 TEXT_DTYPES = frozenset({"string", "language"})
 # What LeRobot adds to every frame beside the columns that all datasets have.
 _OF_FRAMES = frozenset({"task", "subtask"})
+_TRIMMED_SHOWN = 10
 
 
 def is_frame_rate(text: str) -> bool:
@@ -52,7 +53,8 @@ class RepairOptions:
 
     Attributes:
         on_bad_episode: ``fail`` stops where an episode is damaged, ``drop`` leaves it out and
-            numbers the others anew.
+            numbers the others anew, ``trim`` keeps its first frames as far as its rows and frames
+            agree, and drops it where there are none.
         retime: Timestamps become ``frame / fps``.
         reindex: ``frame_index``, ``episode_index`` and ``index`` are counted anew.
         remap_tasks: Tasks are numbered anew, so that a task's row is its index.
@@ -81,8 +83,8 @@ class RepairOptions:
 
     on_bad_episode: str = flag(
         "fail",
-        "drop: leave damaged episodes out and number the others anew (default: fail)",
-        choices=("fail", "drop"),
+        "drop: leave damaged episodes out; trim: keep their sound beginning (default: fail)",
+        choices=("fail", "drop", "trim"),
     )
     retime: bool = flag(False, "set every timestamp to frame_index / fps")
     reindex: bool = flag(False, "count frame_index, episode_index and index anew")
@@ -413,12 +415,15 @@ class Repairs:
     def summary(self) -> list[str]:
         """Return what is changed, a few words each."""
         copied = [name for name in self.computed_columns if name not in self.added_columns]
+        trimmed = [
+            f"episode {episode} trimmed to its frames {first}:{stop}"
+            for episode, (first, stop) in self.trimmed_episodes.items()
+        ]
+        if len(trimmed) > _TRIMMED_SHOWN:
+            trimmed = [f"{count(len(trimmed), 'episode')} trimmed"]
         parts = {
             f"only episodes {self.selected_episodes} asked for": self.selected_episodes,
-            ", ".join(
-                f"episode {episode} trimmed to its frames {first}:{stop}"
-                for episode, (first, stop) in self.trimmed_episodes.items()
-            ): self.trimmed_episodes,
+            ", ".join(trimmed): trimmed,
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
             ", ".join(

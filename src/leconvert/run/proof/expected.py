@@ -246,8 +246,10 @@ def _trimmed(
         path = f"{source.root}/{slices.path(position)}"
         (found,) = media.read_clip_indexes([path])
         with joinable(found, path, source.fps) as clip:
+            # A clip may be longer than its episode.
+            last = None if slices.whole else end + int(tail[position])
             cut = clip.cut_around(
-                own + begin, own + stop, begin=own - lead[position], end=end + tail[position]
+                own + begin, own + stop, begin=own - int(lead[position]), end=last
             )
         # Where there is no such cut nothing is expected beside the frames, which are not there.
         cut_from, cut_to = cut or (own + begin, own + stop)
