@@ -144,9 +144,11 @@ def test_lerobot_loads_what_was_kept_of_damaged_episodes(tmp_path: Path) -> None
     for episode, rows in ((0, 29), (2, 7)):  # the recording crashed
         table = pq.read_table(source.data_path(episode))
         pq.write_table(table.slice(0, rows), source.data_path(episode))
-    clip = source.clip_path(WRIST.key, 1)  # and one camera stopped before the other
-    media.join_clips([Slice(str(clip), 0, 31)], clip.with_name("new.mp4"), fps=Fraction(30))
-    clip.with_name("new.mp4").replace(clip)
+    clip = source.clip_path(WRIST.key, 1)  # and a copy broke off behind frame 30
+    media.join_clips([Slice(str(clip))], clip.with_name("new.mp4"), fps=Fraction(30))
+    index = media.read_clip_index(clip.with_name("new.mp4"))
+    clip.write_bytes(clip.with_name("new.mp4").read_bytes()[: int(index.offsets[31]) + 3])
+    clip.with_name("new.mp4").unlink()
     out = tmp_path / "out"
     trim = RepairOptions(on_bad_episode="trim")
     leconvert.convert(root, output=out, repairs=trim, proof=ProofOptions(verify="bytes"))

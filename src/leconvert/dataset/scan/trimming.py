@@ -198,6 +198,8 @@ def _clip(path: str, fps: Fraction, slices: StreamScan, at: int) -> _Clip:
     """Return the slice of one episode, the index of its file read again."""
     try:
         clip = media.read_clip_index(path)
+    except media.TruncatedClipError as error:
+        clip = error.index
     except media.UnsupportedClipError:
         clip, _ = index_of_remuxed(path, fps)
     begin = int(slices.first[at])

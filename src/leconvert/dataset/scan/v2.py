@@ -385,6 +385,7 @@ class _Facts(NamedTuple):
     """What a scan keeps of one slice, which is a whole file; all zero if it cannot be read.
 
     ``in_place`` is the number of its first rows or frames that are certainly those of their place.
+    Of a file that is cut off, which is said, the rest tells of what is there.
     """
 
     file_bytes: int = 0
@@ -395,11 +396,12 @@ class _Facts(NamedTuple):
     misfit: int = 0
     kind: str = ""
     in_place: int = 0
+    is_cut_off: bool = False
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """`SLICE_NUMBERS` of the slice."""
-        return *self[:-2], 0, max(0, self.file_bytes), 0
+        return *self[:-3], 0, max(0, self.file_bytes), 0
 
 
 _MISSING = _Facts(file_bytes=NO_FILE)
@@ -576,7 +578,11 @@ class EpisodeScanner(Scanner):
         notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> _Facts:
-        clip, seconds = usable_clip(clip, self._fps, notes)
+        cut_off = clip if isinstance(clip, media.TruncatedClipError) else None
+        if cut_off is None:
+            clip, seconds = usable_clip(clip, self._fps, notes)
+        else:
+            clip, seconds = cut_off.index, None
         frames = len(clip.sizes)
         in_place = frames
         if length and frames:
@@ -591,11 +597,15 @@ class EpisodeScanner(Scanner):
                     f"{shown(notes.path)} shows {len(late)} of {length} frames half a frame or "
                     "more from frame / fps; they are placed by their order.",
                 )
+        if cut_off is not None:
+            in_place = min(in_place, cut_off.whole_frames)
+            notes.say("unreadable-file", shown(cut_off.message), whole_frames=in_place)
         self._check_clip[notes.stream](clip, notes)
         if clip.config_key not in kinds:
             kinds[clip.config_key] = ClipFacts.of(clip)
         misfit = clip.misfit(self._fps) if seconds is None else Misfit.REMUXED
-        return _Facts(*file, frames, file[0], misfit, clip.config_key, in_place)
+        kind, is_cut_off = clip.config_key, cut_off is not None
+        return _Facts(*file, frames, file[0], misfit, kind, in_place, is_cut_off)
 
     def _compare_lengths(
         self,
@@ -620,7 +630,7 @@ class EpisodeScanner(Scanner):
             whole = min(length, *(fact.in_place for fact in (table, *clips)))
             says = f"{EPISODES_PATH} says {length}"
             for stream, facts in zip(self._streams, (table, *clips), strict=True):
-                if not facts.kind or facts.frames == length:
+                if not facts.kind or facts.frames == length or facts.is_cut_off:
                     continue
                 notes.stream, notes.file = stream, next(self._paths.absolute(stream, [index]))
                 if facts is table:

@@ -265,6 +265,9 @@ def joinable(
     if isinstance(found, media.ClipIndex):
         yield found
         return
+    if isinstance(found, media.TruncatedClipError):  # a trimmed episode's
+        yield found.index
+        return
     if not isinstance(found, media.UnsupportedClipError):
         raise found
     with tempfile.TemporaryDirectory(prefix="leconvert-verify-") as scratch:

@@ -199,6 +199,31 @@ def _with_a_pause(data: bytes, *, after: int, frames: int) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.parametrize("camera", [TOP, WRIST])
+@pytest.mark.parametrize("share", [0.7, 0.9, 0.97])
+def test_of_a_truncated_clip_the_whole_frames_are_kept(
+    source: Path, camera: str, share: float
+) -> None:
+    """Its index is at the front: a copy that broke off."""
+    path = clip_of(source, camera, 1)
+    front = path.with_suffix(".front.mp4")
+    media.join_clips([Slice(str(path))], front, fps=Fraction(30))
+    front.replace(path)
+    whole = media.read_clip_index(path)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(media.TruncatedClipError) as caught:
+        media.read_clip_index(path)
+    there = caught.value.index.num_samples
+    ends = whole.offsets + whole.sizes
+    assert there == int(np.count_nonzero(ends <= path.stat().st_size)) < 41
+    kept = next(at for at in range(42) if at not in set(whole.ranks[:there].tolist()))
+    assert caught.value.whole_frames == kept
+    assert errors_of(source) == ["unreadable-file"]
+    scan = scan_source(source, TRIM)
+    assert scan.repairs.trimmed_episodes == {1: (0, kept)}
+    assert lengths_of(salvaged(source)) == [30, kept, 24, 12]
+
+
 @pytest.mark.parametrize("more", [{}, {"retime": True, "reindex": True}])
 def test_rows_lost_in_the_middle_are_no_prefix(source: Path, more: dict[str, bool]) -> None:
     """With --retime the rows behind the gap would be shown with the wrong frames."""
