@@ -123,15 +123,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ConversionReport:
-    """What a conversion did.
+    """The report of a conversion.
 
     Attributes:
         source: The dataset: its folder, or its URL on the Hub, with the commit.
-        output: The result. Of a migration it is on the Hub alone, and this is where in the work dir
-            files stood for it.
-        kept_source: Where the replaced dataset is kept; None if nothing was replaced, or it was
-            removed.
-        removed_source: Where it was kept before it was removed on request.
+        output: The folder of the result. A migration has its result on the Hub alone; this is then
+            the folder of the work dir that stood for it.
+        kept_source: The folder that keeps the replaced dataset; None if nothing was replaced, or
+            the dataset was removed.
+        removed_source: The folder that kept it before it was removed on request.
         kept_because: Why it was kept although it was to be removed.
         run_id: The run.
         episodes: Episodes of the dataset.
@@ -165,7 +165,7 @@ class ConversionReport:
         kept_files: How many of the files are the source's own as they are; None in layouts that
             have none.
         kept_episodes: To how many episodes, whose files stay, the others were appended.
-        moves: Of a migration, what moved between here and the Hub, as it was planned; else None.
+        moves: The bytes that a migration moved between here and the Hub, as planned; else None.
     """
 
     source: str
@@ -455,7 +455,7 @@ def run_conversion(
                     run, planned_name(sources, arrival), conversion, control
                 )
         if run is None or packed is None:
-            # What the source is comes before what stands at the target.
+            # Faults of the source are reported before faults of the target.
             check_asked(sources, target, conversion)
             conversion.proof.check_source(is_outline=bool(arrival and arrival.outline))
             check_target = partial(conversion.check_target, source, target)
@@ -508,12 +508,12 @@ def repair(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> RepairReport:
-    """Make right what a check of a v3.0 dataset finds and what follows from its files alone.
+    """Mend the findings of a check of a v3.0 dataset that its own files are enough to mend.
 
-    What does not follow from them is a conversion's, as of any source: for example
-    ``convert(root, repairs=RepairOptions(on_bad_episode="drop"))`` leaves out the episodes of files
-    that are gone, and ``RepairOptions(quantiles=True)`` computes quantiles of each episode, without
-    which LeRobot cannot go on recording.
+    `convert` mends the others, as for any source. For example
+    ``convert(root, repairs=RepairOptions(on_bad_episode="drop"))`` leaves out the episodes of
+    missing files, and ``RepairOptions(quantiles=True)`` computes the quantiles of each episode,
+    which LeRobot needs to go on recording.
 
     Args:
         root: The dataset.
@@ -604,7 +604,7 @@ def _push_migrated(
     try:
         return push(result, options, on_hub=on_hub, pause=pause, progress=control.progress)
     except HubSourceChangedError as error:
-        # Whatever the Hub copies would be of the old dataset: this run can never be pushed.
+        # The Hub would copy files of the changed dataset: this run can never be pushed.
         give_up_run(run.work_dir.root, run.manifest.run_id)
         error.next_step = "Run the same command again; it begins with what is there now."
         if (stays := pinned_revision(Path(run.manifest.source))) is not None:
@@ -639,10 +639,10 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
 def _another_may_finish(
     work_dir: Path, target: Path, to: str, *, own_place: bool
 ) -> Iterator[Callable[[OpenedRun], None]]:
-    """Say so where the same conversion, started elsewhere, was finished and its run removed.
+    """Tell the user if the same conversion, started elsewhere, was finished and its run removed.
 
     Yields:
-        What takes the run that this process joined.
+        A function that is given the run that this process joined.
     """
     runs: list[str] = []
     was_there = is_converted(target, to)
@@ -732,7 +732,7 @@ def _finish(
     conversion: Conversion,
     control: Control,
 ) -> tuple[PackReport | None, bool]:
-    """End a run whose swap began; return its report, if there is one, and whether to begin anew.
+    """End a run whose swap began; return its report, if any, and whether to start over.
 
     A run answers only for a result that is there, from this source and these options.
     """
@@ -829,7 +829,7 @@ class SplitPart:
 
     Attributes:
         name: Its name.
-        output: Where it is, or would be.
+        output: Its folder, which a dry run does not make.
         episodes: Its episodes, by their numbers in the source, such as ``0-3,7``.
         plan: What its conversion comes to, where nothing was to be written; else None.
         report: What was done; None where the part was finished before, or nothing was to be
@@ -999,16 +999,16 @@ def trim(
 ) -> ConversionReport:
     """Cut frames off the beginning or the end of some episodes, without encoding a video.
 
-    It is a conversion of the whole dataset, in which these episodes have fewer rows, counted and
-    timed from 0 again. Of their videos the samples stay from which the frames decode: those from
-    the keyframe before the first, which no reader takes for the episode's. Their statistics are
-    computed anew, for which their frames are decoded.
+    This is a conversion of the whole dataset in which these episodes have fewer rows, counted and
+    timed from 0 again. Their videos keep every sample that a kept frame needs to decode. Samples
+    between a keyframe and the first kept frame stay in the file, but no reader shows them as part
+    of the episode. The statistics of these episodes are computed from their decoded frames.
 
     Args:
         root: The dataset folder.
         frames: The first frame that stays of an episode, counted from 0, and the one after the
             last, None for all that follow; by the episode's number.
-        output: Where the result goes; None for the source's place, as in `convert`.
+        output: The folder of the result; None for the source's place, as in `convert`.
         given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
             ``stop`` and ``progress``, see `convert`.
 
@@ -1031,7 +1031,7 @@ def trim(
 
 
 _DIFFERENCES_SHOWN = 20
-# What `info.json` of a result says of its files, where it was made with other options.
+# Keys of a result's `info.json` that differ if the result was made with other options.
 _LAYOUT_KEYS = ("data_files_size_in_mb", "video_files_size_in_mb", "data_path", "video_path")
 
 
@@ -1050,7 +1050,7 @@ def find_finished(
     Args:
         sources: As the conversion gets them. The source of a conversion in place is looked for
             where such a conversion keeps it.
-        target: Where the result goes.
+        target: The folder of the result.
         conversion: The conversion. Every byte is compared if its ``proof`` asks for that, else the
             structure.
         control: How to stop, and where to report.
@@ -1196,7 +1196,7 @@ def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetEr
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was submitted, or would be.
+    """The jobs of a submission, or of its dry run.
 
     Attributes:
         run_id: The run.
@@ -1240,14 +1240,14 @@ def submit_run(
             target under the same paths.
         engine: Who starts them, and how; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a run.
-        proof: What the packer proves, what it may replace and remove, and how long it waits for a
-            silent packer's lock.
-        scratch: Where workers keep files that they fetch, where the source is on the Hub.
+        proof: Options of the packer: the depth of its proof, the datasets that it may replace and
+            remove, and how long it waits for a silent packer's lock.
+        scratch: The folder for files that workers fetch from a source on the Hub.
         allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
         dry_run: Submit nothing.
 
     Returns:
-        What was asked for, or would be; nothing where all batches are done and packed.
+        The jobs; empty if all batches are done and packed.
 
     Raises:
         EngineError: There is no scheduler here, or it refused a job.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
-from leconvert.cli.main import build_parser
+from leconvert.cli.main import build_parser, main
 from leconvert.cli.options import push_target, take_arguments
+from leconvert.cli.parser import nearest
 from leconvert.model.values import LayoutOptions
 from leconvert.support.flags import (
     block_align,
@@ -93,6 +96,53 @@ def test_a_folder_whose_name_begins_with_a_hyphen_is_told_how_it_is_given(
     refused = leconvert_here("convert", "--root", "-set", code=2)
     assert "  → What is called so here is given as ./-set. " in refused.stderr
     assert "is not a LeRobot dataset" in leconvert_here("check", "./-set").stderr
+
+
+def test_help_and_a_command_are_the_help_of_the_command(
+    leconvert_here: Leconvert, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, same in ((["help"], ["--help"]), (["help", "clean"], ["clean", "--help"])):
+        assert main(words) == 0
+        told = capsys.readouterr().out
+        assert main(same) == 0
+        assert told == capsys.readouterr().out != ""
+
+
+def test_n_is_dry_run_in_every_command_that_has_it_and_no_help_lists_it() -> None:
+    for parser in build_parser().declared():
+        names = parser._option_string_actions
+        assert names.get("-n") is names.get("--dry-run")
+        assert "-n," not in parser.format_help()
+    assert build_parser().parse_args(["convert", "set", "-n"]).dry_run
+
+
+def test_the_folder_above_datasets_is_told_how_many_lie_below(
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    above = tmp_path / "recordings"
+    for name in ("one", "org/two", ".hidden", "org/.hidden"):
+        shutil.copytree(small_source / "meta", above / name / "meta")
+    refused = leconvert_here("check", above, code=3).stderr
+    assert f"{above} is a folder with 2 datasets below it" in refused
+    found = leconvert_here(*shlex.split(refused.split("`")[1])[1:]).stdout
+    assert f"{above}/one" in found
+    assert f"{above}/org/two" in found
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "said"),
+    [
+        ("chekc", ["check", "clean"], "; did you mean check?"),
+        ("--verfy", ["--verify", "--version"], "; did you mean --verify?"),
+        ("repor", ["repair", "report"], "; did you mean report?"),
+        ("rep", ["repair", "report", "undo"], "; did you mean repair or report?"),
+        ("start", ["status", "split"], ""),
+        ("list", ["split", "plan"], ""),
+        ("download", ["undo", "demo"], ""),
+    ],
+)
+def test_only_a_word_that_is_close_is_offered(word: str, known: list[str], said: str) -> None:
+    assert nearest(word, known) == said
 
 
 def test_a_dot_is_the_folder_one_is_in(leconvert_here: Leconvert) -> None:

@@ -25,8 +25,8 @@ import pytest
 import leconvert as package
 from leconvert.run.packer import proof
 from leconvert.run.proof import VerificationReport, verify_pair
+from leconvert.support import file_calls
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.workdir import fs
 from leconvert.workdir.records import WorkDir
 from tests.faults.faulty_files import CrashError
 from tests.program import Leconvert
@@ -61,7 +61,7 @@ def dataset(four: Path, tmp_path: Path) -> Path:
 @contextmanager
 def failing(flags: int, *, dies: bool = False) -> Iterator[None]:
     """Let the swap's renames with these flags fail, or the process die at the first of them."""
-    real = fs._renameat2
+    real = file_calls._rename
 
     def broken(source: Any, target: Any, found: int) -> None:
         if found != flags or Path(target).name not in {"set", "set_old", "out", "out_old"}:
@@ -72,7 +72,7 @@ def failing(flags: int, *, dies: bool = False) -> Iterator[None]:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fs, "_renameat2", broken)
+        patch.setattr(file_calls, "_rename", broken)
         yield
 
 

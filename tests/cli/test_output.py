@@ -7,6 +7,9 @@ import fcntl
 import json
 import os
 import pty
+import pwd
+import shlex
+import shutil
 import struct
 import subprocess
 import sys
@@ -18,7 +21,7 @@ import pytest
 from leconvert.cli.doctor import check_lines
 from leconvert.cli.output import folded
 from leconvert.support.extras import command_for_extra
-from leconvert.workdir.fs import Mount
+from leconvert.support.file_calls import Mount
 from leconvert.workdir.fscheck import CheckReport, probe_folder
 from tests.program import Leconvert
 
@@ -148,11 +151,62 @@ def test_a_permission_that_is_missing_is_called_so(
         raise PermissionError(13, "Permission denied", str(tmp_path / "info.json"))
 
     monkeypatch.setattr("leconvert.dataset.check.check_dataset", denied)
+    monkeypatch.setattr("os.access", lambda path, right: path != tmp_path or right != os.W_OK)
     refused = leconvert_here("check", tmp_path, code=11)
+    user = pwd.getpwuid(os.geteuid()).pw_name
     assert refused.stderr.splitlines() == [
-        f"leconvert: Cannot use {tmp_path}/info.json: permission is denied.",
-        "  → Let this user read and write there, then run the same command again.",
+        f"leconvert: User {user} may not write in the folder {tmp_path}.",
+        f"  → `chmod u+w {tmp_path}` gives the right; then run the same command again.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "arguments", "code", "lacking"),
+    [
+        ("set", 0o000, ("check", "set"), 11, "enter the folder"),
+        ("set/data", 0o000, ("check", "set"), 3, "list the folder"),
+        ("set/meta/info.json", 0o000, ("check", "set"), 3, "read"),
+        ("set/meta/episodes.jsonl", 0o000, ("check", "set"), 3, "read"),
+        ("set/data/chunk-000/episode_000000.parquet", 0o000, ("check", "set"), 3, "read"),
+        ("there", 0o555, ("convert", "set", "there/out"), 5, "write in the folder"),
+        (
+            "there",
+            0o555,
+            ("convert", "set", "out", "--work-dir", "there/w"),
+            11,
+            "write in the folder",
+        ),
+    ],
+)
+def test_a_right_that_is_missing_is_named_and_the_command_that_gives_it_helps(
+    small_source: Path,
+    tmp_path: Path,
+    place: str,
+    mode: int,
+    arguments: tuple[str, ...],
+    code: int,
+    lacking: str,
+) -> None:
+    """Root may do everything unless it gives that up."""
+    unprivileged: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv is missing")
+        unprivileged = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
+    command = [*unprivileged, *PROGRAM, *arguments]
+    shutil.copytree(small_source, tmp_path / "set")
+    (tmp_path / "there").mkdir()
+    (tmp_path / place).chmod(mode)
+    try:
+        refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        *_, said, helps = refused.stderr.splitlines()
+        assert refused.returncode == code
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        assert said == f"leconvert: User {user} may not {lacking} {tmp_path / place}."
+        subprocess.run(shlex.split(helps.split("`")[1]), check=True)
+        subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    finally:
+        (tmp_path / place).chmod(0o755)
 
 
 def test_a_command_that_is_suggested_can_be_copied(

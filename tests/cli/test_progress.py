@@ -75,6 +75,23 @@ def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_p
     assert "\r" not in done.stderr
 
 
+def test_no_time_left_is_guessed_from_the_first_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    with LineProgress(stream).stage("scan", 10_000, "files") as stage:
+        for now[0] in (6.0, 12.0, 31.0):
+            stage.advance(100)
+        now[0] = 40.0
+        stage.advance(9_700)
+    assert stream.getvalue().splitlines() == [
+        "scan: 100 files of 10,000 files (6.0 s, 17 files/s)",
+        "scan: 200 files of 10,000 files (12.0 s, 17 files/s)",
+        "scan: 300 files of 10,000 files, about 16 min 42 s left (31.0 s, 9.7 files/s)",
+        "scan: 10,000 files (40.0 s, 250 files/s)",
+    ]
+
+
 def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
@@ -87,7 +104,7 @@ def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) ->
         now[0] = 20.0
         stage.advance(6 * 1024**2)
     assert stream.getvalue().splitlines() == [
-        "work: 4.0 MiB of 10.0 MiB, 12 s left (8.0 s, 512.0 KiB/s)",
+        "work: 4.0 MiB of 10.0 MiB, about 12 s left (8.0 s, 512.0 KiB/s)",
         "work: 10.0 MiB (20.0 s, 512.0 KiB/s)",
     ]
 
@@ -187,7 +204,7 @@ def test_the_time_left_is_that_of_the_camera_whose_pictures_are_decoded(
         workers=WorkerOptions(max_workers=1),
         progress=LineProgress(stream),
     )
-    told = re.findall(r"work: ([0-9]+) %, ([0-9]+) s left \(([0-9]+)\.", stream.getvalue())
+    told = re.findall(r"work: ([0-9]+) %, about ([0-9]+) s left \(([0-9]+)\.", stream.getvalue())
     assert [int(seconds) for _, _, seconds in told] == [6, 12, 18, 24, 30]
     for _, left, seconds in told:
         assert int(left) == pytest.approx(36 - int(seconds), abs=1)

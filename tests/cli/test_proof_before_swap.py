@@ -22,9 +22,9 @@ from leconvert.run.packer import proof
 from leconvert.run.packer import proof as removal
 from leconvert.run.packer import run as packing
 from leconvert.run.proof import Difference, VerificationReport, verify_pair
+from leconvert.support import file_calls
 from leconvert.support.errors import InterruptedRunError, StorageError, VerificationError
 from leconvert.support.progress import SilentProgress, Stage
-from leconvert.workdir import fs
 from tests.trees import snapshot
 
 
@@ -183,7 +183,7 @@ class Overwriting:
 @pytest.mark.parametrize(
     ("where", "name", "stands", "code"),
     [
-        pytest.param(fs, "_renameat2", "{}", 4, id="the exchange"),
+        pytest.param(file_calls, "_rename", "{}", 4, id="the exchange"),
         pytest.param(packing, "remove_source", "{}_old", 4, id="the look after it"),
         pytest.param(proof, "remove_compared", "{}_old", 0, id="the removal"),
     ],
@@ -204,7 +204,7 @@ def test_a_source_that_is_overwritten_and_gets_its_times_back_is_never_removed(
     overwriting.before(monkeypatch, where, name)
     assert main(["convert", "--root", str(source_copy), "--delete-source", "--no-push"]) == code
     said = capsys.readouterr()
-    if name == "_renameat2":
+    if name == "_rename":
         assert (source_copy / file).read_bytes() == overwriting.now != b""
         assert f"{source_copy} changed after it was planned, in 1 place." in said.err
         assert f"{file}: changed since it was compared" in said.err

@@ -496,4 +496,4 @@ def test_a_bug_says_that_it_is_one(small_source: Path, tmp_path: Path) -> None:
     )
     assert stopped.returncode == 70
     assert "surprise" in stopped.stderr
-    assert "please report" in stopped.stderr
+    assert "This is a bug" in stopped.stderr

@@ -181,7 +181,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(UsageError, match=f"The folder {tmp_path} cannot be written"):
+    with pytest.raises(UsageError, match=f"may not write in the folder {tmp_path}"):
         check_report_place(tmp_path / "x.html", [])
 
 

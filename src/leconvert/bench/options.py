@@ -1,4 +1,4 @@
-"""What a benchmark was asked for, checked and with every default filled in."""
+"""The options of a benchmark, checked and with every default filled in."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ Mode = Literal["single", "sarm", "sarm-action"]
 Deltas = Mapping[str, tuple[float, ...]]
 
 MODES: tuple[Mode, ...] = ("single", "sarm", "sarm-action")
-"""The named modes; ``deltas`` is what a result says where a file gave the windows."""
+"""The named modes; a result says ``deltas`` if a file gave the windows."""
 
-# SARM, a reward model for long tasks, looks at eight frames a second apart.
+# SARM, a reward model for long tasks, looks at eight frames that are one second apart.
 _SARM_STEPS = 8
 _ACTION = "action"
 
 
 def mode_deltas(mode: Mode, cameras: Sequence[str], features: Sequence[str], fps: float) -> Deltas:
-    """Return the window of each feature in seconds from the sample's own frame."""
+    """Return the window of each feature in seconds from the sample's own frame.
+
+    Raises:
+        UsageError: The mode needs a feature that the dataset lacks.
+    """
     if mode == "single":
         return {}
     actions = [key for key in features if key == _ACTION or key.startswith(f"{_ACTION}.")]
@@ -47,7 +51,11 @@ def mode_deltas(mode: Mode, cameras: Sequence[str], features: Sequence[str], fps
 
 
 def read_deltas(path: Path, features: Sequence[str]) -> Deltas:
-    """Read windows from a JSON file: features to lists of seconds, as ``delta_timestamps``."""
+    """Read windows from a JSON file: features to lists of seconds, as ``delta_timestamps``.
+
+    Raises:
+        UsageError: The file is missing or wrong, or names another feature.
+    """
 
     def bad(what: str) -> UsageError:
         return UsageError(
@@ -75,7 +83,7 @@ def read_deltas(path: Path, features: Sequence[str]) -> Deltas:
 
 
 def frames_per_sample(deltas: Deltas, cameras: Sequence[str]) -> int:
-    """Return how many camera frames a sample carries, repeated ones at an episode's ends too."""
+    """Return the number of camera frames in a sample; repeated ones at an episode's ends count."""
     return sum(len(deltas.get(camera, (0.0,))) for camera in cameras)
 
 
@@ -85,11 +93,11 @@ def _is_time(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one job asks the scheduler for; everything but ``nodes`` is a node's share."""
+    """The resources that one job requests; all but ``nodes`` are per node."""
 
     nodes: int = 1  # nodes, each with one loading process
     cpus: int = 16  # cores of a node
-    mem: str = "64G"  # memory of a node as the scheduler spells it, such as ``32G``
+    mem: str = "64G"  # memory of a node in the scheduler's notation, such as ``32G``
     time: str = "00:30:00"  # the longest run time, ``HH:MM:SS``
     gpus: int = 0  # GPUs of a node
 
@@ -97,34 +105,34 @@ class Resources:
 Source = Literal["local", "hub", "bucket", "warmed_bucket"]
 
 SOURCES: tuple[Source, ...] = ("local", "hub", "bucket", "warmed_bucket")
-"""The labels that a result carries for where its bytes came from."""
+"""The labels in a result for where its bytes came from."""
 
 BUCKETS = frozenset({"bucket", "warmed_bucket"})
-"""Labels whose bytes came from a bucket."""
+"""The labels for bytes from a bucket."""
 
 _WORKERS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A named set-up of the benchmark: what is read from where, by how many nodes and cores.
+    """A named set-up of the benchmark: loader, source, nodes and cores.
 
-    It only fills in what the command line leaves open. A scheduler is asked for its resources;
-    ``probe run --scenario`` on a machine at hand takes loader, source and workers from it.
+    It only fills in options that the command line leaves open. Its resources are requested from a
+    scheduler; ``probe run --scenario`` on this machine takes loader, source and workers from it.
     """
 
-    name: str  # what ``--scenario`` takes, and what the result's file name carries
+    name: str  # the value of ``--scenario``; it is part of the result's file name
     loader: Literal["map", "stream"]  # ``map`` or ``stream``
     source: Source  # the label of where the files are
-    resources: Resources = field(default_factory=Resources)  # what its job asks for
+    resources: Resources = field(default_factory=Resources)  # the resources of its job
     # Loading workers of a process; None for as many as cores allow, see `num_workers`.
     workers: int | None = _WORKERS
 
     def num_workers(self, *, cores: int, cameras: int) -> int:
-        """Return the loading workers of one process.
+        """Return the number of loading workers of one process.
 
-        Where the scenario leaves them open there is a core for every camera of every worker, since
-        a map-style sample decodes all cameras side by side.
+        If the scenario leaves it open, there is a core for every camera of every worker, since a
+        map-style sample decodes all cameras in parallel.
         """
         if self.workers is not None:
             return self.workers
@@ -153,7 +161,11 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
 
 
 def parse_scenarios(text: str) -> tuple[Scenario, ...]:
-    """Return the scenarios of a list such as ``mmap_local,stream_hub``, in its order."""
+    """Return the scenarios of a list such as ``mmap_local,stream_hub``, in its order.
+
+    Raises:
+        UsageError: A scenario is unknown or named twice, or none is named.
+    """
     # Hyphens are accepted, as everywhere on the command line.
     names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in SCENARIOS]
@@ -168,7 +180,7 @@ def parse_scenarios(text: str) -> tuple[Scenario, ...]:
 Loader = Literal["map", "stream", "stream-lerobot"]
 
 LOADERS: tuple[Loader, ...] = ("map", "stream", "stream-lerobot")
-"""LeRobot's map-style dataset, our stream, and LeRobot's own streaming dataset."""
+"""LeRobot's map-style dataset, leconvert's stream, and LeRobot's own streaming dataset."""
 
 _MOST_DEFAULT_WORKERS = 4
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
@@ -196,7 +208,7 @@ _AT_LEAST = {
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of one run; what is None is left to the loader, or is filled by `resolved`."""
+    """The options of one run; None leaves a choice to the loader, or `resolved` fills it in."""
 
     root: str | None = flag(
         None,
@@ -309,18 +321,19 @@ class RunOptions:
 
     @property
     def read_from(self) -> str:
-        """Where data and videos are really read from, whatever the label says.
+        """The place that data and videos are really read from, whatever the label says.
 
-        ``local``, ``hub`` or ``bucket``, else the scheme of the URL. Of options that are `placed`.
+        It is ``local``, ``hub`` or ``bucket``, else the scheme of the URL. The options must be
+        `placed`.
         """
-        if self.loader == "map":  # LeRobot downloads what is on the Hub, and reads the copy
+        if self.loader == "map":  # LeRobot downloads from the Hub, and reads the copy
             return "local"
         place = str(self.data_files_root or self.root)
         return _label_of(place) or place.partition("://")[0]
 
     @property
     def mode_name(self) -> str:
-        """The mode as results name it: ``deltas`` where a file gave the windows."""
+        """The mode in results: ``deltas`` if a file gave the windows."""
         return self.mode if self.deltas is None else "deltas"
 
     def placed(self) -> RunOptions:
@@ -357,7 +370,11 @@ def dataset_place(
     source: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """Return the folder or URL of a dataset."""
+    """Return the folder or URL of a dataset.
+
+    Raises:
+        UsageError: No dataset is given, or the local copy does not exist.
+    """
     if root is not None:
         return root if "://" in root else str(Path(root).resolve())
     if repo_id is None:
@@ -401,7 +418,7 @@ def _check_known(name: str, value: str | None, known: Collection[str]) -> None:
         )
 
 
-# What a run of ``probe resample`` was asked for.
+# The options of ``probe resample``.
 
 
 ResampleMode = Literal["baseline", "batched", "compare"]
@@ -490,7 +507,11 @@ class ResampleOptions:
             raise UsageError("--device is cpu, cuda or cuda:N.")
 
     def sized(self, trajectories: int) -> ResampleOptions:
-        """Return these options with batch sizes for a set of so many trajectories."""
+        """Return these options with batch sizes for a set with this many trajectories.
+
+        Raises:
+            UsageError: A batch is larger than the set.
+        """
         if self.batch_sizes is None:
             fitting = tuple(size for size in USUAL_BATCH_SIZES if size <= trajectories)
             return replace(self, batch_sizes=fitting or (trajectories,))

@@ -9,7 +9,7 @@ from leconvert.cli.main import build_parser
 from leconvert.support.extras import missing_package
 
 _SHELLS = ("bash", "zsh", "fish")
-# What an argument is called tells what it names.
+# The name of an argument tells the kind of its value.
 _FOLDERS = frozenset({
     "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
     "WORK_DIR|DATASET",

@@ -79,8 +79,8 @@ def show_if_finished(
 ) -> int | None:
     """Say that the result of this command is in place already, and return the exit code.
 
-    It is for a command that asks for nothing but the result. A run that is under way knows itself
-    how far it is, and so does a push.
+    It is for a command that asks for the result alone. A run under way and a push report their
+    progress themselves.
 
     Returns:
         The exit code; None where there is something to do.

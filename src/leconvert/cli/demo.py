@@ -31,7 +31,7 @@ DEMO_SPEC = DatasetSpec(
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What the demo did: the conversion, and the proof of it."""
+    """The demo's conversion and the check of its result."""
 
     conversion: ConversionReport
     verification: VerificationReport

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import shlex
 import shutil
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from importlib import metadata
@@ -98,7 +97,7 @@ def library_loads(name: str) -> bool:
     return False
 
 
-# What is imported of a package whose own module loads nothing, or has another name.
+# The module to import for packages whose own module loads nothing or has another name.
 _MODULES = {"huggingface-hub": "huggingface_hub.hf_api", "pyyaml": "yaml"}
 # Their loading is the diagnosis' part, which takes seconds.
 _DIAGNOSED = frozenset({"torch", "torchcodec"})
@@ -162,9 +161,9 @@ class Package:
 
     @property
     def wrong(self) -> str | None:
-        """What is wrong with it and what helps, in a sentence; None where nothing is.
+        """The fault and its remedy in one sentence; None if there is no fault.
 
-        What no extra was installed for is no fault.
+        A package of an extra that was not installed is no fault.
         """
         if self.fits and self.trouble is not None:
             said = f"{self.name} {self.version} is installed and does not load ({self.trouble})"
@@ -233,13 +232,13 @@ _NVDEC = "libnvcuvid.so.1"
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found."""
+    """The findings."""
 
-    # What leconvert wants; empty where it runs without being installed.
+    # The requirements of leconvert; empty if it runs without being installed.
     packages: tuple[Package, ...]
     # ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``: that it does not load or decode, and why.
     video: dict[str, Any]
-    # What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg`` (versions, or
+    # Abilities of torch and torchcodec here: ``torch``, ``torchcodec`` and ``ffmpeg`` (versions, or
     # None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
     loading: dict[str, Any]
     # ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
@@ -251,7 +250,7 @@ class Examination:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What a conversion needs and does not find here, a sentence each."""
+        """Things that a conversion needs and that are missing here, a sentence each."""
         needed = sorted((p for p in self.packages if p.is_needed), key=lambda p: p.fits)
         lacking = [package.wrong for package in needed if package.wrong is not None]
         pyav = next((package for package in self.packages if package.name == "av"), None)
@@ -265,7 +264,7 @@ class Examination:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """What is installed here and does not work, a sentence each, besides what is lacking."""
+        """Packages that are installed and do not work, a sentence each, besides `lacks`."""
         others = sorted((p for p in self.packages if not p.is_needed), key=lambda p: not p.fits)
         found = [package.wrong for package in others if package.wrong is not None]
         client = next(
@@ -361,16 +360,16 @@ def _video() -> dict[str, Any]:
 def _decode_a_frame() -> None:
     """Make a clip in memory and find a frame of it, as trimming and comparing do."""
     from leconvert.media import decode_shown
+    from leconvert.support.file_calls import MemoryFile
     from leconvert.testing import FrameLabel, draw_frame, read_label
     from leconvert.testing.encode import encode_clip
 
     labels = [FrameLabel(1, 2, frame) for frame in range(3)]
-    with os.fdopen(os.memfd_create("leconvert-doctor"), "rb") as clip:
-        path = f"/proc/self/fd/{clip.fileno()}"
+    with closing(MemoryFile()) as clip:
         # Every FFmpeg has this encoder and its decoder.
         frames = (draw_frame(label, 64, 64) for label in labels)
-        encode_clip(path, frames, fps=Fraction(30), codec="mpeg4")
-        ((_, picture),) = decode_shown(path, [1])
+        encode_clip(clip.path, frames, fps=Fraction(30), codec="mpeg4")
+        ((_, picture),) = decode_shown(clip.path, [1])
     if read_label(picture) != labels[1]:
         raise ValueError("it gave another frame than it was asked for")
 
@@ -434,7 +433,7 @@ def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
     return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}
 
 
-# What the file system of a folder promises, alone or between two hosts.
+# Promises of the file system of a folder, alone or between two hosts.
 
 
 # Draws what ``leconvert check-fs`` found.
@@ -604,7 +603,7 @@ def run(options: argparse.Namespace) -> int:
     return InstallationError.exit_code if found.lacks or found.broken else 0
 
 
-# What ``leconvert doctor`` says of each part of a machine that it looked at.
+# Sentences of ``leconvert doctor`` for each part of a machine.
 
 
 _CAN = {
@@ -615,7 +614,7 @@ _CAN = {
 
 
 def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each part, empty where it goes on, and what was seen of it."""
+    """Yield each line as the name of a part, empty on its further lines, and a text."""
     machine = record["machine"]
     yield "leconvert", f"{record['leconvert']}, Python {record['python']}, {record['platform']}"
     if "trouble" in machine:

@@ -232,7 +232,7 @@ class _LineReader:
 
         if len(words) == 1 and not words[0].startswith("-"):
             return Line(words[0], None, self._usual)
-        # What the line gives is added to a list of values, and else takes the place of the usual.
+        # An option of the line adds to a list of values; any other replaces the common value.
         given = argparse.Namespace(**vars(self._options))
         found = self._parser.parse_args(words, given)
         return Line(found.dataset, found.name, _options_of_each(found))
@@ -265,7 +265,7 @@ def _read_flags(words: Sequence[str]) -> RepairOptions:
     return repairs
 
 
-# What a fleet comes to.
+# The price of a fleet.
 
 
 def _show_price(options: argparse.Namespace, price: FleetPrice) -> int:
@@ -412,7 +412,7 @@ def add_find_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_find(options: argparse.Namespace) -> int:
-    """Print a list that `leconvert fleet` takes; what is no line of it is a comment."""
+    """Print a list that `leconvert fleet` takes; everything else is printed as comments."""
     from leconvert.fleet import find_datasets, find_on_hub, look_at_datasets
 
     if isinstance(options.root, str):

@@ -1,4 +1,4 @@
-"""What the commands that make a dataset have in common: bring, look, preview or run, and tell."""
+"""The common flow of commands that make a dataset: fetch, look, preview or run, and report."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def show_finished(options: argparse.Namespace, target: Path, made: str, verified
     """Say that a result was in place before, and how it was compared now; return the exit code.
 
     Args:
-        made: What it is, such as ``the v3.0 dataset of SOURCE``.
+        made: A name for it, such as ``the v3.0 dataset of SOURCE``.
     """
     if options.json:
         print(json.dumps({"already_converted": str(target), "verified": verified}))
@@ -120,10 +120,10 @@ def show_outcome(
     """Push if that is wanted, print what was done, and return the exit code.
 
     Args:
-        report: What was converted; None where the result was in place before.
+        report: The conversion; None if the result was in place before.
         push: The push; None for a command that does not push.
     """
-    # Where the result was converted but could not be measured, the probe's code.
+    # A conversion whose result could not be measured ends with the probe's code.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
     if as_json:
         done = {} if report is None else report.as_record()

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Buffer, Callable, Iterator, Sequence
+from collections.abc import Buffer, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,8 +19,9 @@ from typing import NoReturn
 
 from leconvert._version import __version__
 from leconvert.cli.output import print_findings, print_sentence
-from leconvert.cli.parser import Parser, command_at, examples_text
+from leconvert.cli.parser import Parser, command_at, examples_text, nearest
 from leconvert.support.errors import (
+    REPORT_IT,
     FindingsError,
     InstallationError,
     InterruptedRunError,
@@ -101,9 +102,26 @@ def build_parser(wanted: str | None = None) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
     parser.add_commands("command", COMMANDS, command_place)
+    parser.advice = lambda words: _meant(words, parser.commands)
     if wanted in parser.commands:
         parser.commands[wanted].declare()
     return parser
+
+
+def _meant(words: Sequence[str], commands: Collection[str]) -> str | None:
+    """Return the commands that are meant by a dataset without one; None for any other mistake."""
+    first, *others = words or [""]
+    if first.startswith("-") or first in commands or nearest(first, [*commands]):
+        return None
+    if not (os.path.lexists(first) or "/" in first):
+        return None
+    if others:
+        return f"A command comes first: `{shlex.join(['leconvert', 'convert', *words])}`."
+    word = shlex.quote(first)
+    return (
+        f"A command comes first: `leconvert check {word}` lists what is wrong with a dataset, "
+        f"`leconvert convert {word}` converts it."
+    )
 
 
 def command_place(name: str) -> str:
@@ -111,7 +129,7 @@ def command_place(name: str) -> str:
     return f"leconvert.cli.{_BESIDE_OTHERS.get(name, name)}"
 
 
-# What the program says where something failed, and that saying it cannot fail.
+# Messages of a failed program, which are printed without fail.
 
 
 def prepare_output() -> None:
@@ -163,10 +181,10 @@ class _Unfailing(io.RawIOBase):
 
 
 def undecodable_path(error: UnicodeEncodeError) -> LeconvertError:
-    """Return what to tell where a library cannot open a path that is no UTF-8.
+    """Return the error for a path that is not UTF-8, which a library cannot open.
 
-    In the C locale Python takes names for UTF-8 all the same (PEP 540), but not where it is told
-    otherwise, nor in a locale of another encoding. Then the name may be good.
+    In the C locale Python reads names as UTF-8 nevertheless (PEP 540), unless it is told otherwise.
+    In a locale of another encoding it does not. The name may be good then.
     """
     shown = ascii(error.object)[1:-1]
     encoding = sys.getfilesystemencoding()
@@ -203,7 +221,9 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
     if isinstance(error, FindingsError):
         from leconvert.model.values import Finding
 
-        print_findings([Finding.from_record(finding) for finding in error.findings])
+        # A remedy names no dataset if there are several.
+        root = error.path if error.path and error.path in error.message else "DATASET"
+        print_findings([Finding.from_record(finding) for finding in error.findings], root)
     for line in error.details:
         print_sentence(f"  {without_credentials(line)}", margin="    ")
     if error.next_step:
@@ -235,7 +255,7 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
         forks: This process is the program's own, which may be forked.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    # What follows -- is not ours.
+    # The words after `--` are not ours.
     ours = given.index("--") if "--" in given else len(given)
     arguments = [*map(with_hyphens, given[:ours]), *given[ours:]]
     as_json = "--json" in arguments
@@ -276,7 +296,8 @@ def main(argv: Sequence[str] | None = None, *, forks: bool = False) -> int:
         import traceback  # no other command pays for it
 
         traceback.print_exc()
-        print("leconvert: this is a bug; please report it with the lines above", file=sys.stderr)
+        print("leconvert: This is a bug.", file=sys.stderr)
+        print_sentence(f"  → {REPORT_IT}.", margin="    ")
         return LeconvertError.exit_code
     return code
 
@@ -317,6 +338,8 @@ def program() -> NoReturn:
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace | None:
     """Return the options, or None where help or the version was asked for, and printed."""
+    if arguments[:1] == ["help"]:  # `leconvert help COMMAND` is `leconvert COMMAND --help`
+        arguments = [*arguments[1:], "--help"]
     try:
         options = build_parser().parse_args(arguments)
     except SystemExit:

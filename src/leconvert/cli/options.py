@@ -144,7 +144,7 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     return layout
 
 
-# Which episodes are converted.
+# The selection of episodes.
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
@@ -155,10 +155,10 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
     _add_group(parser, "selection", EpisodeSelection, about)
 
 
-# What the user allows a conversion to change: its options, and what they come to.
+# Repairs that the user allows: the options and their values.
 
 
-# What repairs nothing in a v3.0 dataset, where the files are found by its own tables.
+# Options without use for a v3.0 dataset, whose own tables name the files.
 _OF_V2 = ("locate_files", "tasks_from", "assume_version", "fetch_unfit")
 
 
@@ -180,7 +180,7 @@ def repair_options(options: argparse.Namespace) -> RepairOptions:
     return filled(RepairOptions, options)
 
 
-# Which dataset is meant: its name on the Hub, and the folder that a name stands for.
+# Names of datasets: on the Hub, and as folders.
 
 
 def add_revision(parser: argparse.ArgumentParser) -> None:
@@ -407,7 +407,7 @@ def _is_hub_name(given: str) -> bool:
     if os.path.lexists(given):
         is_unclear = downloaded and not Path(given).samefile(lerobot_home() / given)
     else:
-        # Where the first part is a folder here, it is rather a slip in the name of a path.
+        # If the first part is a folder here, the name is more likely a mistyped path.
         is_unclear = not downloaded and Path(given.split("/", maxsplit=1)[0]).is_dir()
     if is_unclear:
         word = shlex.quote(given)
@@ -689,7 +689,7 @@ def _runtime_env(text: str | None) -> dict[str, Any]:
     return environment
 
 
-# What engines of other packages are told, and whose options go with which engine.
+# Options of engines from other packages, and the engines that take them.
 
 
 def add_added_options(parser: argparse.ArgumentParser) -> None:
@@ -821,7 +821,7 @@ def site(options: argparse.Namespace) -> Site:
 
 
 def given_resources(options: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """Return what is said of the resources of jobs, by resource."""
+    """Return the options for the resources of jobs, by resource."""
     return {name: getattr(options, name) for name, *_ in _RESOURCES}
 
 
@@ -884,7 +884,7 @@ def push_of_each(options: argparse.Namespace) -> PushOptions | None:
     wish = _push_wish(options)
     asked = wish == "true" or options.push_repo_id is not None or hasattr(options, "create_pr")
     if options.no_push or wish == "false":
-        # Behind a dataset it takes back what is said of all.
+        # After the name of a dataset it cancels the option that holds for all.
         if wish == "true":
             raise UsageError("--no-push and --push-to-hub contradict each other.")
         return None
@@ -945,7 +945,7 @@ def push_target(
 
 
 def named_push_target(options: argparse.Namespace) -> str | None:
-    """Return the repo to push to where nothing but its name asks for a push."""
+    """Return the repo to push to, for commands that push only if a repo is named."""
     if options.push_repo_id is None:
         _refuse_push_options(options)
         return None
@@ -967,7 +967,7 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
     """Return where and how to push."""
     from leconvert.remote.options import PushOptions
 
-    # Where a source came from there is a repo, or a mistake: only one that is named is made.
+    # The repo of the source exists, or is a mistake: only a repo that is named is created.
     named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
     # The flag --repo-id names the source.
     return replace(filled(PushOptions, options, create=named), repo_id=repo_id)

@@ -330,8 +330,8 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-# What `--help` of a command with many options lists; `--help-all` lists all that are not hidden.
-# An editing command lists these, and what is its own.
+# Options that `--help` of a command with many options lists; `--help-all` lists all that are not
+# hidden. An editing command lists these and its own.
 EDITING_OPTIONS = frozenset({
     "--dry-run", "--engine", "--force-conversion", "--help", "--help-all", "--json",
     "--num-workers", "--output", "--quiet", "--report", "--restart", "--verify", "--work-dir",
@@ -345,7 +345,7 @@ _USAGE_COLUMNS = 53
 
 
 def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
-    """Return the usage with no options but those that must be given."""
+    """Return the usage with the required options alone."""
     words = []
     for action in arguments:
         name = str(action.metavar or action.dest)
@@ -362,11 +362,11 @@ def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     return "\n".join(lines)
 
 
-# What is wrong with a command line, and what may have been meant; pure.
+# Faults of a command line and suggestions; pure functions.
 
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-# What argparse says, and what it means; in this order.
+# Messages of argparse and our wording, tried in this order.
 _WORDED = tuple(
     (re.compile(pattern), said)
     for pattern, said in (
@@ -403,14 +403,32 @@ def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str
             yield name
 
 
-def nearest(word: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
-    """Return ``; did you mean NAME?`` for the known name that is most alike, or an empty string."""
-    import difflib  # only a mistake needs it
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean NAME?`` for a name that was misspelled or cut short, or nothing."""
+    near = [(edits(word, name), name) for name in known]
+    found = [name for number, name in sorted(near) if number <= _edits_allowed(name)][:1]
+    # A name that was cut short.
+    found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:3]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
-    found = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    # What was cut short is nearer than difflib thinks.
-    found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:1]
-    return f"; did you mean {found[0]}?" if found else ""
+
+def _edits_allowed(name: str) -> int:
+    """Return how many letters may be wrong in a name: one in four, one at least."""
+    return max(1, len(name.lstrip("-")) // 4)
+
+
+def edits(one: str, other: str) -> int:
+    """Count letters to add, to leave out, to change or to swap that make one word of another."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for place, letter in enumerate(one):
+        last, before, row = before, row, [place + 1]
+        for at, wanted in enumerate(other):
+            cost = min(row[at] + 1, before[at + 1] + 1, before[at] + (letter != wanted))
+            if place and at and letter == other[at - 1] and one[place - 1] == wanted:
+                cost = min(cost, last[at - 1] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 _REPLACES = (
@@ -442,7 +460,7 @@ _MEANT = {
     "--jobs": _WORKERS,
     "--processes": _WORKERS,
 }
-# What is offered for a misspelling of itself alone: these take a safeguard away.
+# Suggested only for a misspelling of their own name: these options take a safeguard away.
 _SAFEGUARDS = (
     "--accept",
     "--allow-mixed-versions",
@@ -463,11 +481,8 @@ def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
         return f"; did you mean {option}?", f"{option} {does}."
     if name in ("--yes", "-y"):
         return "", "Nothing is ever asked, so that there is nothing to confirm."
-    import difflib
-
-    misspelled = difflib.get_close_matches(name, _SAFEGUARDS, n=1, cutoff=0.85)
-    offered = [option for option in known if option not in _SAFEGUARDS or option in misspelled]
-    return nearest(name, offered, cutoff=0.8), None
+    offered = [option for option in known if option not in _SAFEGUARDS or edits(name, option) <= 1]
+    return nearest(name, offered), None
 
 
 # Options whose value may be left out.
@@ -515,7 +530,7 @@ class Settings(argparse.Action):
 
     Args:
         actions: The options.
-        prefix: What their names begin with, which the keys leave out.
+        prefix: The beginning of their names, which the keys leave out.
     """
 
     def __init__(
@@ -581,7 +596,7 @@ _LONGEST_USAGE = 240  # characters; a longer one hides what matters
 
 
 class Command(NamedTuple):
-    """What a command does."""
+    """The two functions of a command."""
 
     add_arguments: Callable[[Any], None]
     run: Callable[[argparse.Namespace], int]
@@ -601,7 +616,12 @@ class Parser(argparse.ArgumentParser):
 
     It imports its command's module when it first parses, so that only the command that runs pays.
     An option is accepted by its whole name alone: an abbreviation would come to mean something else
-    with the next option. Whatever is wrong with a command line is raised as `UsageError`.
+    with the next option. Every fault of a command line raises `UsageError`.
+
+    Attributes:
+        usual_options: The options that the help lists; None for all.
+        commands: The parsers of the commands below this one, by name.
+        advice: Returns the next step for words that do not parse where it is known, else None.
     """
 
     def __init__(self, *, place: str | None = None, **options: Any) -> None:
@@ -610,6 +630,7 @@ class Parser(argparse.ArgumentParser):
         self.usual_options: frozenset[str] | None = None
         self.commands: dict[str, Parser] = {}
         self._usual_command: Callable[[Sequence[str]], str | None] = lambda _: None
+        self.advice: Callable[[list[str]], str | None] = lambda _: None
 
     def add_commands(
         self,
@@ -621,8 +642,8 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         """Add commands below this one, by the headings that the help shows them below.
 
-        Those below None are not listed: another command does the same. ``usual`` returns which is
-        meant by words that name none.
+        Commands below None are not listed: another command does the same. ``usual`` returns the
+        command for words that name none.
         """
         self._usual_command = usual
         below = self.add_subparsers(
@@ -644,6 +665,8 @@ class Parser(argparse.ArgumentParser):
             return
         place, self._place = self._place, None
         command_at(place).add_arguments(self)
+        if dry_run := self._option_string_actions.get("--dry-run"):
+            self._option_string_actions.setdefault("-n", dry_run)  # as in rsync; not listed
         if self.usual_options is not None:
             self.add_argument(
                 "--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS,
@@ -702,6 +725,7 @@ class Parser(argparse.ArgumentParser):
                 error.next_step = (
                     f"If the file called so here is meant, give it as {path}. {error.next_step}"
                 )
+            error.next_step = self.advice(words) or error.next_step
             raise
 
     def _parsed(
@@ -724,7 +748,7 @@ class Parser(argparse.ArgumentParser):
         (file or sys.stderr).write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is no choice, and name the nearest that is."""
+        """Refuse a value that is not among the choices, and name the nearest choice."""
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leconvert.run.conversion import Conversion
     from leconvert.run.planner import MovedBytes, PlanSummary
 
-# What stands where a plan's result will go: better said before the work than by the packer.
+# Faults at the target of a plan: the user should read them before the work, not from the packer.
 
 
 def replaced_target(
@@ -41,8 +41,8 @@ def replaced_target(
     The target of a run under way is its packer's: it may be in the middle of the swap.
 
     Returns:
-        Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion`` or the
-        plan appends; else None.
+        The folder that keeps the v3.0 dataset at the target, if the packer is told
+        ``--force-conversion`` or the plan appends; else None.
     """
     from leconvert.run.planner import check_asked
     from leconvert.workdir.former import former_dir
@@ -148,7 +148,7 @@ def _lines(plan: PlanSummary) -> list[str]:
         lines += _OF_AN_OVERLAY
     if plan.layout == "streaming" and max(plan.files.values()) > 1:
         lines.append(_OF_STREAMING)
-    # Of a migration a dry run alone is shown, whose folder is gone again.
+    # For a migration this is shown by a dry run only, whose folder is gone by now.
     for room in plan.space.rooms if plan.moves is None else ():
         free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
         lines.append(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")

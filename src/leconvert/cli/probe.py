@@ -66,7 +66,7 @@ def _runs_as_program() -> bool:
     return started_as_module or sys.argv[0].endswith(("/leconvert", "\\leconvert"))
 
 
-# Where the commands are that are not in this module.
+# The modules of the other commands.
 _ELSEWHERE = {
     "resample": "leconvert.cli.probe_resample",
     "submit": "leconvert.cli.probe_submit",
@@ -106,7 +106,7 @@ _OF_TRAINING_DATA = {
     "loader": _LOADER,
 }  # fmt: skip
 
-# What `--help` lists of a measurement and of a training; `--help-all` lists the rest.
+# Options that `--help` of a measurement and of a training lists; `--help-all` lists the rest.
 USUAL_OPTIONS = frozenset({
     "--batch-size", "--check", "--decode-device", "--deltas", "--duration-s",
     "--episode-pool-size", "--help", "--help-all", "--json", "--loader", "--max-episodes", "--mode",
@@ -114,7 +114,7 @@ USUAL_OPTIONS = frozenset({
     "--seed", "--source",
 })  # fmt: skip
 DEFAULT_OUT_DIR = "probe-results"
-"""Where results go."""
+"""The folder of results."""
 
 # Options of the command itself; everything else is an option of the measurement.
 _OF_THE_COMMAND = frozenset({"out_dir", "plots", "json", "command", "probe_command"})

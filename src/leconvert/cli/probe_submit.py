@@ -105,6 +105,6 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
             named, places=places, passed_on=shared, resources=given_resources(options)
         )
     for job in jobs:
-        # What `probe run` would refuse is refused before it has waited in a queue.
+        # Refuse what `probe run` would refuse, before a job has waited in a queue.
         run_options(of_run.parse_args(job.arguments[len(_RUN) :]))
     return jobs if options.no_summary else (*jobs, summary_job(out_dir))

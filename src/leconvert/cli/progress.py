@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Self, TextIO
 
 from leconvert.support.progress import NO_PROGRESS, Progress, Stage
-from leconvert.support.text import amount
+from leconvert.support.text import amount, duration
 
 # A clock beside a stage: what does not move for minutes looks dead.
 
@@ -37,13 +37,26 @@ class Clock:
             self._tick()
 
 
+# The time left, which is a guess at first: shown once it is one that means something.
+
+
+_TELLING_SHARE = 0.1
+_TELLING_SECONDS = 30.0
+
+
+def _tells_time_left(done: int, total: int, seconds: float) -> bool:
+    return done >= _TELLING_SHARE * total or (done > 0 and seconds >= _TELLING_SECONDS)
+
+
 # Progress as bars, for a terminal.
 
 
 _SHOW_EVERY_SECONDS = 1.0
 _NAME_WIDTH = 6
 _SHORTENED_FROM = 100_000
+_WITHOUT_TIME_LEFT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}]"
 _SHARE_ALONE = "{l_bar}{bar}| [{elapsed}<{remaining}]"
+_SHARE_WITHOUT_TIME_LEFT = "{l_bar}{bar}| [{elapsed}]"
 # Units that pass by themselves, or of which nobody asks how many a second.
 _WITHOUT_RATE = frozenset({"%", "s"})
 _ROUNDED_FROM = 10
@@ -71,6 +84,8 @@ class _Bar:
         from tqdm import tqdm
 
         self._lock = threading.Lock()
+        shows_share = unit in _WITHOUT_RATE
+        self._with_time_left = _SHARE_ALONE if shows_share else None
         self._bar = tqdm(
             desc=f"{name:<{_NAME_WIDTH}}",
             total=total,
@@ -78,7 +93,7 @@ class _Bar:
             unit_scale=unit == "B" or total >= _SHORTENED_FROM,  # else 18 would read 18.0
             unit_divisor=1024 if unit == "B" else 1000,
             file=stream,
-            bar_format=_SHARE_ALONE if unit in _WITHOUT_RATE else None,
+            bar_format=_SHARE_WITHOUT_TIME_LEFT if shows_share else _WITHOUT_TIME_LEFT,
             dynamic_ncols=True,
             disable=None,
         )
@@ -86,7 +101,10 @@ class _Bar:
 
     def advance(self, amount: int) -> None:
         with self._lock:
-            self._bar.update(amount)
+            bar = self._bar
+            if _tells_time_left(bar.n + amount, bar.total, bar.format_dict["elapsed"]):
+                bar.bar_format = self._with_time_left
+            bar.update(amount)
 
     def _show(self) -> None:
         with self._lock:
@@ -149,8 +167,8 @@ class _Lines:
         line += self._share() if of_share else _amount(self._done, self._unit)
         if self._done < self._total:
             line += "" if of_share else f" of {_amount(self._total, self._unit)}"
-            if rate > 0:
-                line += f", {(self._total - self._done) / rate:.0f} s left"
+            if _tells_time_left(self._done, self._total, seconds):
+                line += f", about {duration((self._total - self._done) / rate)} left"
         is_told = rate > 0 and self._unit not in _WITHOUT_RATE
         line += f" ({seconds:.1f} s{f', {_rate(rate, self._unit)}/s' if is_told else ''})"
         print(line, file=self._stream, flush=True)

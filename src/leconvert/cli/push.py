@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leconvert.run.conversion import Conversion
 
 
-# What is shown of a push; ``convert`` and ``push`` share it.
+# Output for a push; ``convert`` and ``push`` share it.
 
 
 _KEPT_SHOWN = 5
@@ -132,7 +132,7 @@ def _datasets_below(folder: Path) -> dict[Path, str]:
     if not folder.is_dir() or info_path(folder).exists():
         return {}
     found = [path for path in find_datasets(folder) if info_path(path).exists()]
-    # What a conversion in place keeps is not its result.
+    # A source that a conversion in place kept is not its result.
     kept = {old_dir(path) for path in found}
     return {path: path.relative_to(folder).as_posix() for path in found if path not in kept}
 
@@ -196,11 +196,11 @@ class ResultPush:
 
     Args:
         options: The command's options.
-        target: Where the result will stand.
-        repo_id: Where to push; None for not at all.
+        target: The folder of the result.
+        repo_id: The repo to push to; None for no push.
 
     Attributes:
-        done: What the push did, where it was a part of the conversion.
+        done: The report of a push that was a part of the conversion.
     """
 
     def __init__(self, options: argparse.Namespace, target: Path, repo_id: str | None) -> None:
@@ -240,7 +240,7 @@ class ResultPush:
 
 
 class ConvertPush(ResultPush):
-    """What ``convert`` knows about its push."""
+    """The push of ``convert``."""
 
     def __init__(self, options: argparse.Namespace, conversion: Conversion, places: Places) -> None:
         self._places = places
@@ -266,7 +266,7 @@ class ConvertPush(ResultPush):
         force = self._conversion.proof.force_conversion
         differences = [*self._other_source(known), *_other_options(self._conversion, known)]
         if not differences:
-            # With force a result that was pushed is made anew; one that waits is pushed.
+            # --force-conversion converts a pushed result again; a result that waits is pushed.
             return not (known.pushed and force)
         if force:
             return False

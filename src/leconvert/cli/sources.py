@@ -1,4 +1,4 @@
-"""Where a command reads and writes; a source that is not here is brought here."""
+"""Folders that a command reads and writes; a source on the Hub is fetched."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def bring_from_store(
     return download_tree(url, folder, stop=stop, progress=progress)
 
 
-# Where a command reads and writes; a source that is not here is brought here.
+# Folders that a command reads and writes; a source on the Hub is fetched.
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a command reads and writes, absolute.
+    """Folders that a command reads and writes, absolute.
 
     Attributes:
         source: The dataset, or the tree of an outline.
-        target: Where the result goes.
+        target: The folder of the result.
         work_dir: The run's folder.
         arrival: How the source came from the Hub; None for one that was always here.
         is_temporary: Whether the source was only brought here to be converted.
@@ -89,7 +89,7 @@ class Places:
 
     @property
     def made_of(self) -> str:
-        """What a result is made of; in place it is what such a conversion keeps."""
+        """The source that a result is compared with; in place it is the kept source."""
         if self.arrival is not None and self.arrival.outline is not None:
             return self.arrival.outline
         kept = overlaid_meta(self.target) or old_dir(self.target)
@@ -274,14 +274,14 @@ def bring_from_hub(
     )
 
 
-# Several sources, each a folder here or a name on the Hub, that stay whatever becomes of them.
+# Several sources, each a folder here or a name on the Hub. No command changes them.
 
 
 class NamedDataset(NamedTuple):
     """A dataset that a command reads whole.
 
     Attributes:
-        folder: Where it is, or where it is downloaded to; absolute.
+        folder: Its folder, or the folder that it is downloaded to; absolute.
         repo_id: Its name on the Hub; None for a folder of this machine.
         revision: The tag, branch or commit that was asked for.
     """

@@ -155,7 +155,7 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
         f"{pace}",
         "",
     ]
-    # What waits is all alike, and what was set aside is told below, with what helps.
+    # Rows of waiting datasets are alike; datasets set aside are listed below, with the remedy.
     left_out = {"waiting", "set aside"} | ({"converted", "finished before"} if open_only else set())
     shown = [one for one in status.datasets if one.state.value not in left_out]
     rows: list[list[object]] = [["dataset", "state", "batches", "episodes", "size", "seconds"]]
@@ -225,7 +225,7 @@ def _folded(line: str, width: int | None, margin: str) -> list[str]:
     return [line] if width is None else folded(line, width, margin)
 
 
-# What the tables of a run's status have in common: how much they show.
+# How much the tables of a run's status show.
 
 
 HOST_WIDTH = 20
@@ -412,7 +412,7 @@ def _head(status: RunStatus) -> list[str]:
     share = status.done_bytes / status.total_bytes if status.total_bytes else 1.0
     pace = f"{amount(status.bytes_per_second)}/s, "
     pace += f"{status.frames_per_second:,.0f} rows and camera frames/s"
-    if status.seconds_left:
+    if status.seconds_left and status.done:  # before, it would be a guess from the first seconds
         pace += f", {duration(status.seconds_left)} left"
     video = f"{amount(status.video.cloned)} shared (reflink), {amount(status.video.copied)} copied"
     if status.video.batches_read < status.done:

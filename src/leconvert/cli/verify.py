@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.main import end_on_signals, stop_on_signals
 from leconvert.cli.options import add_json, hide, path_or_url, source_at
+from leconvert.cli.parser import Parser
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import SourceError, StorageError, UsageError, VerificationError
 from leconvert.support.flags import whole
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from leconvert.run.proof import VerificationReport
     from leconvert.support.progress import Progress
 
-# What `leconvert verify` is given, before anything is compared: a wrong path is no difference.
+# Checks of the paths that `leconvert verify` is given: a wrong path is not a difference.
 
 
 _ROLES = "RESULT is what a conversion wrote, --source the dataset that it was made from."
@@ -108,8 +110,20 @@ def _compared(report: VerificationReport) -> str:
 # ``leconvert verify``.
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def _meant(words: list[str]) -> str | None:
+    """Return the whole command for ``verify A B``; a v2.x dataset beside another is the source."""
+    result, source, *options = words if len(words) > 1 else ["-", "-"]
+    if result.startswith("-") or source.startswith("-") or "--source" in options:
+        return None
+    if has_source_tables(Path(result)) and not has_source_tables(Path(source)):
+        result, source = source, result
+    command = shlex.join(["leconvert", "verify", result, "--source", source, *options])
+    return f"`{command}` compares the result {result} with its source {source}."
+
+
+def add_arguments(parser: Parser) -> None:
     """Declare the options."""
+    parser.advice = _meant
     parser.add_argument(
         "result", type=Path, metavar="RESULT", help="the dataset that was written, v3.0 or v2.1"
     )

@@ -1,8 +1,8 @@
-"""What a conversion is allowed to change about a dataset, and what one conversion changes.
+"""The changes that a user allows, and the changes that one conversion makes.
 
-By default rows, statistics and tables are copied as they stand. `RepairOptions` is what the user
-allows; the scan turns it into `Repairs`, which the plan records, workers and packer carry out and
-the verification expects. Whatever is not in `Repairs` is not changed.
+By default rows, statistics and tables are copied unchanged. `RepairOptions` holds the user's
+permissions. The scan turns them into `Repairs`; the plan records these, workers and packer carry
+them out, and the verification expects them. Nothing outside `Repairs` is changed.
 """
 
 from __future__ import annotations
@@ -35,50 +35,52 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
     "index": "int64",
     "task_index": "int64",
 }
-# Features that LeRobot keeps no statistics of.
+# Features without statistics in LeRobot.
 TEXT_DTYPES = frozenset({"string", "language"})
-# What LeRobot adds to every frame beside the columns that all datasets have.
+# Names that LeRobot adds to every frame beside the columns of `DEFAULT_COLUMNS`.
 _OF_FRAMES = frozenset({"task", "subtask"})
 _TRIMMED_SHOWN = 10
 
 
 def is_frame_rate(text: str) -> bool:
-    """Whether a text is a decimal that can be a number of frames a second."""
+    """Return whether a text is a decimal that can be a number of frames a second."""
     return re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) is not None and float(text) > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
-    """What the user allows a conversion to change.
+    """The changes that the user allows a conversion to make.
 
     Attributes:
-        on_bad_episode: ``fail`` stops where an episode is damaged, ``drop`` leaves it out and
-            numbers the others anew, ``trim`` keeps its first frames as far as its rows and frames
-            agree, and drops it where there are none.
-        retime: Timestamps become ``frame / fps``.
-        reindex: ``frame_index``, ``episode_index`` and ``index`` are counted anew.
-        remap_tasks: Tasks are numbered anew, so that a task's row is its index.
-        unwrap_scalars: Lists of one value become the value, as LeRobot stores such features.
-        fill_stats: Statistics that are missing or stale are computed from the data.
-        recompute_stats: Statistics of every feature are computed from the data.
-        quantiles: Statistics have quantiles, for which those of numeric columns are computed anew.
-        drop_features: Features that are left out, columns and video files alike.
-        rename_features: Features that have another name in the result, each as ``OLD=NEW``.
-        accept: Codes of findings that shall not stop the conversion, as far as it can do without.
-        declare_features: Columns that ``info.json`` does not declare are declared as they are
-            stored.
-        locate_files: Files of episodes that lie elsewhere than their template says are taken from
-            there.
-        tasks_from: ``episodes`` gives the rows of an episode the task that ``episodes.jsonl``
-            lists for it; None leaves rows their own.
-        assume_version: The version to read a source as whose ``codebase_version`` is none.
-        assume_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
-        fetch_unfit: Of a dataset whose files stay on the Hub those are fetched that have to be
-            written anew, or decoded; the result is the same.
+        on_bad_episode: ``fail`` stops at a damaged episode; ``drop`` leaves it out and renumbers
+            the other episodes; ``trim`` keeps its first frames, as far as its rows and frames
+            agree, and drops an episode without such frames.
+        retime: Set timestamps to ``frame / fps``.
+        reindex: Recount ``frame_index``, ``episode_index`` and ``index``.
+        remap_tasks: Renumber tasks, so that a task's row is its index.
+        unwrap_scalars: Replace lists of one value by the value, as LeRobot stores such features.
+        fill_stats: Compute missing or stale statistics from the data.
+        recompute_stats: Compute the statistics of every feature from the data.
+        quantiles: Add quantiles to the statistics; for this, statistics of numeric columns are
+            recomputed.
+        drop_features: Features to leave out, columns and video files alike.
+        rename_features: Features to rename, each as ``OLD=NEW``.
+        accept: Codes of findings that shall not stop the conversion, if it is possible without
+            repairing them.
+        declare_features: Declare columns that ``info.json`` does not declare, with their stored
+            types.
+        locate_files: Take files of episodes from where they are, if not where the template says.
+        tasks_from: ``episodes`` gives the rows of an episode the task that ``episodes.jsonl`` lists
+            for it; None keeps the tasks of the rows.
+        assume_version: The version to assume for a source whose ``codebase_version`` is missing or
+            wrong.
+        assume_fps: Frames a second, a decimal, if those of ``info.json`` are missing or wrong.
+        fetch_unfit: Fetch the files that have to be rewritten or decoded, for a dataset whose files
+            otherwise stay on the Hub. The result is the same.
 
     Raises:
-        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is no such choice,
-            ``assume_fps`` no rate, or one of ``rename_features`` cannot be.
+        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is none of its choices,
+            ``assume_fps`` is no rate, or an item of ``rename_features`` is invalid.
     """
 
     on_bad_episode: str = flag(
@@ -157,12 +159,12 @@ class RepairOptions:
 
     @property
     def renames(self) -> dict[str, str]:
-        """New name of each feature that is renamed."""
+        """The new name of each renamed feature, by its old name."""
         return {old: new for old, _, new in map(_parted, self.rename_features)}
 
     @classmethod
     def of_flags(cls, flags: Iterable[str]) -> RepairOptions:
-        """Return the options that some flags of the command line stand for.
+        """Return the options for some flags of the command line.
 
         Args:
             flags: Each as a user types it, such as ``--drop-feature action``.
@@ -178,7 +180,7 @@ class RepairOptions:
         return cls(**given)
 
     def flags(self) -> tuple[str, ...]:
-        """Return the flags of the command line that stand for the options; see `of_flags`."""
+        """Return the flags of the command line for these options; see `of_flags`."""
         flags: list[str] = []
         for told in flags_of(RepairOptions):
             value, name = getattr(self, told.field), told.name
@@ -190,7 +192,7 @@ class RepairOptions:
         return tuple(flags)
 
     def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping of what changes a result and is not the default."""
+        """Return a JSON-serialisable mapping of what changes a result, without defaults."""
         default = asdict(replace(RepairOptions(), fetch_unfit=self.fetch_unfit))
         record = {key: value for key, value in asdict(self).items() if value != default[key]}
         return {
@@ -200,7 +202,7 @@ class RepairOptions:
 
     @property
     def reading(self) -> Repairs:
-        """What of the repairs decides how ``info.json`` is read."""
+        """The repairs that decide how ``info.json`` is read."""
         return Repairs(assumed_version=self.assume_version, assumed_fps=self.assume_fps)
 
 
@@ -209,7 +211,7 @@ def _parted(rename: str) -> tuple[str, str, str]:
 
 
 def _check_renames(renames: Sequence[str], dropped: Collection[str]) -> None:
-    """Refuse names that no dataset can have, whatever the source."""
+    """Refuse names that are invalid for any source."""
     taken: set[str] = set()
     for rename in renames:
         old, equals, new = _parted(rename)
@@ -243,7 +245,7 @@ def _check_renames(renames: Sequence[str], dropped: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DroppedEpisode:
-    """An episode that is left out: its index in the source, and the code of the finding why."""
+    """An episode that is left out: its index in the source, and the code of the finding."""
 
     episode: int
     code: str
@@ -251,12 +253,12 @@ class DroppedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class LocatedFile:
-    """A file of an episode that does not lie where its template says.
+    """A file of an episode that is not at the path of its template.
 
     Attributes:
-        stream: Its stream.
+        stream: The file's stream.
         episode: The episode's index in the source.
-        path: Where it lies, relative to the source.
+        path: Path of the file relative to the source.
     """
 
     stream: str
@@ -266,40 +268,40 @@ class LocatedFile:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What one conversion changes; nothing by default.
+    """The changes that one conversion makes; none by default.
 
     Attributes:
-        selected_episodes: The episodes of the source that alone were asked for; None for all.
-        dropped_episodes: Those among them that are left out for what was found, ascending.
+        selected_episodes: The only episodes of the source that were asked for; None for all.
+        dropped_episodes: Episodes among them that are left out because of a finding, ascending.
         dropped_features: Features that are left out, sorted.
         computed_columns: Default columns that are computed and not copied, in the order of
             `DEFAULT_COLUMNS`: ``timestamp`` is ``frame / fps``, ``frame_index`` the frame,
-            ``episode_index`` the episode's place in the result, ``index`` the frame's place in the
-            result. ``task_index`` is `added_task` where it is added, and mapped where ``task_map``
+            ``episode_index`` the episode's position in the result, ``index`` the frame's position
+            in the result. ``task_index`` is `added_task` if it is added, and mapped if ``task_map``
             is given.
-        added_columns: Those of them that the source lacks; they come last.
-        task_map: Source task index to result task index; None leaves tasks as they are.
+        added_columns: Computed columns that the source lacks; they come last.
+        task_map: Source task index to result task index; None leaves tasks unchanged.
         unwrapped_columns: Columns whose lists of one value become the value, sorted.
         cast_columns: Default columns of whole numbers that are stored as floating-point numbers and
             become int64, in the order of `DEFAULT_COLUMNS`.
         computed_stats: Features whose statistics are computed from the data and not copied, sorted.
-        stats_episodes: Features among them whose statistics are computed in some episodes and
-            copied in the others: feature to the episodes' indices in the source, ascending.
-        quantiles: Whether computed statistics have quantiles, as where those that are copied do.
-        assumed_version: The version that the source is read as, where its ``codebase_version``
-            says another, or none.
-        assumed_fps: Frames a second, a decimal, where ``info.json`` says others, or none.
-        declared_features: Features that are declared as they are stored, where the source
-            declares them otherwise or not at all; cameras as most of their clips are.
-        located_files: Files that are taken from elsewhere than their template says, sorted.
-        tasks_from: ``episodes`` where the rows of an episode with one task have the task that
-            ``episodes.jsonl`` lists for it; None where they have their own.
+        stats_episodes: For features whose statistics are computed in some episodes only and copied
+            in the others: feature to these episodes' indices in the source, ascending.
+        quantiles: Whether computed statistics have quantiles; true if copied ones have them.
+        assumed_version: The version to read the source as, if its ``codebase_version`` is missing
+            or wrong.
+        assumed_fps: Frames a second, a decimal, if those of ``info.json`` are missing or wrong.
+        declared_features: New declarations of features that the source declares otherwise or not at
+            all. Columns are declared as stored, cameras as most of their clips are.
+        located_files: Files that are not at the path of their template, sorted.
+        tasks_from: ``episodes`` if rows of an episode with one task get the task that
+            ``episodes.jsonl`` lists for it; None if they keep their own.
         task_columns: Further columns that ``task_map`` maps, sorted.
-        trimmed_episodes: The first frame that stays of an episode, and the one after the last, by
-            the episode's index in the source. ``timestamp`` and ``frame_index`` of such an episode
+        trimmed_episodes: The first frame kept of an episode, and the one after the last, by the
+            episode's index in the source. ``timestamp`` and ``frame_index`` of a trimmed episode
             are computed, too.
-        renamed_features: New name of each feature that is renamed. All that is said of features
-            here calls them by it, but for ``declared_features`` and ``located_files``.
+        renamed_features: New name of each renamed feature, by its old name. All other attributes
+            use the new names, except ``declared_features`` and ``located_files``.
     """
 
     dropped_episodes: tuple[DroppedEpisode, ...] = ()
@@ -324,7 +326,7 @@ class Repairs:
 
     @property
     def change_rows(self) -> bool:
-        """Whether rows are anything but copied."""
+        """Whether any rows are changed rather than copied."""
         return bool(
             self.dropped_features
             or self.computed_columns
@@ -356,7 +358,7 @@ class Repairs:
 
     @property
     def added_task(self) -> int:
-        """The result's index of the only task, for rows that have no ``task_index``."""
+        """The result's index of the only task, for rows without ``task_index``."""
         return min((self.task_map or {}).values(), default=0)
 
     def keeps(self, episode_index: IntArray) -> BoolArray:
@@ -368,9 +370,9 @@ class Repairs:
         return kept
 
     def features(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the result's features, given those of the source's ``info.json``.
+        """Return the result's features, given the source's features from ``info.json``.
 
-        These may have their new names already.
+        The source's features may have their new names already.
         """
         kept = {
             self.renamed(key): copy.deepcopy(dict(feature))
@@ -387,7 +389,7 @@ class Repairs:
         return {**features, **declared}
 
     def computes_stats(self, feature: str, episode: int) -> bool:
-        """Whether the statistics of a feature are computed in an episode, by its source's index."""
+        """Return whether a feature's statistics are computed in an episode of the source."""
         if feature not in self.computed_stats:
             return False
         episodes = self.stats_episodes.get(feature)
@@ -397,7 +399,7 @@ class Repairs:
         return place < len(episodes) and episodes[place] == episode
 
     def replaces_stats(self, features: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether no statistics of the source are kept: those of all features are computed."""
+        """Return whether all statistics are computed, so that none of the source are kept."""
         return all(
             (name in self.computed_stats and name not in self.stats_episodes)
             or name in self.dropped_features
@@ -413,7 +415,7 @@ class Repairs:
         return sorted(texts.items())
 
     def summary(self) -> list[str]:
-        """Return what is changed, a few words each."""
+        """Return the changes, each in a few words."""
         copied = [name for name in self.computed_columns if name not in self.added_columns]
         trimmed = [
             f"episode {episode} trimmed to its frames {first}:{stop}"
@@ -457,7 +459,7 @@ class Repairs:
         record["stats_episodes"] = {
             name: list(episodes) for name, episodes in self.stats_episodes.items()
         }
-        # Of older records only those without a selection say all.
+        # Keys that older records lack are written only if they say something.
         del record["selected_episodes"], record["trimmed_episodes"], record["renamed_features"]
         if not self.cast_columns:
             del record["cast_columns"]
@@ -475,7 +477,7 @@ class Repairs:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | None) -> Repairs:
-        """Return what `as_record` wrote; None, as from plans before there were repairs, is none."""
+        """Return the repairs of a record by `as_record`; None, as in old plans, gives none."""
         if not record:
             return cls()
         task_map = record["task_map"]

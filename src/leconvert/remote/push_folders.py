@@ -56,10 +56,10 @@ def push_folders(
         options: How; ``repo_id`` is not read.
         api: As for `push`.
         pause: As for `push`.
-        progress: Where to report.
+        progress: The progress to report to.
 
     Returns:
-        What was done with each, in the order of their names.
+        A report for each, in the order of their names.
 
     Raises:
         UsageError: They are not all in folders of one repository, or a pull request is asked for.
@@ -124,12 +124,12 @@ class _Part:
 
     @property
     def operations(self) -> int:
-        """How many operations a commit has of it."""
+        """Its operations in a commit."""
         return len(self.share.add) + len(self.share.delete) + (self.card is not None)
 
     @property
     def payload_bytes(self) -> float:
-        """How many bytes a commit itself has of it."""
+        """Its bytes in the body of a commit."""
         card = payload_of({CARD_PATH: len((self.card or "").encode())})
         return card + payload_of({path: self.push.sizes[path] for path in self.share.add})
 
@@ -154,7 +154,7 @@ class _PushTogether:
         self._options = options
         self._progress = progress
         folders = [folder_of(push.name) for push in pushes]
-        # What is listed: no more of the repository than is needed.
+        # The listed folder: no more of the repository than is needed.
         self._top = in_folder(repository, posixpath.commonpath(folders))
 
     def run(self) -> list[PushReport]:

@@ -1,8 +1,8 @@
-"""A run's report as one page: HTML with its style in it, no script, nothing that is fetched.
+"""A run's report as one HTML page with its style inside, without scripts and external files.
 
-The templates lay the page out, with Jinja's escaping on; what they show is computed here. Names of
-datasets, hosts and files, and messages of errors are strangers' text: they reach the page as text
-only, never as a tag, a style or a link.
+The templates hold the layout, with Jinja's escaping on; their content is computed here. Names of
+datasets, hosts and files, and error messages are untrusted text: they reach the page only as text,
+never as a tag, a style or a link.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from leconvert.report.values import (
     gather_run,
 )
 from leconvert.support.errors import LeconvertError, StorageError, UsageError
-from leconvert.support.storage_errors import any_storage_errors, storage_errors
+from leconvert.support.storage_errors import any_storage_errors, lacking_right, storage_errors
 from leconvert.support.text import amount, count, duration, shorten, without_secrets
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.fs import replace_record
@@ -46,7 +46,7 @@ from leconvert.workdir.run import OpenedRun
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Rows of a table that is about single batches, episodes or findings; more are counted.
+# Row limit of tables about single batches, episodes or findings; further rows are counted.
 _MOST_ROWS = 200
 _RATE_PIECES = 120
 _SLOWEST = 10
@@ -55,7 +55,7 @@ _Rows = list[Sequence[object]]
 
 
 def page(story: RunReport) -> str:
-    """Return the page; it takes time and room linear in attempts, findings and streams at most."""
+    """Return the page; time and memory are linear in attempts, findings and streams."""
     axis = working_axis(story)
     template = _templates().get_template("report.html")
     return template.render(
@@ -77,7 +77,7 @@ def page(story: RunReport) -> str:
 
 @cache
 def _commands(words: object) -> object:
-    """Return a sentence whose commands, between backticks, are set as code."""
+    """Return a sentence with its commands, which stand between backticks, set as code."""
     if not isinstance(words, str) or isinstance(words, Markup):
         return words
     parts = [clean(part) for part in words.split("`")]
@@ -90,7 +90,7 @@ def _link(path: Path) -> Markup:
 
 
 def _templates() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page pays for it
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page needs it
 
     made = Environment(
         loader=PackageLoader("leconvert.report"),
@@ -126,10 +126,10 @@ _UNFIT = re.compile(
 
 
 def clean(value: object) -> str:
-    """Return text without characters that no page may hold; None is no text."""
+    """Return text without characters that a page must not hold; None gives ""."""
     if value is None:
         return ""
-    # Paths that are no UTF-8 come as lone surrogates, which cannot be written.
+    # Paths that are not UTF-8 contain lone surrogates, which cannot be encoded.
     whole = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", whole)
 
@@ -319,7 +319,7 @@ def _verification(story: RunReport) -> dict[str, object]:
 
 
 def _loading(probe: Mapping[str, Any] | None) -> dict[str, object] | None:
-    """Return how fast the result loads, or None where nobody measured."""
+    """Return how fast the result loads, or None if nobody measured it."""
     if probe is None:
         return None
     if "error" in probe:
@@ -349,7 +349,7 @@ def _number(probe: Mapping[str, Any], key: str, unit: str = "") -> str | None:
 
 
 def _environment(story: RunReport) -> dict[str, object]:
-    """Return hosts, versions, and each command once, with how often and where it ran."""
+    """Return hosts, versions, and each command once, with how often and on which hosts it ran."""
     planned = story.planned_versions
     seen = {library: {version} for library, version in planned.items()}
     commands: dict[tuple[str, str], list[Invocation]] = {}
@@ -385,7 +385,7 @@ def _environment(story: RunReport) -> dict[str, object]:
 def _command_line(entry: Invocation) -> str:
     if entry.command is None:
         return f"leconvert.{entry.called}(…) in Python"
-    # Records were written without secrets; once more costs nothing and covers those of others.
+    # Records are written without secrets; this covers records by other programs.
     return shlex.join(without_secrets(entry.command)).replace("'***'", "***")
 
 
@@ -400,7 +400,7 @@ def _clock(ahead: float | None) -> str:
 
 
 def _work(story: RunReport, state: BatchCounts, axis: TimeAxis | None) -> dict[str, object]:
-    """Return who did which batch when, how fast, and what went wrong."""
+    """Return who worked on which batch when, how fast, and all trouble."""
     timed = [a for a in story.attempts if a.began is not None]
     done = [a for a in timed if a.end is AttemptEnd.DONE]
     workers = charts.by_worker(story.attempts)
@@ -470,7 +470,7 @@ def _pace(done: Sequence[Attempt]) -> dict[str, object]:
     """Return throughput over time, and how long batches took."""
     axis = TimeAxis([(a.began, a.ended or a.began) for a in done if a.began is not None])
     values = charts.rates(done, axis, _RATE_PIECES)
-    # Behind a cut, elapsed time is too coarse to tell two rows apart.
+    # After a cut, elapsed time is too coarse to distinguish two rows.
     shown = when if axis.breaks else lambda time: charts.brief((time or 0.0) - axis.began)
     tenth = _RATE_PIECES // 10
     taken = [a.seconds if a.seconds is not None else (a.ended or 0.0) - (a.began or 0.0)
@@ -482,7 +482,7 @@ def _pace(done: Sequence[Attempt]) -> dict[str, object]:
     return {
         "axis": axis,
         "rates": values,
-        # A batch alone makes a plateau, whose rates differ by the rounding of times: its beginning.
+        # A single batch makes a plateau whose rates differ by rounding: take its beginning.
         "peak": next(n for n, rate in enumerate(values) if rate >= 0.99 * max(values)),
         "mean": sum(attempt.source_bytes for attempt in done) / axis.busy_seconds,
         "tenths": [
@@ -547,12 +547,18 @@ def _trouble(story: RunReport, state: BatchCounts) -> dict[str, object]:
 
 
 def default_report_place(target: Path) -> Path:
-    """Return where a conversion's report goes: ``<target>.report.html``, beside the result."""
+    """Return the default path of a conversion's report: ``<target>.report.html``."""
     return target.with_name(f"{target.name}.report.html")
 
 
 def check_report_place(path: Path, datasets: list[Path]) -> None:
-    """Refuse a place that the page cannot be written to; call it before any work is done, too."""
+    """Refuse a path that the page cannot be written to.
+
+    Call it before any work begins, too.
+
+    Raises:
+        UsageError: The path is in one of the datasets, or cannot be written.
+    """
     place = path.resolve()
     within = next((one for one in datasets if place.is_relative_to(one.resolve())), None)
     if within is not None:
@@ -564,18 +570,21 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
         said = f"The folder {place.parent} does not exist."
         helps = "Make it first, or choose another place."
     elif not os.access(place.parent, os.W_OK | os.X_OK):
-        said = f"The folder {place.parent} cannot be written."
-        helps = "Make it writable, or choose another place."
+        said, helps = lacking_right(place.parent, "wx", "write in the folder")
     else:
         return
     raise UsageError(said, path=str(path), next_step=helps)
 
 
 def write_report(story: RunReport, path: Path) -> int:
-    """Write the page, replacing what is there in one step.
+    """Write the page, replacing an existing file in one step.
 
     Returns:
-        Its size in bytes.
+        Size of the page in bytes.
+
+    Raises:
+        UsageError: The path is in the source or the result, or cannot be written.
+        StorageError: Writing failed.
     """
     _check_for(story.target, story.sources, path)
     return _write(page(story), path)
@@ -594,10 +603,13 @@ def _check_for(target: str, sources: Sequence[str], path: Path) -> None:
 
 @contextmanager
 def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
-    """Write a run's report when the block ends, however it ends; not at all without a path.
+    """Write a run's report when the block ends, however it ends; do nothing if ``path`` is None.
 
-    What ends the block matters more than its report: where both fail, the block's own error is
-    raised.
+    The block's error matters more than its report: if both fail, the block's error is raised.
+
+    Raises:
+        UsageError: The path cannot be used; raised before the block runs.
+        StorageError: The block succeeded, but the report could not be written.
     """
     if path is not None:
         _check_for(run.manifest.target, [s.root for s in run.manifest.sources], path)
@@ -622,7 +634,7 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
 
 
 PageTable = tuple[str, str, Sequence[Sequence[object]], Collection[int]]
-"""A table's title, what it shows, its rows with the head, and its columns that hold numbers."""
+"""A table: title, explanation, rows with the head first, and columns that hold numbers."""
 
 
 def write_tables(
@@ -639,20 +651,20 @@ def write_tables(
     lead: str = "",
     tiles: Sequence[tuple[str, object, str]] = (),
 ) -> int:
-    """Write a page of facts and tables, replacing what is there; return its size in bytes.
+    """Write a page of facts and tables, replacing an existing file; return its size in bytes.
 
     Args:
         path: The page.
-        kicker: What made it.
-        heading: What it is about.
-        title: Its title.
-        facts_title: What the facts are about.
-        facts: Terms and what they stand for; a path, relative to the page, becomes a link.
+        kicker: The command that made the page.
+        heading: The subject of the page.
+        title: The page's title.
+        facts_title: Heading of the facts.
+        facts: Terms with their values; a path, relative to the page, becomes a link.
         tables: The tables.
-        pictures: Names, and PNG files in base64.
-        state: The class (``good``, ``bad`` or ``plain``), sign and words of how it stands. With it
-            the page has links to its sections, and its tables fit a narrow screen.
-        lead: A sentence below it.
+        pictures: Names with PNG files in base64.
+        state: Class (``good``, ``bad`` or ``plain``), sign and words of the state. If given, the
+            page links to its sections and its tables fit a narrow screen.
+        lead: A sentence below the state.
         tiles: Terms, values, and remarks, which may be empty.
     """
     template = _templates().get_template("tables.html")
@@ -677,8 +689,8 @@ def write_tables(
 def write_resampling_report(
     document: Mapping[str, Any], path: Path, *, command: str, pictures: Sequence[Path]
 ) -> None:
-    """Write what ``leconvert probe resample`` measured, with the PNG files of its plots."""
-    from leconvert.bench import result_tables  # nobody else pays for its imports
+    """Write the results of ``leconvert probe resample`` as a page, with its plots (PNG files)."""
+    from leconvert.bench import result_tables  # only this function needs its imports
 
     write_tables(
         path,

@@ -1,9 +1,11 @@
-"""What a failing disk means to a user: one sentence, the path, and the next step."""
+"""Storage errors for users: one sentence with the path, and the next step."""
 
 from __future__ import annotations
 
 import errno
 import os
+import pwd
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 from leconvert.support.errors import StorageError
 
 _FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
-_WRITABLE = "Make the folder writable for this user, then run the same command again."
+_WRITABLE = "Mount it for writing, or choose another folder; then run the same command again."
 _PERMITTED = "Let this user read and write there, then run the same command again."
 CHECK_DISK = "Check the disk or the network mount, then run the same command again."
 _REMOVED = "Check the disk, and that nobody removed the files of the run."
@@ -19,7 +21,7 @@ _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("there is no space left", _FREE_SPACE),
     errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
     errno.EROFS: ("the file system is read-only", _WRITABLE),
-    errno.EACCES: ("permission is denied", _PERMITTED),
+    errno.EACCES: ("permission is denied", _PERMITTED),  # see `denied`
     errno.EPERM: ("the operation is not permitted", _PERMITTED),
     errno.EIO: ("the device or server reports an input/output error", CHECK_DISK),
     errno.ESTALE: ("the server no longer knows the file (stale handle)", CHECK_DISK),
@@ -31,9 +33,9 @@ _NEXT_STEPS: dict[int, tuple[str, str]] = {
 
 @contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Turn what the disk does to us into a `StorageError` with the path and the next step.
+    """Turn errors of the disk within the block into a `StorageError` with path and next step.
 
-    ENOENT, EEXIST and other errors that are about names, not about storage, pass through.
+    ENOENT, EEXIST and other errors about names pass through.
     """
     try:
         yield
@@ -44,10 +46,10 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def raise_storage_trouble(error: BaseException, path: Path | str) -> None:
-    """Raise a `StorageError` where it was the disk that failed, and not what is in a file.
+    """Raise a `StorageError` if the disk failed, as opposed to the content of a file being wrong.
 
-    What raised an error is looked at too. Errors about names, such as ENOENT, and those of a
-    library's own kind pass: FFmpeg speaks of input and output where content is damaged.
+    The causes of an error count, too. Errors about names, such as ENOENT, and a library's own
+    errors pass: FFmpeg reports input and output errors for damaged content.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -61,16 +63,67 @@ def _is_the_disks(error: OSError) -> bool:
     return error.errno in _NEXT_STEPS and type(error).__module__ == "builtins"
 
 
+def denied(path: Path | str) -> tuple[str, str]:
+    """Return which right this user lacks at a path, and how to get it.
+
+    It checks the folders that lead to the path and the path itself. If the path does not exist, it
+    checks the folder in which it would be made.
+    """
+    place = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
+    wanted = [(folder, os.X_OK, "rx", "enter the folder") for folder in reversed(place.parents)]
+    folder = next((each for each in place.parents if os.path.lexists(each)), place)
+    if os.path.isdir(place):  # noqa: PTH112 - `Path.is_dir` raises where a folder may not be entered
+        wanted += [
+            (place, os.R_OK | os.X_OK, "rx", "list the folder"),
+            (place, os.W_OK, "w", "write in the folder"),
+        ]
+    elif os.path.lexists(place):
+        wanted += [(place, os.R_OK, "r", "read"), (place, os.W_OK, "w", "change")]
+    wanted.append((folder, os.W_OK, "w", "write in the folder"))
+    for each, right, letters, does in wanted:
+        if os.path.lexists(each) and not os.access(each, right):
+            return lacking_right(each, letters, does)
+    return f"Cannot use {path}: permission is denied.", _PERMITTED
+
+
+def lacking_right(place: Path, letters: str, does: str) -> tuple[str, str]:
+    """Return what this user may not do, and how to get the right.
+
+    Args:
+        place: A folder or file that exists.
+        letters: The right in ``chmod``'s notation.
+        does: The forbidden action, such as ``write in the folder``.
+    """
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        return f"The file system of {place} is mounted read-only.", _WRITABLE
+    user, owner = os.geteuid(), place.stat().st_uid
+    said = f"User {_name(user)} may not {does} {place}."
+    if user == owner:
+        command = f"chmod u+{letters} {shlex.quote(str(place))}"
+        return said, f"`{command}` gives the right; then run the same command again."
+    return said, (
+        f"It belongs to user {_name(owner)}. Ask {_name(owner)} for the right, or choose another "
+        "place; then run the command again."
+    )
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # as in many containers
+        return str(user)
+
+
 def lacks_permission(error: BaseException) -> bool:
-    """Say whether it is a permission of this user that is missing, which waiting does not mend."""
+    """Return whether this user lacks a permission; waiting does not help then."""
     return isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
 
 
 @contextmanager
 def any_storage_errors() -> Iterator[None]:
-    """Turn every ``OSError`` that came this far into a `StorageError`: for the outermost calls.
+    """Turn every remaining ``OSError`` into a `StorageError`; for the outermost calls.
 
-    What nobody foresaw is a look at a file that failed, or a file that somebody removed.
+    The cause of an unexpected one is usually a failed look at a file, or a removed file.
     """
     try:
         yield
@@ -79,7 +132,7 @@ def any_storage_errors() -> Iterator[None]:
 
 
 def storage_error(error: OSError) -> StorageError:
-    """Return what an error means to a user."""
+    """Return an error in the user's terms."""
     if error.errno == errno.ENOENT and error.filename is None and _here_is_gone():
         return StorageError(
             "The folder that this command was started in was removed.",
@@ -98,6 +151,9 @@ def _here_is_gone() -> bool:
 
 
 def _told(error: OSError, path: str) -> StorageError:
+    if error.errno == errno.EACCES:
+        message, next_step = denied(path)
+        return StorageError(message, path=path, next_step=next_step)
     if error.errno == errno.ENOTDIR:
         said, next_step = "a part of this path is no folder", "Name a place in a folder."
     else:

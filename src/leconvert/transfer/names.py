@@ -15,7 +15,7 @@ _REPO = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
 _NAME = rf"{_REPO}(?:/[^/@]+)*"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PLACE = re.compile(rf"(?:hf://datasets/)?({_NAME})(?:@([^@\s]+))?\Z")
-# As the Hub's own client writes it. Of other revisions nobody can tell where the folder begins.
+# As the Hub's own client writes it. With other revisions the begin of the folder is not certain.
 _CLIENTS_PLACE = re.compile(
     rf"hf://datasets/({_REPO})@([0-9a-f]{{40}}|main|v[0-9][0-9.]*)(/[^@]+)\Z"
 )

@@ -1,4 +1,4 @@
-"""Where files that are fetched may lie: what a user can say."""
+"""The user's options for the folder of fetched files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from leconvert.support.flags import absolute_path, as_arguments, flag, size_in_b
 
 @dataclass(frozen=True, slots=True)
 class ScratchOptions:
-    """Where a host's workers keep files that they fetched.
+    """The folder for files that a host's workers fetch.
 
     Attributes:
-        folder: A local folder; None for one below the system's folder for temporary files.
-        limit_bytes: What may lie there at a time, of all workers of this host together; None for
-            no limit.
+        folder: A local folder; None for one in the system's folder for temporary files.
+        limit_bytes: Maximum of bytes there at a time, for all workers of this host together; None
+            for no limit.
+
+    Raises:
+        UsageError: The limit is below 1 byte.
     """
 
     folder: Path | None = flag(
@@ -43,7 +46,7 @@ class ScratchOptions:
             raise UsageError(f"The scratch limit must be above 0 bytes, not {self.limit_bytes}.")
 
     def as_arguments(self) -> list[str]:
-        """Return the options of ``leconvert work`` that say the same."""
+        """Return the same options for ``leconvert work``."""
         return as_arguments(self)
 
     def place(self, run_id: str) -> Path:

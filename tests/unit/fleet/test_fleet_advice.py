@@ -18,7 +18,7 @@ from leconvert.fleet.advice import (
 )
 from leconvert.fleet.work import with_policy
 from leconvert.model.repairs import RepairOptions
-from leconvert.support.errors import FindingsError, UsageError
+from leconvert.support.errors import REPORT_IT, FindingsError, UsageError
 from leconvert.support.text import GET_AGAIN
 
 
@@ -77,7 +77,7 @@ def test_the_first_error_is_told_with_its_file_and_episode() -> None:
             "Run the command again with --restart.",
         ),
         ({"error": "HubError", "exit_code": 16}, "`leconvert explain 16` says what to do."),
-        ({"error": "LeconvertError", "exit_code": 1}, "This is a bug: please report it."),
+        ({"error": "LeconvertError", "exit_code": 1}, f"This is a bug. {REPORT_IT}."),
         (
             {},
             "Look for what ends workers, such as too little memory; then run the fleet again.",

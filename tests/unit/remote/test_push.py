@@ -497,7 +497,7 @@ def test_only_a_complete_dataset_is_pushed(
     (v20 / "meta/info.json").write_text(json.dumps(info | {"codebase_version": "v2.0"}))
     with pytest.raises(SourceError, match=r"is v2.0; only v3.0 and v2.1 datasets are sent"):
         pushed(v20)
-    with pytest.raises(UnreadableSourceError, match="is not a LeRobot dataset"):
+    with pytest.raises(UnreadableSourceError, match="is a folder with 2 datasets below it"):
         pushed(tmp_path)
     next(result_copy.glob("videos/*/*/*.mp4")).unlink()
     with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset: 1 error\."):

@@ -11,9 +11,9 @@ import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.support.errors import StorageError
+from leconvert.support.file_calls import CANNOT_FLAG
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.workdir.fs import (
-    CANNOT_FLAG,
     LOCAL,
     AlreadyPublishedError,
     OutcomeUnknownError,

@@ -665,7 +665,7 @@ def test_a_target_in_a_folder_that_cannot_be_written_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
-    with pytest.raises(TargetError, match=f"the folder {tmp_path} cannot be written") as caught:
+    with pytest.raises(TargetError, match=f"may not write in the folder {tmp_path}") as caught:
         check_target(tmp_path / "set", None)
     assert caught.value.path == str(tmp_path / "set")
     assert "--output" in str(caught.value.next_step)

@@ -25,7 +25,7 @@ from leconvert.dataset.formats.v3 import (
     RoutedFile,
     RowCheck,
     StreamPlaces,
-    rows_by_column,
+    place_rows,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
@@ -45,8 +45,8 @@ from leconvert.tables.schemas import (
 def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[Finding]:
     """Yield columns that are missing, too many, or of another type.
 
-    What LeRobot casts without a word (another width of number, a list of any length) is a warning
-    or nothing, the rest an error: its loader passes the declared types to `datasets`, which raises.
+    A type that LeRobot casts silently (another width of number, a list of any length) is a warning
+    or nothing. Any other is an error: LeRobot gives the declared types to `datasets`, which raises.
     """
 
     def wrong(code: str, message: str, *, severity: str | None = None) -> Finding:
@@ -56,12 +56,13 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
     stored = {key: feature for key, feature in features.items() if feature.dtype != "video"}
     missing = sorted(stored.keys() - set(schema.names))
     extra = sorted(set(schema.names) - declared.names | set(schema.names) & set(declared.cameras))
-    if missing:
-        yield wrong("data-columns", f"There is no column {', '.join(map(repr, missing))}.")
-    if extra:
-        yield wrong("data-columns", f"info.json does not declare {', '.join(map(repr, extra))}.")
+    for name in missing:
+        code = "missing-column" if name in DEFAULT_COLUMNS else "phantom-feature"
+        yield wrong(code, f"There is no column {name!r}.")
+    for name in extra:
+        yield wrong("undeclared-column", f"info.json does not declare {name!r}.")
     if len(set(schema.names)) < len(schema.names):
-        yield wrong("data-columns", "Two columns have the same name.")
+        yield wrong("unreadable-file", "Two columns have the same name.")
         return
     entries = _dataset_entries(schema)
     for name in schema.names:
@@ -71,7 +72,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
         reading = read_by_lerobot(name, feature.raw, kind)
         if feature.dtype == "image":
             if reading.verdict != "exact":
-                yield wrong("data-types", f"The image {name!r} is stored as {kind}.")
+                yield wrong("dtype-mismatch", f"The image {name!r} is stored as {kind}.")
             elif not is_image_entry(entries.get(name)):
                 yield wrong("image-metadata", f"The entry of {name!r} is {entries.get(name)!r}.")
         elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
@@ -79,7 +80,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
             is_alike = {feature.dtype, dtype_name(kind)} <= NUMBER_DTYPES
             declared_as = f"{feature.dtype} of shape {list(feature.shape)}"
             yield wrong(
-                "data-types",
+                "dtype-mismatch",
                 f"{name!r} is declared as {declared_as} and stored as {plain_type(kind)}.",
                 severity="warning" if is_alike and reading.verdict == "cast" else "error",
             )
@@ -113,14 +114,14 @@ def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class DataFileReport:
-    """What a look at one data file gives.
+    """The report about one data file.
 
     Attributes:
-        findings: What is wrong with it.
+        findings: Its faults.
         columns: Names and types of its columns; None where it could not be read, or they are a
             finding of their own.
-        untimed: Episodes whose timestamps are wrong, so that nothing can be said of their video
-            frames; None where rows were not compared.
+        untimed: Episodes whose timestamps are wrong, so that their video frames cannot be judged;
+            None if rows were not compared.
         other_tasks: Episodes for which ``meta/episodes`` lists other tasks than their rows have.
     """
 
@@ -156,16 +157,19 @@ def check_data_file(
             if not report.findings:
                 report.columns = tuple((item.name, str(plain_type(item.type))) for item in schema)
             lengths = ranges.length[routed.episodes]
-            if file.metadata.num_rows == int(lengths.sum()):
+            placed = place_rows(file, routed, lengths)
+            report.findings += [
+                found(code, message, episode=episode, stream=DATA_STREAM, path=path)
+                for code, episode, message in placed.wrong
+            ]
+            if not placed.wrong:
                 report.findings += _row_group_findings(file, routed, lengths)
-                rows = RowCheck(
-                    routed, table, ranges, declared, num_tasks, task_numbers=task_numbers
-                )
+            among, begins = placed.whole(routed)
+            if len(begins):
+                rows = RowCheck(among, table, ranges, declared, num_tasks, begins, task_numbers)
                 report.findings += rows.check(file)
                 report.untimed = rows.untimed
                 report.other_tasks = rows.other_tasks
-            else:
-                report.findings.append(_wrong_rows(file, routed, lengths))
     except (OSError, ValueError, pa.ArrowException) as error:
         message = f"{path} cannot be read: {error}"
         report.findings.append(found("unreadable-file", message, stream=DATA_STREAM, path=path))
@@ -185,19 +189,6 @@ def _row_group_findings(
         f"{largest.total_byte_size / 2**20:,.1f} MiB ({len(groups):,} in all)."
     )
     yield found("row-groups", message, stream=DATA_STREAM, path=routed.path)
-
-
-def _wrong_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> Finding:
-    """Say which episode has another number of rows, as far as its column tells."""
-    rows, wanted = file.metadata.num_rows, int(lengths.sum())
-    episode, detail = None, ""
-    _, counts = rows_by_column(file, routed.episodes)
-    if counts.any() and not np.array_equal(counts, lengths):
-        first = int(np.argmax(counts != lengths))
-        episode = int(routed.episodes[first])
-        detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
-    message = f"{routed.path} has {rows:,} rows, its episodes have {wanted:,}{detail}."
-    return found("rows", message, episode=episode, stream=DATA_STREAM, path=routed.path)
 
 
 # One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
@@ -244,7 +235,7 @@ class EpisodeSpans:
         return self.begin + self.length
 
     def tell(self, wrong: npt.NDArray[np.bool_]) -> int:
-        """Remember that something was said of these episodes; return the first's place."""
+        """Note that these episodes have a finding; return the first one's place."""
         self.told |= wrong
         return int(np.argmax(wrong))
 
@@ -314,12 +305,12 @@ def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, s
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
     if frames.size is not None and frames.size not in (height_first, channels_first):
         height, width = frames.size
-        yield "video-shape", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
+        yield "shape-mismatch", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
     info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
     declared = info.get("video.codec") if isinstance(info, dict) else None
     named = media.codec_of(declared) if isinstance(declared, str) else None
     if frames.codec is not None and named is not None and media.codec_of(frames.codec) != named:
-        yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
+        yield "codec-mismatch", f"The codec is {frames.codec}; {declared} is declared."
 
 
 def spans_of(
@@ -356,19 +347,19 @@ def spans_findings(
     if beyond.any():
         at = spans.tell(beyond)
         yield (
-            "video-frames",
+            "frame-count",
             f"it has {num_frames:,} frames; {np.count_nonzero(beyond):,} episodes end later, the "
             f"first at frame {spans.stop[at]:,}.",
             at,
         )
     yield from _off_their_times(frames, spans, fps, timed & ~beyond)
     yield from _neighbours(frames, spans, fps)
-    # Of an episode that is not where it should be, the rest means nothing.
+    # Further checks of a misplaced episode mean nothing.
     unkeyed = ~spans.told & ~frames.keyframes[spans.begin]
     if unkeyed.any():
         number, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
         yield (
-            "video-keyframe",
+            "no-keyframe",
             f"{number:,} of {len(unkeyed):,} episodes do not begin with a keyframe.",
             at,
         )
@@ -440,7 +431,7 @@ def _neighbours(
     num_frames = len(frames.seconds)
     stop = np.minimum(spans.stop, num_frames)
     last = np.maximum.accumulate(stop)
-    # Of the episodes up to each, the one that ends last.
+    # Among the episodes up to each, the one that ends last.
     ends_last = np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))
     gap = spans.begin[1:] - last[:-1]
     beside = (stop[:-1] > 0) & (spans.begin[1:] < num_frames)
@@ -450,7 +441,7 @@ def _neighbours(
     wrong[1:] = (gap != 0) | (beside & (gap == 0) & (np.abs(pause) >= 0.5 / float(fps)))
     wrong[1:] &= ~(spans.told[1:] & spans.told[:-1])
     shared = wrong.copy()
-    # Where an episode lies that is not at its times, or ends beyond the file, is not known.
+    # The place of an episode that is not at its times, or ends beyond the file, is unknown.
     shared[1:] &= (gap < 0) & ~spans.told[1:] & ~spans.told[ends_last[:-1]]
     lead, tail = int(spans.begin[0]), num_frames - int(stop.max())
     if wrong.any():

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset: every kind of finding, and what the user's flags do about it."""
+"""Faults of a dataset: every kind of finding, and the effect of the user's flags on it."""
 
 from leconvert.dataset.findings.catalogue import (
     DROP,
@@ -7,11 +7,13 @@ from leconvert.dataset.findings.catalogue import (
     TRIM,
     V3_CATALOGUE,
     Kind,
+    all_named,
     all_remedies,
     check_accepted,
     found,
     grouped,
     lossless_remedy,
+    named,
 )
 from leconvert.dataset.findings.resolve import (
     Observation,
@@ -41,6 +43,7 @@ __all__ = [
     "RepeatedObservations",
     "ResolvedRepairs",
     "SourceFacts",
+    "all_named",
     "all_remedies",
     "check_accepted",
     "check_dropped_features",
@@ -49,6 +52,7 @@ __all__ = [
     "found",
     "grouped",
     "lossless_remedy",
+    "named",
     "redeclared",
     "resolve_repairs",
     "said_of_paths",

@@ -35,11 +35,11 @@ def trimmed_slices(
 ) -> tuple[list[StreamScan], list[Observation]]:
     """Return the slices of all streams once some episodes are trimmed, and what cannot be cut.
 
-    The index of each of their clips is read again. Nothing is said of what could not be read.
+    The index of each of their clips is read again. Unreadable clips have their findings already.
 
     Args:
         dataset: The source.
-        slices: Those of whole episodes.
+        slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
         intervals: The first frame that stays of an episode, and the one after the last, by its
@@ -101,7 +101,7 @@ def salvaged_intervals(
 
     Args:
         dataset: The source.
-        slices: Those of whole episodes.
+        slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
         whole_frames: How many first frames of damaged episodes agree.
         chosen: The frames that the user wants of some.
@@ -136,10 +136,10 @@ def trimmed_before(
 
     Args:
         dataset: The source.
-        slices: Those of whole episodes.
+        slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
-        intervals: The episodes that are trimmed now, of which nothing is said.
+        intervals: The episodes that are trimmed now; they get no finding.
     """
     videos = [each for each in slices if each.stream != DATA_STREAM]
     wider: dict[int, list[StreamScan]] = {}

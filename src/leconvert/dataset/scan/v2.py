@@ -77,18 +77,19 @@ from leconvert.model.values import (
 )
 from leconvert.model.versions import said_version
 from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
-from leconvert.support.storage_errors import storage_errors
+from leconvert.support.storage_errors import denied, storage_errors
 from leconvert.support.text import count, shown
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
+from leconvert.workdir.fs import forget_old_names, status_now
 
 _KEPT_SCHEMAS = 256
 # Columns of v3.0's table of episodes that a key of the same name would stand beside.
 _TAKEN_PREFIXES = ("stats/", "meta/episodes/")
 _SHOWN = 5
 _EPISODES_PER_BLOCK = 32
-# Large datasets are looked at in larger blocks, which are cheaper, as there are enough of them.
+# Large datasets have enough blocks, so they are read in larger ones, which are cheaper.
 _MOST_EPISODES_PER_BLOCK = 64
 _BLOCKS = 32
 
@@ -100,9 +101,9 @@ class UnnamedFiles(NamedTuple):
         dataset: It, as it stands.
         episodes: Its episodes.
         tasks: Its tasks.
-        streams: What would have been looked at.
-        remarks: What is to be said of its tables.
-        survey: What lies in its folder.
+        streams: The streams that would have been looked at.
+        remarks: Observations about its tables.
+        survey: The files in its folder.
     """
 
     dataset: Dataset
@@ -306,7 +307,7 @@ def read_episode_table(
     remarks.extend(sightings.remarks())
     every = lines.episode_index
     table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
-    # Of a selection the gaps are meant.
+    # The gaps of a selection are meant.
     if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
@@ -382,10 +383,11 @@ def _stats_lines(
 
 
 class _Facts(NamedTuple):
-    """What a scan keeps of one slice, which is a whole file; all zero if it cannot be read.
+    """The facts of one slice, which is a whole file; all zero if it cannot be read.
 
     ``in_place`` is the number of its first rows or frames that are certainly those of their place.
-    Of a file that is cut off, which is said, the rest tells of what is there.
+    ``is_cut_off`` says that the file ends early, which is reported; the numbers then describe the
+    samples that are there.
     """
 
     file_bytes: int = 0
@@ -411,13 +413,13 @@ class EpisodeScanner(Scanner):
     """Looks at one block of episodes after another.
 
     Args:
-        paths: Where the source's files are.
+        paths: The paths of the source's files.
         fps: Frames a second.
         features: Declared features, without those that are left out.
-        streams: What to look at in each episode: data first, then cameras.
+        streams: The streams to look at in each episode: data first, then cameras.
         episode_index: Indices of all episodes, shape (E,).
         length: Their frames, shape (E,).
-        stats: The table of statistics and where in it the episodes' lines begin, -1 for those
+        stats: The table of statistics and the first byte of each episode's line, -1 for those
             without; None in versions that have no such table.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
         checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
@@ -501,7 +503,7 @@ class EpisodeScanner(Scanner):
             try:
                 with self._opened_table(path) as table:
                     facts = self._table_facts(table, path)
-                    # Of a table with other rows some may be kept.
+                    # Some rows of a table with a wrong number of rows may be kept.
                     if facts.frames and length:
                         extremes = table.extremes
                         row_facts = self._check_table(table, extremes, notes)
@@ -541,7 +543,7 @@ class EpisodeScanner(Scanner):
         try:
             return tables.DataFile(path)
         except UnreadableSourceError:
-            # What is no regular file, or cannot be opened, says so when its status is asked for.
+            # Another kind of file, or one that cannot be opened, raises when its status is read.
             facts_of_opened(path, status_now(path), self._fleeting_inodes)
             raise
 
@@ -560,11 +562,12 @@ class EpisodeScanner(Scanner):
     ) -> list[_Facts]:
         found: list[_Facts] = []
         clips = media.read_clips(paths)
-        for path, index, length, (status, clip) in zip(paths, indices, lengths, clips, strict=True):
+        for path, index, length, (stored, clip) in zip(paths, indices, lengths, clips, strict=True):
             notes.episode, notes.file = index, path
             try:
                 # A file that cannot be read says why when its status is asked for.
-                file = facts_of_opened(path, status or status_now(path), self._fleeting_inodes)
+                status = status_now(path) if stored is None else stored.status
+                file = facts_of_opened(path, status, self._fleeting_inodes)
                 found.append(self._clip_facts(clip, file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))
@@ -701,19 +704,16 @@ def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) ->
 def _refuse_if_the_file_may_be_sound(
     error: OSError | UnreadableSourceError, notes: ObservationLog
 ) -> None:
-    """Raise what is no fault of the episode, which would be lost if it were dropped for it.
+    """Raise errors that are not the episode's fault: dropping the episode would lose good data.
 
-    An input/output error is not among it: that is how a damaged disk answers, too.
+    Input/output errors are not raised here: a damaged disk answers with them, too.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError) or cause.errno == errno.EIO:
         return
     if isinstance(cause, PermissionError):
-        raise UnreadableSourceError(
-            f"{notes.file} cannot be read: permission is denied.",
-            path=notes.file,
-            next_step="Let this user read the dataset, then run the same command again.",
-        ) from cause
+        message, next_step = denied(notes.file)
+        raise UnreadableSourceError(message, path=notes.file, next_step=next_step) from cause
     with suppress(OSError), storage_errors(notes.file):
         raise cause
 

@@ -63,24 +63,15 @@ from leconvert.model.values import (
     v3_file_key,
 )
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.support.file_calls import devices_with_fleeting_inodes
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import Progress
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats
-from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names, status_now
+from leconvert.workdir.fs import forget_old_names, status_now
 
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
-# What the rows of an episode are checked for, and the finding of each.
-_ROW_CODES = {
-    "episode_index": "episode-index",
-    "frame_index": "frame-index",
-    "timestamp": "timestamps",
-}
-# With these an episode may have another file than ``meta/episodes`` says.
-_FILES_IN_DOUBT = frozenset(
-    {"missing-file", "shared-frames", "frame-count", "row-count", "episode-index"}
-)
 _ONLY_V2 = (
     ("locate_files", "--locate-files"),
     ("tasks_from", "--tasks-from"),
@@ -101,14 +92,16 @@ def read_v3_source(
     """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in.
 
     Args:
-        located: Where files are that are not where the dataset says.
+        located: The places of files that are not where the dataset says.
     """
     raw = {**read_info(root), **located.info}
     for name, flag in _ONLY_V2:
         if getattr(options, name):
+            repairs = f"`leconvert repair {shlex.quote(str(root))}` finds the files of v3.0, where "
+            repairs += "all are there. Then run this command again without --locate-files."
             raise UsageError(
                 f"{flag} is for v2.x datasets; {root} is {raw['codebase_version']}.",
-                next_step="Leave it out.",
+                next_step=repairs if name == "locate_files" else "Leave it out.",
             )
     refuse_pointers(root)
     _refuse_special_tables(root)
@@ -197,20 +190,17 @@ def _locate_files(
     routes: Sequence[v3.RoutedFile],
     remarks: Iterable[Observation],
 ) -> tuple[v3.Located, list[Observation]]:
-    """Return where files are that are not where the dataset says, and what to say of them."""
-    wrong: dict[str, str] = {}
-    for routed in routes:
+    """Return the places of files that are not where the dataset says, and the observations."""
+    wrong = v3.streams_in_doubt(remarks)
+    for routed in routes:  # missing files are reported later, for all versions alike
         if not (root / routed.path).exists():
-            wrong.setdefault(routed.stream, f"{routed.path} is not there.")
-    for each in remarks:
-        if each.code in _FILES_IN_DOUBT and each.stream and each.stream in table.placed:
-            wrong.setdefault(each.stream, each.message)
+            wrong.setdefault(routed.stream, (None, f"{routed.path} is not there."))
     located = v3.locate_files(root, declared, table, lengths, sorted(wrong)) if wrong else None
     if not located:
         return v3.NOTHING_LOCATED, []
     said = [
         Observation("wrong-files", message, stream=stream, path=path)
-        for path, stream, message in located.told(declared.raw, wrong)
+        for path, stream, _, message in located.told(declared.raw, wrong)
     ]
     return located, said
 
@@ -434,47 +424,26 @@ class FileScanner(Scanner):
             kind = self._kinds(table)
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
         with pq.ParquetFile(notes.file) as file:
-            if rows == int(lengths.sum()):
-                first, frames = np.cumsum(lengths) - lengths, lengths
-            else:
-                first, frames = v3.rows_by_column(file, routed.episodes)
-                self._say_wrong_rows(routed, lengths, rows, first, frames, notes)
-            there = np.where(first >= 0, np.minimum(frames, lengths), 0)
-            look.rows = self._check_rows(file, routed, first, there, notes)
+            placed = v3.place_rows(file, routed, lengths)
+            there = np.where(placed.first >= 0, np.minimum(placed.rows, lengths), 0)
+            whole = dict(zip(routed.episodes.tolist(), there.tolist(), strict=True))
+            for code, episode, said in placed.wrong:
+                if episode is None:
+                    notes.sight(code, f"{said} They are left behind.")
+                else:
+                    notes.episode = episode
+                    notes.say(code, said, whole_frames=whole[episode])
+            look.rows = self._check_rows(file, routed, placed.first, there, notes)
         if lengths.tolist() != [rows]:
             numbers["misfit"] = Misfit.SHARED
-        numbers["first"], numbers["frames"] = np.maximum(first, 0), frames
+        frames = placed.rows
+        numbers["first"], numbers["frames"] = np.maximum(placed.first, 0), frames
         numbers["size_bytes"] = numbers["file_bytes"] * frames // max(1, rows)
         if group_rows == lengths.tolist():
             numbers["roll_bytes"] = group_bytes
         else:
             numbers["roll_bytes"] = sum(group_bytes) * frames // max(1, rows)
         return kind
-
-    def _say_wrong_rows(
-        self,
-        routed: v3.RoutedFile,
-        lengths: IntArray,
-        rows: int,
-        first: IntArray,
-        frames: IntArray,
-        notes: ObservationLog,
-    ) -> None:
-        said = f"{shown(notes.path)} has {count(rows, 'row')}, its episodes have "
-        said += f"{int(lengths.sum())}; the rows of each are found by their episode_index"
-        said += f", rows of episodes that {v3.EPISODES_DIR} does not list are left behind."
-        notes.sight("rows-by-column", said)
-        for place in np.flatnonzero((frames != lengths) | (first < 0)).tolist():
-            notes.episode = int(routed.episodes[place])
-            has = count(int(frames[place]), "row")
-            is_one_piece = first[place] >= 0
-            where = "" if is_one_piece or not frames[place] else ", not side by side"
-            notes.say(
-                "row-count",
-                f"{shown(notes.path)} has {has} of episode {notes.episode}{where}; "
-                f"{v3.EPISODES_DIR} says {int(lengths[place])}.",
-                whole_frames=int(min(frames[place], lengths[place])) if is_one_piece else 0,
-            )
 
     def _check_rows(
         self,
@@ -497,7 +466,9 @@ class FileScanner(Scanner):
         )  # fmt: skip
         if len(among.episodes):
             check.read(file)
-        for column, code in _ROW_CODES.items():
+        for column, code in v3.ROW_CODES.items():
+            if column in ("index", "task_index"):
+                continue  # told by `RowFacts`
             mild = column == "timestamp" and not self._has_cameras
             for episode, said in check.wrong_in(column).items():
                 notes.episode = episode

@@ -59,7 +59,7 @@ def test_a_clip_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_do
 @pytest.mark.parametrize(
     ("code", "raised", "sentence"),
     [
-        (errno.EACCES, UnreadableSourceError, "cannot be read: permission is denied."),
+        (errno.EACCES, UnreadableSourceError, "permission is denied."),
         (errno.ESTALE, StorageError, "the server no longer knows the file"),
         (errno.EMFILE, StorageError, "too many files are open"),
     ],

@@ -32,7 +32,12 @@ from leconvert.dataset.formats.v3.episodes import (
     stats_of_rows,
     write_episodes,
 )
-from leconvert.dataset.formats.v3.located import NOTHING_LOCATED, Located, locate_files
+from leconvert.dataset.formats.v3.located import (
+    NOTHING_LOCATED,
+    Located,
+    locate_files,
+    streams_in_doubt,
+)
 from leconvert.dataset.formats.v3.meta import (
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
@@ -46,6 +51,7 @@ from leconvert.dataset.formats.v3.meta import (
     Declared,
     Feature,
     FileNames,
+    check_task_table,
     converted_info,
     declaration,
     episodes_path,
@@ -67,8 +73,10 @@ from leconvert.dataset.formats.v3.meta import (
     write_tasks,
 )
 from leconvert.dataset.formats.v3.rows import (
+    ROW_CODES,
     ROWS_AT_A_TIME,
     OtherTasks,
+    PlacedRows,
     Ranges,
     RoutedFile,
     RowCheck,
@@ -78,6 +86,7 @@ from leconvert.dataset.formats.v3.rows import (
     first_frames,
     order_in_file,
     own_frames,
+    place_rows,
     routed_files,
     rows_by_column,
     with_leads,
@@ -93,6 +102,7 @@ __all__ = [
     "REPAIRS_PATH",
     "REQUIRED_STATS",
     "ROWS_AT_A_TIME",
+    "ROW_CODES",
     "STATS_PATH",
     "STATS_PREFIX",
     "SUBTASKS_PATH",
@@ -110,6 +120,7 @@ __all__ = [
     "FileNames",
     "Located",
     "OtherTasks",
+    "PlacedRows",
     "Ranges",
     "RoutedFile",
     "RowCheck",
@@ -117,6 +128,7 @@ __all__ = [
     "StreamPlaces",
     "VideoSpans",
     "check_ranges",
+    "check_task_table",
     "converted_info",
     "declaration",
     "derived_meta",
@@ -131,6 +143,7 @@ __all__ = [
     "output_path",
     "own_frames",
     "pandas_index",
+    "place_rows",
     "placing_columns",
     "read_episode_table",
     "read_json_object",
@@ -148,6 +161,7 @@ __all__ = [
     "split_findings",
     "stats_of_rows",
     "stream_of",
+    "streams_in_doubt",
     "with_leads",
     "write_episodes",
     "write_info",
