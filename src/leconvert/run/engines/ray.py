@@ -2,8 +2,8 @@
 
 The converting process has a `RayEngine` and never imports Ray. The engine runs a driver in a
 separate process. Only the driver talks to Ray, and starts a task for each worker; a task runs one
-worker as a process of its node. So if a cluster hangs, or ends its drivers as Ray does when it loses
-its head, the converting process continues.
+worker as a process of its node. So if a cluster hangs, or ends its drivers as Ray does when it
+loses its head, the converting process continues.
 
     python -m leconvert.run.engines.ray                        # a driver
     python -m leconvert.run.engines.ray PID work WORK_DIR ...  # a worker that ends with process PID
