@@ -97,14 +97,17 @@ class _BatchStream(IterableDataset[Any]):
                 number, states = self._buffers
                 self._writer = SharedBufferWriter(number, states[info.id], info.id)
             memory, share = self._writer.memory, self._writer.share
+        batches = self._stream.batches(
+            self._batch_size, begin=(epoch, taken), drop_last=self._drop_last, memory=memory
+        )
+        made = map(share, batches)
+        if info is None:
+            # Without `except`: where Python ends in the middle of a pass, no names are left.
+            yield from made
+            return
         try:
-            for batch in self._stream.batches(
-                self._batch_size, begin=(epoch, taken), drop_last=self._drop_last, memory=memory
-            ):
-                yield share(batch)
+            yield from made
         except LeconvertError as error:
-            if info is None:
-                raise
             yield _WorkerError(error)
 
     def _collated(self, batch: Sample) -> Any:

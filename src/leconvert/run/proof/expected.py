@@ -246,8 +246,10 @@ def _trimmed(
         path = f"{source.root}/{slices.path(position)}"
         (found,) = media.read_clip_indexes([path])
         with joinable(found, path, source.fps) as clip:
+            # A clip may be longer than its episode.
+            last = None if slices.whole else end + int(tail[position])
             cut = clip.cut_around(
-                own + begin, own + stop, begin=own - lead[position], end=end + tail[position]
+                own + begin, own + stop, begin=own - int(lead[position]), end=last
             )
         # Without such a cut the frames cannot be there, and no samples are expected beside them.
         cut_from, cut_to = cut or (own + begin, own + stop)
@@ -262,6 +264,9 @@ def joinable(
     """Yield the index of a source clip; if necessary, of a remuxed copy in a scratch file."""
     if isinstance(found, media.ClipIndex):
         yield found
+        return
+    if isinstance(found, media.TruncatedClipError):  # a trimmed episode's
+        yield found.index
         return
     if not isinstance(found, media.UnsupportedClipError):
         raise found
