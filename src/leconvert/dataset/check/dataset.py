@@ -374,7 +374,7 @@ class DatasetCheck:
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
         for path, of_stream, episode, message in located.told(raw, wrong):
-            code = "path-template" if of_stream is None else "wrong-files"
+            code = "path-template" if of_stream is None and nameless else "wrong-files"
             self.misplaced.append(
                 found(code, message, episode=episode, stream=of_stream, path=path)
             )
