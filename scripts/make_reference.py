@@ -1,15 +1,18 @@
 """Writes the pages of docs/reference that the code says.
 
-The pages are commands, Python, exit codes, findings and damages. docs/conf.py calls it whenever the
-site is built. The Python interface is read by griffe and never imported, so torch is not needed.
+The pages are commands, Python, exit codes, findings, damages and modules. docs/conf.py calls it
+whenever the site is built. The Python interface is read by griffe and never imported, so torch is
+not needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
@@ -306,6 +309,35 @@ def damages_page() -> str:
     return page
 
 
+_MODULES = """\
+# Modules
+
+This page lists the modules of leconvert, with the first lines of their docstrings. A module imports
+only modules below it in its table; an import linter in CI checks this rule. [How it
+works](../architecture.md) explains the words.
+"""
+
+
+def modules_page() -> str:
+    """Return the page: the order is that of the import linter's contracts."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    page = _MODULES
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        if contract.get("exhaustive"):
+            (package,) = contract["containers"]
+            names = [name for layer in contract["layers"] for name in re.split(" [|:] ", layer)]
+            rows = "".join(f"| `{name}` | {_first_lines(package, name)} |\n" for name in names)
+            page += f"\n## In `{package}`\n\n| module | holds |\n|---|---|\n{rows}"
+    return page
+
+
+def _first_lines(package: str, name: str) -> str:
+    path = ROOT / "src" / package.replace(".", "/") / name
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return _in_a_cell(_escaped(text.split("\n\n", 1)[0].replace("\n", " ").replace("``", "`")))
+
+
 def write_pages() -> None:
     """Write the pages, each only where it says something new."""
     for name, text in (
@@ -314,6 +346,7 @@ def write_pages() -> None:
         ("exit-codes.md", errors_page()),
         ("findings.md", findings_page()),
         ("damages.md", damages_page()),
+        ("modules.md", modules_page()),
     ):
         page = FOLDER / name
         if not page.is_file() or page.read_text("utf-8") != text:

@@ -224,7 +224,7 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
     if isinstance(error, FindingsError):
         from leconvert.model.values import Finding
 
-        # Of several datasets none is named in what helps.
+        # A remedy names no dataset if there are several.
         root = error.path if error.path and error.path in error.message else "DATASET"
         print_findings([Finding.from_record(finding) for finding in error.findings], root)
     for line in error.details:

@@ -71,7 +71,7 @@ from leconvert.support.text import count
 
 _SHOWN = 20
 _SEVERITIES = ("error", "repaired", "warning", "info")
-# Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.
+# For files at hand: reading and arithmetic work without Python's lock, parsing does not.
 _THREADS = 2
 # With these it cannot be said which row a task's text means.
 _TASKS_IN_DOUBT = {"tasks-order", "task-duplicate"}
@@ -81,12 +81,12 @@ _DERIVED_FOR = frozenset({"tasks-layout", "missing-file"})
 
 @dataclass(frozen=True, slots=True)
 class DatasetReport:
-    """What a check found.
+    """The findings of a check.
 
     Attributes:
         root: The dataset.
         version: Its ``codebase_version``.
-        findings: What is wrong or worth knowing, errors first; of those that are alike the first.
+        findings: Faults and remarks, errors first; the first one of those that are alike.
         episodes: Episodes in it.
         frames: Rows in it.
         files: Data and video files that were looked at.
@@ -114,9 +114,9 @@ class DatasetReport:
 def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetReport:
     """Check a dataset of version v2.x or v3.0.
 
-    A v2.x dataset is scanned as for a conversion without repairs. Of a v3.0 dataset every table,
-    every row's place columns and every video's index are read; nothing is written and no frame is
-    decoded.
+    A v2.x dataset is scanned as for a conversion without repairs. Every table,
+    every row's place columns and every video's index of a v3.0 dataset are read; nothing is written
+    and no frame is decoded.
     """
     started = time.monotonic()
     raw = read_info(root)
@@ -179,8 +179,8 @@ class NewOrder:
     Attributes:
         episodes: The stored row of each episode, shape (E,); None: as they are stored.
         tasks: The stored row of each task, shape (T,); None likewise.
-        task_numbers: What rows of data call each of these tasks, ascending; None: by its row.
-        places: Where the episodes, in this order, are in the files of some streams.
+        task_numbers: The number of each of these tasks in rows of data, ascending; None: its row.
+        places: The places of the episodes, in this order, in the files of some streams.
     """
 
     episodes: IntArray | None = None
@@ -212,12 +212,12 @@ class DatasetCheck:
         tasks: The text of each row of ``meta/tasks.parquet``; None where it cannot be used.
         other_tasks: Of each data file the episodes for which ``meta/episodes`` lists other tasks
             than their rows have.
-        stats: What the episodes' statistics add up to, by feature.
+        stats: The sum of the episodes' statistics, by feature.
         episodes: Number of episodes.
         frames: Number of rows.
         untimed: Whether an episode's timestamps are wrong, shape (E,).
-        located: Where files are that are not where the dataset says; the rest goes by it.
-        misplaced: What of the findings says so, or that tables were derived.
+        located: The places of files that are not where the dataset says; other checks use them.
+        misplaced: The findings about such files and about derived tables.
         derived: The tables that were derived, None for none.
     """
 
@@ -356,7 +356,7 @@ class DatasetCheck:
     def _locate_files(
         self, declared: Declared, table: EpisodeTable, ranges: Ranges, nameless: Collection[str]
     ) -> None:
-        """Where other files are there that fit, go by these, and say that others are named."""
+        """Find files that fit in place of those that are named; use them, and report it."""
         wrong = streams_in_doubt(self.findings)
         for stream in nameless:
             wrong[stream] = (None, f"{stream} has no files by its template.")
@@ -374,7 +374,7 @@ class DatasetCheck:
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
         for path, of_stream, episode, message in located.told(raw, wrong):
-            code = "path-template" if of_stream is None else "wrong-files"
+            code = "path-template" if of_stream is None and nameless else "wrong-files"
             self.misplaced.append(
                 found(code, message, episode=episode, stream=of_stream, path=path)
             )

@@ -25,9 +25,9 @@ from leconvert.dataset.formats.v3 import (
     Feature,
     FeatureStats,
     RoutedFile,
+    check_task_table,
     declaration,
     read_json_object,
-    read_task_rows,
     routed_files,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
@@ -339,7 +339,7 @@ def _files_below(root: Path, folder: str) -> Iterator[str]:
 
 
 def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
-    """Yield the errors that ``meta/`` shows to who opens a dataset, and no row or frame of it.
+    """Yield the errors that ``meta/`` shows when a dataset is opened; no row or frame is read.
 
     Args:
         dataset: Its tables could be read.
@@ -347,7 +347,7 @@ def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
     """
     declared, table = dataset.declared, dataset.episodes
     _, findings = declaration(declared.raw)
-    findings += read_task_rows(dataset.root, declared.raw)[1]
+    findings += check_task_table(dataset.stored_tasks, declared.raw)[1]
     findings += dataset.contradictions
     routed = {stream: routed_files(table, declared, stream) for stream in table.placed}
     findings += check_order(routed[DATA_STREAM])

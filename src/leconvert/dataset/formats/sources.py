@@ -140,6 +140,9 @@ class SourceView:
 
     @cached_property
     def _rows(self) -> Slices:
+        # The table of a v3.0 dataset may have other rows than its episodes.
+        if isinstance(self.dataset, v3.Dataset):
+            return self.dataset.counted_slices(DATA_STREAM)
         return self.dataset.slices(DATA_STREAM)
 
     def stats_blocks(self) -> Iterator[StatsBlock]:

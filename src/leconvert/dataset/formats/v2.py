@@ -921,7 +921,7 @@ class Dataset(AnyDataset):
         return iter(self.table)
 
     def stats_blocks(self) -> Iterator[StatsBlock]:
-        """Yield the statistics of the episodes; None for a value that is no table."""
+        """Yield the statistics of the episodes; None for values of another type."""
         path, index = self.root / STATS_PATH, self.table.episode_index
         if not self.has_episode_stats or not path.exists():
             for first in range(0, len(index), BLOCK_EPISODES):

@@ -78,9 +78,9 @@ class DataColumns:
     """The columns of a dataset's tables.
 
     Attributes:
-        schema: Those of most tables, left-out ones among them; None where none could be read.
-        lengths: What the types do not say of the lists in them: their lengths, or why there are
-            none that all rows have; see `leconvert.tables.DataFile.lengths`.
+        schema: The columns of most tables, left-out ones included; None if none could be read.
+        lengths: Lengths of the lists in them, which the types do not tell, or the reason why the
+            rows have no common length; see `leconvert.tables.DataFile.lengths`.
         is_common: Whether each table can be joined with these, shape (E,).
         wrapped: Columns that hold lists of one value, in some of these tables at least.
         floating: Default columns of whole numbers that some of these tables hold as floating-point
@@ -180,7 +180,7 @@ def common_columns(
     Args:
         left_out: Columns that the result does not have.
         computed: Columns that it has whatever is stored.
-        remarks: Takes what is said of the tables that do not fit.
+        remarks: Receives the observations about tables that do not fit.
     """
     readable = data.is_readable
     counts = np.bincount(data.group[readable], minlength=len(data.kinds))
@@ -355,15 +355,15 @@ def _joined(found: pa.Schema, wanted: pa.Schema) -> pa.Schema | list[tuple[str |
 def check_global_index(
     episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
 ) -> Iterator[Observation]:
-    """Say where the column ``index`` does not go on from episode to episode.
+    """Find breaks of the column ``index`` between episodes.
 
-    Rows are count as ``length`` says or as the tables have them, where these differ: that one of
-    them is wrong is said elsewhere. Where episodes are missing nobody knows the right numbers.
+    Rows are counted by ``length`` or by the tables; another check reports a difference of the two.
+    If episodes are missing, the right numbers are unknown.
     """
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
-    wrong = gathered.has_rows & columns.is_common
     rows = gathered.slices[0].frames
+    wrong = gathered.has_rows & columns.is_common & (rows == episodes.length)
     for counts in (episodes.length, np.where(gathered.slices[0].is_readable, rows, 0)):
         wrong &= gathered.first_index != np.cumsum(counts) - counts
     positions = np.flatnonzero(wrong)
@@ -409,7 +409,7 @@ def check_tasks(
         if own is None:
             own = frozenset({int(episodes.task[position])})
         strange = {tasks.first_index[task] for task in found} - own
-        # Of an episode that lists nothing but unknown tasks that is said already.
+        # An episode that lists only unknown tasks has a finding already.
         if strange and own != {NO_TASK}:
             said = f"Rows of episode {episode} have task {min(strange)}, which {episodes.path} "
             said += "does not list for it."
@@ -442,10 +442,10 @@ def wrong_rate(
 def lost_instructions(
     remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
 ) -> list[Observation]:
-    """Make errors of task mismatches where rows tell nothing and the episodes everything.
+    """Turn task mismatches into errors if the rows have no tasks and the episodes have all.
 
-    Where all rows have one task and the episodes several, the rows were written without them:
-    LeRobot gives an item the task of its row.
+    If all rows have one task and the episodes several, the rows were written without tasks: LeRobot
+    gives an item the task of its row.
     """
     of_rows = np.unique(gathered.task[gathered.has_rows])
     if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
@@ -659,7 +659,7 @@ def check_columns(
                 yield Observation("phantom-feature", said, path=INFO_PATH, feature=name)
         elif dtype == "video":
             if name not in left_out:
-                # Of no feature, so that nobody is told to drop it: the camera would go, too.
+                # The remark names no feature, as its remedy would drop the camera, too.
                 said = f"The tables have a column {shown(name)}, which is declared as a camera."
                 yield Observation("undeclared-column", said)
         elif dtype == "image" and _holds_paths(columns.schema.field(name).type):
@@ -721,9 +721,9 @@ def _check_type(
 def _readable_declaration(
     name: str, feature: Mapping[str, Any], columns: DataColumns
 ) -> dict[str, Any] | None:
-    """Return dtype and shape with which LeRobot reads a column, as far as possible the declared.
+    """Return dtype and shape with which LeRobot reads a column, the declared ones if possible.
 
-    Of a column that holds lists of one value they are those of the value.
+    A column with lists of one value has the dtype and shape of the value.
     """
     assert columns.schema is not None
     kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
@@ -796,7 +796,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 
 def _holds_paths(kind: pa.DataType) -> bool:
-    """Whether a column of images can hold nothing but the paths of files."""
+    """Whether a column of images can hold only the paths of files."""
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_struct(kind):
@@ -814,7 +814,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{said} and {count(more, 'other')}" if more > 0 else said
 
 
-# What columns that ``info.json`` does not declare would be declared as: as they are stored.
+# Declarations for columns that ``info.json`` does not declare, as the columns are stored.
 
 
 def declare_columns(
@@ -888,7 +888,7 @@ def _value_shape(values: pa.Array) -> tuple[int, ...]:
 
 
 def _image_shape(values: pa.Array) -> list[int]:
-    from leconvert.media import decode_image  # only where there are such columns
+    from leconvert.media import decode_image  # only for image columns
 
     first = values[0].as_py()
     data = first.get("bytes") if isinstance(first, dict) else first

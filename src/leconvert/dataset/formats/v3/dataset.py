@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media
@@ -40,12 +41,14 @@ from leconvert.dataset.formats.v3.meta import (
     Declared,
     declaration,
     read_json_object,
-    read_tasks,
+    read_task_table,
+    tasks_in,
 )
 from leconvert.dataset.formats.v3.rows import (
     check_ranges,
     files_of,
     first_frames,
+    own_frames,
     routed_files,
     rows_by_column,
     with_leads,
@@ -152,9 +155,14 @@ class Dataset(AnyDataset):
         return features
 
     @cached_property
+    def stored_tasks(self) -> pa.Table:
+        """``meta/tasks.parquet`` as it stands."""
+        return read_task_table(self.root)
+
+    @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
         """Index and text of each task; the index is the row, which is what readers go by."""
-        return list(enumerate(text for _, text in read_tasks(self.root)))
+        return list(enumerate(text for _, text in tasks_in(self.stored_tasks, self.root)))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -243,12 +251,19 @@ class Dataset(AnyDataset):
             with suppress(OSError, UnreadableSourceError):
                 if camera_of(stream) is not None:
                     begins = table.placed[stream].begin_seconds[episodes]
+                    ends = table.placed[stream].end_seconds[episodes]
                     clip, frames = _index_and_frames(path)
-                    own, _ = first_frames(frames, begins, lengths, self.fps)
+                    own, is_counted = first_frames(frames, begins, lengths, self.fps)
                     first[episodes] = own
-                    if clip is not None and own.min() >= 0 and (own + lengths).max() <= frames:
-                        cut_from, cut_to = with_leads(clip, own, own + lengths)
-                        can_cut = cut_from >= 0
+                    if clip is not None:
+                        there = lengths
+                        if not is_counted:
+                            there = own_frames(frames, own, lengths, begins, ends, self.fps)
+                        is_there = there > 0
+                        cut_from, cut_to = with_leads(
+                            clip, np.where(is_there, own, 0), np.where(is_there, own + there, 0)
+                        )
+                        can_cut = is_there & (cut_from >= 0)
                         lead[episodes] = np.where(can_cut, own - cut_from, 0)
                         tail[episodes] = np.where(can_cut, cut_to - own - lengths, 0)
                 elif sum(row_group_rows(path)) == int(lengths.sum()):

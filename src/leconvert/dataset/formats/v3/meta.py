@@ -482,17 +482,25 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
 
 
 def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
-    """Return index and text of each task, in row order.
+    """Return index and text of each task, in row order."""
+    return tasks_in(read_task_table(root), Path(root))
+
+
+def read_task_table(root: str | os.PathLike[str]) -> pa.Table:
+    """Read ``meta/tasks.parquet`` as it is stored."""
+    return _read_table(Path(root) / TASKS_PATH)
+
+
+def tasks_in(table: pa.Table, root: Path) -> list[tuple[int, str]]:
+    """Return index and text of each row of a dataset's table of tasks.
 
     The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
     """
-    path = Path(root) / TASKS_PATH
-    table = _read_table(path)
     texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
     try:
         columns = table.select(["task_index", texts])
     except (KeyError, pa.ArrowException) as error:
-        raise unreadable(path, error) from error
+        raise unreadable(root / TASKS_PATH, error) from error
     return list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
 
 
@@ -514,18 +522,17 @@ def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | Non
 
     Return the text of each row (None: the table cannot be used), and what is wrong with it.
     """
-    path = root / TASKS_PATH
     try:
-        table = _read_table(path)
+        table = read_task_table(root)
     except UnreadableSourceError as error:
-        code = "unreadable-file" if path.exists() else "missing-file"
+        code = "unreadable-file" if (root / TASKS_PATH).exists() else "missing-file"
         return None, [found(code, str(error), stream="tasks", path=TASKS_PATH)]
-    return _texts_and_findings(table, info)
+    return check_task_table(table, info)
 
 
 def read_task_numbers(root: Path) -> list[object]:
     """Return ``task_index`` of each row as it is stored."""
-    numbers: list[object] = _read_table(root / TASKS_PATH).column("task_index").to_pylist()
+    numbers: list[object] = read_task_table(root).column("task_index").to_pylist()
     return numbers
 
 
@@ -542,9 +549,10 @@ def read_subtasks(root: str | os.PathLike[str]) -> list[str]:
     return [str(row) for row in (table if index is None else table.column(index)).to_pylist()]
 
 
-def _texts_and_findings(
+def check_task_table(
     table: pa.Table, info: Mapping[str, Any]
 ) -> tuple[list[str] | None, list[Finding]]:
+    """Return what `read_task_rows` does, of a table that was read."""
     findings: list[Finding] = []
 
     def wrong(code: str, message: str, severity: str | None = None) -> None:

@@ -174,6 +174,35 @@ def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -
     return by_time if times > numbers else by_number
 
 
+def own_frames(
+    num_frames: int,
+    first: IntArray,
+    lengths: IntArray,
+    begin_seconds: FloatArray,
+    end_seconds: FloatArray,
+    fps: Fraction,
+) -> IntArray:
+    """Return how many of each episode's frames are in a video file before the next one's begin.
+
+    All of them, unless its video is shorter than its rows: then it ends with the file, or where its
+    ``to_timestamp`` says that it ends and another episode begins.
+
+    Args:
+        num_frames: Frames of the file.
+        first: First frame of each episode, see `first_frames`, shape (n,).
+        lengths: Rows of each.
+        begin_seconds: ``from_timestamp`` of each.
+        end_seconds: ``to_timestamp`` of each.
+        fps: Frames a second.
+    """
+    stop = first + lengths
+    seconds = np.nan_to_num(end_seconds - begin_seconds)
+    told = first + np.rint(seconds * float(fps)).astype(np.int64)
+    has_end = (told < stop) & (told > first) & (np.isin(told, first) | (told == num_frames))
+    own = np.minimum(np.where(has_end, told, stop), num_frames) - first
+    return np.where(first < 0, 0, np.clip(own, 0, lengths))
+
+
 def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     """Return the samples that are cut out of a video file for each of its episodes.
 
