@@ -107,11 +107,6 @@ def names_of(info: Mapping[str, Any]) -> FileNames:
     return FileNames(data, usual.video_path if video is None else video, size, counts_on=True)
 
 
-def output_path(stream: str, number: int) -> str:
-    """Return the path of a stream's file ``number``, counted from 0, in leconvert's naming."""
-    return USUAL_NAMES.path(stream, number)
-
-
 def stream_of(path: str) -> str | None:
     """Return the stream of a dataset's file, by its name; None for other files."""
     stream, _, _ = path.rpartition("/")[0].rpartition("/")
