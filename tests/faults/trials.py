@@ -729,23 +729,14 @@ def _first_problems(case: Case, fault: Fault, first: Outcome) -> Iterator[str]:
 
 
 @contextmanager
-def _proc_handed_down(birth: int) -> Iterator[None]:
-    """Answer for ``/proc``: this process was born as number ``birth``, and others are others."""
-    own = os.getpid()
-
-    def start_time(pid: int) -> int | None:
-        if pid == own:
-            return birth
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        return -1
+def _platform_handed_down(birth: int) -> Iterator[None]:
+    """Answer for the platform: this process holds lock ``birth``, and all before it have ended."""
+    name = f"1-{birth:x}"
 
     with (
         mock.patch.object(host, "boot_id", return_value=_BOOT),
-        mock.patch.object(identity, "_boot", return_value=f"{_BOOT}/trials"),
-        mock.patch.object(identity, "_start_time", start_time),
+        mock.patch.object(identity, "_lock_of", return_value=f"leconvert-0.alive/{name}"),
+        mock.patch.object(identity, "_is_locked", lambda path: path.name == name),
         mock.patch.object(file_calls, "_mount_table", return_value=_MOUNT_TABLE),
         mock.patch.object(parallel, "queued_seconds", return_value=0.0),
     ):
@@ -800,7 +791,7 @@ def in_a_process(
 
         disk = place.watched(fault, lambda: report(Outcome("died")), model, on_change)
         try:
-            with _proc_handed_down(birth):
+            with _platform_handed_down(birth):
                 (act or place.convert)(disk)
         except LeconvertError as error:
             name, code = type(error).__name__, error.exit_code

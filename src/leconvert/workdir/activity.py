@@ -122,8 +122,7 @@ class WorkerRecord:
     # what moves while a large batch is being written.
     processed_bytes: int = 0
     seconds: float = 0.0  # how long it has been running
-    boot: str = ""  # its boot and process namespace; see `WorkerIdentity`
-    started: int = 0  # start time of its process
+    lock: str = ""  # the lock that its process holds; see `WorkerIdentity`
     batch_began: str = ""  # when it took the batch in hand, as ``updated``; empty without one
     # The most that its process has had resident; 0 where that is not known.
     peak_memory_bytes: int = 0
@@ -179,8 +178,7 @@ class WorkerReporter:
             token=worker.token,
             host=worker.host,
             pid=worker.pid,
-            boot=worker.boot,
-            started=worker.started,
+            lock=worker.lock,
         )
 
     def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
