@@ -29,8 +29,8 @@ SHAPES = {
         r" of (it|them|those|these|that|this)$"
     ),
     "says": re.compile(
-        r"\b(what is no|that is no|no \w+ but|nothing but|that which|of such|is such|are such"
-        r"|such ones?|save for|be it|said of|thrice|anew)\b",
+        r"\b(what is no|that is no(?! longer)|no \w+ but|nothing but|that which|of such"
+        r"|is such|are such|such ones?|save for|be it|said of|thrice|anew)\b",
         re.IGNORECASE,
     ),
 }

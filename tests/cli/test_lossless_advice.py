@@ -100,8 +100,8 @@ def test_episodes_on_the_same_rows_are_an_error_that_leads_to_their_table(
     checked = leconvert_here("check", broken, "--json", code=3)
     found = json.loads(checked.stdout)["findings"]
     grave = [(one["code"], one["count"]) for one in found if one["severity"] == "error"]
-    assert grave == [("rows", 1), ("stray-data", 4)]
-    assert "has 5 rows, its episodes have 30; episode 1 has 0 of 5" in found[0]["message"]
+    assert grave == [("row-count", 5), ("stray-data", 4)]
+    assert "has 0 rows of episode 1; meta/episodes says 5" in found[0]["message"]
     assert found[0]["remedy"].startswith(f"{GET_AGAIN}, and the table of episodes with it.")
     assert all("restore meta/episodes from another copy" in one["remedy"] for one in found[1:2])
     refused = leconvert_here("convert", broken, "--output", tmp_path / "out", "--to", "v2.1")
@@ -211,7 +211,7 @@ def test_what_loses_nothing_is_told_of_every_file_that_may_be_had_again() -> Non
     codes = {"missing-file", "unreadable-file", "row-count", "frame-count", "shared-frames"}
     told = {code for code, kind in SOURCE_CATALOGUE.items() if kind.remedy and kind.repairs}
     assert codes <= told
-    for code in ("missing-file", "unreadable-file", "rows", "video-frames", "shared-frames"):
+    for code in ("missing-file", "unreadable-file", "row-count", "frame-count", "shared-frames"):
         remedy = V3_CATALOGUE[code].remedy or ""
         first = min(at for text in (GET_AGAIN, RESTORE) if (at := remedy.find(text)) >= 0)
         assert 0 <= first < remedy.index(DROP), code

@@ -320,6 +320,9 @@ def measure_batch_size(
                         took["seconds"] += waits[pipeline.key][-1]
                         for name, taken in seconds.items():
                             took[f"{name}_s"] = took.get(f"{name}_s", 0.0) + taken
+            for key, repeats_of in raw.items():
+                middle, late = np.percentile(waits[key][-batches:], (50, 95)).tolist()
+                repeats_of[-1] |= {"p50_batch_s": middle, "p95_batch_s": late}
             stage.advance(1)
     return [
         {
@@ -395,6 +398,7 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {key: row[key] for key in ("way", "dtype", "device", "batch_size")}
             | {name: median(repeat[name] for repeat in compared) for name in compared[0]}
+            | {"raw": compared}
         )
     return found
 

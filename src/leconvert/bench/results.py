@@ -16,12 +16,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from leconvert.support.errors import ProbeError, StorageError, UsageError
 from leconvert.support.extras import missing_package
@@ -551,11 +551,25 @@ def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
     require_matplotlib()
     results, compared = document["results"], document["speedups"]
     figures = {
-        "throughput": _lines(results, {"": "trajectories_per_s"}, "trajectories/s"),
-        "latency": _lines(results, {"p50": "p50_batch_ms", "p95": "p95_batch_ms"}, "ms a batch"),
+        "throughput": _lines(
+            results,
+            {"": ("trajectories_per_s", lambda row, one: row["trajectories"] / one["seconds"])},
+            "trajectories/s",
+        ),
+        "latency": _lines(
+            results,
+            {
+                name: (f"{name}_batch_ms", lambda _, one, key=f"{name}_batch_s": 1e3 * one[key])
+                for name in ("p50", "p95")
+            },
+            "ms a batch",
+        ),
         "speedup": _lines(
             compared,
-            {"with packing": "with_packing", "kernel": "kernel"},
+            {
+                name: (key, lambda _, one, key=key: one[key])
+                for name, key in (("with packing", "with_packing"), ("kernel", "kernel"))
+            },
             "times as fast as the baseline",
             is_ratio=True,
         ),
@@ -563,27 +577,59 @@ def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
     return _saved(figures, out_dir, stem)
 
 
+class _Point(NamedTuple):
+    """A figure over all repeats, with the least and the greatest of single repeats."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_in_doubt(self) -> bool:
+        return self.high - self.low > _DISAGREEING_SHARE * self.value
+
+
 def _lines(
     rows: Sequence[Mapping[str, Any]],
-    keys: Mapping[str, str],
+    keys: Mapping[str, tuple[str, Callable[..., float]]],
     title: str,
     *,
     is_ratio: bool = False,
 ) -> Any:
-    """Return a figure with a line a pipeline and key over the batch size."""
+    """Return a plot over the batch size, with one line for each pipeline and key.
+
+    Args:
+        rows: Rows of a result; each has its repeats under ``raw``.
+        keys: By suffix of a line's name: the key of the figure in a row, and a function that
+            computes the same figure for one repeat from the row and the repeat.
+        title: Title of the vertical axis.
+        is_ratio: Whether 1 is the baseline.
+    """
     from matplotlib.figure import Figure
 
-    series: dict[str, dict[int, float]] = {}
+    series: dict[str, dict[int, _Point]] = {}
     for row in rows:
-        for suffix, key in keys.items():
+        for suffix, (key, of_repeat) in keys.items():
             label = f"{row['way']} {row['dtype']} {row['device']} {suffix}".strip()
-            series.setdefault(label, {})[row["batch_size"]] = row[key]
+            repeats = [of_repeat(row, repeat) for repeat in row["raw"]]
+            point = _Point(row[key], min(repeats), max(repeats))
+            series.setdefault(label, {})[row["batch_size"]] = point
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
-    for label, values in series.items():
-        axes.plot(list(values), list(values.values()), marker="o", label=label)
+    for label, points in series.items():
+        in_doubt = [size for size, point in points.items() if point.is_in_doubt]
+        (line,) = axes.plot(
+            list(points),
+            [point.value for point in points.values()],
+            marker="o",
+            label=f"{label} ({_DISAGREE})" if in_doubt else label,
+        )
+        lows, highs = ([point[which] for point in points.values()] for which in (1, 2))
+        axes.vlines(list(points), lows, highs, color=line.get_color(), linewidth=1)
+        values = [points[size].value for size in in_doubt]
+        axes.plot(in_doubt, values, "x", color="black", zorder=3)
     if series:
-        sizes = sorted({size for values in series.values() for size in values})
+        sizes = sorted({size for points in series.values() for size in points})
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.legend(fontsize=8)
@@ -594,7 +640,9 @@ def _lines(
             axes.set_yscale("log")
     else:
         axes.text(0.5, 0.5, "nothing to compare", transform=axes.transAxes, ha="center")
-    axes.set_xlabel("trajectories in a batch")
+    axes.set_xlabel(
+        "trajectories in a batch; the line of a point is from the least to the greatest repeat"
+    )
     axes.set_ylabel(title)
     axes.set_title(f"{title}, by the size of a batch", fontsize=10)
     axes.grid(visible=True, alpha=0.3)

@@ -185,8 +185,8 @@ def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
 class Codec:
     """FFmpeg's decoder of one kind of stream, fed with packets of any file of that kind.
 
-    Opening one takes FFmpeg as long as decoding a few frames. It begins anew with every run of
-    packets, so nothing of one file is left when the next one's come. It is for one thread.
+    Opening one takes FFmpeg as long as decoding a few frames. The decoder is flushed before every
+    run of packets, so that no state of one file reaches the next. It is for one thread.
 
     Attributes:
         context: The decoder.
@@ -258,7 +258,7 @@ class PyavDecoder:
         self._codecs = codecs or Codecs()
         index = clip.index
         self._sizes, self._offsets = index.sizes, index.offsets
-        # Where nothing is reordered a frame's rank is the number of its packet.
+        # Without reordering, a frame's rank is the number of its packet.
         self._is_in_order = index.reordering(0, index.num_samples) is None
         ranks = np.arange(0) if self._is_in_order else index.ranks
         self._sample_of_rank = np.argsort(ranks)
@@ -316,7 +316,7 @@ class PyavDecoder:
 
 Backend = Literal["torchcodec", "pyav"]
 
-# What torchcodec hands out at once; more is asked for in parts.
+# The most bytes that torchcodec is asked for at once; a larger request is split.
 _MOST_BYTES = 16 * 1024**2
 _FIRST_FRAMES = 16
 
@@ -329,7 +329,7 @@ class ClipDecoder(Protocol):
 
         Yields:
             Places in ``ranks``, and their frames: uint8 of shape (n, H, W, 3), or for depth uint16
-            codes of shape (n, H, W, 1). What was yielded before an error is right.
+            codes of shape (n, H, W, 1). Frames yielded before an error are right.
         """
 
 

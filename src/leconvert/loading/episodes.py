@@ -1,8 +1,8 @@
 """The episodes that a worker mixes: rows out of data files, frames out of videos, and their pool.
 
-Where a row group holds one episode, that row group is read and nothing else. Where it holds several
-(LeRobot's converter writes such files), it is read whole, the last few are kept, and an episode
-gets a copy of its rows.
+If a row group holds one episode, only that row group is read. If it holds several (LeRobot's
+converter writes such files), it is read whole, the last few are kept, and an episode gets a copy of
+its rows.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class RowReader:
                 path=name,
                 next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
-        # What LeRobot looks frames and tasks up by, and nobody else here.
+        # LeRobot looks frames and tasks up by these columns; this loader does not.
         wrong = [] if np.all(columns["frame_index"] == frame) else ["frame_index"]
         tasks = columns["task_index"]
         if np.any((tasks < 0) | (tasks >= len(self._meta.task_texts))):
@@ -381,7 +381,7 @@ Trouble = Callable[[IntArray, UnreadableSourceError], None]
 
 
 class _Group(NamedTuple):
-    """What one file gives to a request."""
+    """The part of a request that one file answers."""
 
     key: _FileKey
     members: IntArray
@@ -663,7 +663,7 @@ class EpisodePool:
 
         Args:
             places: The episode of each sample, shape (N,).
-            frames: What is wanted of each video feature, shape (N, T).
+            frames: The wanted frames of each video feature, shape (N, T).
         """
         if self._urgent is None:
             return
@@ -757,7 +757,7 @@ class EpisodePool:
 
     def _release_frames(self, place: int) -> None:
         coming = self._frames_coming.pop(place, None)
-        # What went wrong with bytes that nobody waits for any more is nobody's trouble.
+        # An error of bytes that nobody waits for any more concerns nobody.
         if coming is not None and not coming.cancel():
             wait([coming])
         self._frame_reader.release(place)

@@ -1,4 +1,4 @@
-"""What a v3.0 dataset says about itself: plain arrays that every worker gets a copy of."""
+"""The metadata of a v3.0 dataset, as plain arrays that every worker gets a copy of."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class EpisodeTable:
 
 
 class EpisodeRecords(Sequence[dict[str, Any]]):
-    """What ``meta/episodes`` says of each episode but for statistics, read as LeRobot's code does.
+    """The columns of ``meta/episodes`` without statistics, indexed as in LeRobot's code.
 
     ``records[3]["length"]`` and ``records["length"][3]`` are the length of the fourth episode.
     """
@@ -72,7 +72,7 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
 
     @property
     def column_names(self) -> list[str]:
-        """What is said of each episode."""
+        """Names of the columns."""
         return list(self._rows.column_names)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -106,7 +106,7 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FeatureMeta:
-    """What samples are made of, under the names that LeRobot's code asks for."""
+    """The features of samples, under the names that LeRobot's code uses."""
 
     root: str  # where they come from
     fps: float  # frames a second, as ``info`` writes it
@@ -116,7 +116,7 @@ class FeatureMeta:
 
     @property
     def names(self) -> dict[str, Any]:
-        """What the dimensions of each feature are called."""
+        """Names of the dimensions of each feature."""
         return {key: feature.get("names") for key, feature in self.features.items()}
 
     @property
@@ -168,7 +168,7 @@ class DatasetMeta(FeatureMeta):
 
     @cached_property
     def episodes(self) -> EpisodeRecords:
-        """What is said of each episode; of a local dataset it is read when first asked for."""
+        """The records of all episodes; those of a local dataset are read at the first use."""
         rows = self.fetched_rows
         return EpisodeRecords(_episode_rows(self.root) if rows is None else rows)
 
@@ -229,7 +229,7 @@ class DatasetMeta(FeatureMeta):
 def load_meta(files: Files) -> DatasetMeta:
     """Read the metadata of a v3.0 dataset.
 
-    Of a remote dataset ``meta/`` is fetched into a temporary folder first.
+    ``meta/`` of a remote dataset is fetched into a temporary folder first.
     """
     info = _load_info(files)
     if files.is_local:

@@ -24,17 +24,17 @@ from leconvert.support.text import count, shown
 
 _DATASET_INDEX = "dataset_index"
 _ACCEPTED = ("fps", "names", "missing")
-# Of one window of a feature: the times, and the frames that they are.
+# One window of a feature: its times, and the frames at these times.
 _Steps = tuple[list[float], list[int]]
-# Of a picture; a batch of pictures has more.
+# The axes of a picture; a batch of pictures has more.
 _PICTURE_AXES = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MixtureMeta(FeatureMeta):
-    """What the samples of a mixture are made of, under the names that LeRobot's code asks for.
+    """The features of a mixture's samples, under the names that LeRobot's code uses.
 
-    Statistics are those of the samples as they are mixed: each dataset counts by its share.
+    Statistics describe the samples as they are mixed: each dataset counts by its share.
     """
 
     total_episodes: int  # of all datasets
@@ -180,7 +180,7 @@ class MixedStream(SampleStream):
         aggregate = v3.StatsAggregator(image_features=cameras)
         counts: dict[str, Any] = {}
         stats = [member.stats for member in self._members]
-        # What one dataset does not state is not known of the mixture.
+        # A statistic that one dataset lacks is unknown for the mixture.
         unknown = {
             key
             for member, own in zip(self._members, stats, strict=True)
@@ -337,7 +337,7 @@ class _Member:
 
 
 def _differ(members: Sequence[_Member], key: str) -> bool:
-    """Return whether members that have a feature give other distances or windows of it."""
+    """Return whether members with this feature differ in its windows or in being depth."""
     windows = [member.windows.get(key, (None, None)) for member in members]
     same_times = len({str(times) for times, _ in windows}) == 1
     same_steps = len({str(steps) for _, steps in windows}) == 1
@@ -366,7 +366,7 @@ class _Room:
 
 
 class _Part:
-    """What one member gives to a batch."""
+    """The samples of one member in a batch."""
 
     def __init__(self, member: int, rows: IntArray, values: Sample) -> None:
         self.member = member
@@ -375,10 +375,10 @@ class _Part:
 
 
 class _MixedWorkplace:
-    """What a process opened for a mixture: what it opened for each dataset.
+    """The workplaces that a process opened, one for each dataset of a mixture.
 
     Each makes its samples of a batch, which are then copied to their places. That costs a copy a
-    picture, and leaves everything else to be done as for one dataset.
+    picture; everything else is done as for one dataset.
     """
 
     def __init__(

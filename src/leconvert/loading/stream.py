@@ -81,9 +81,9 @@ class UnreadableFrame:
 
 
 class Workplace(Protocol):
-    """What a process opened for itself, to make the batches of an order."""
+    """The files and decoders that a process opened to make the batches of an order."""
 
-    process: int  # whose it is
+    process: int  # the process that opened it
 
     def expect(self, episodes: list[int]) -> None:
         """Hear which episodes of the order come next."""
@@ -96,11 +96,11 @@ class Workplace(Protocol):
 
 
 class SampleStream(IterableDataset[Sample]):
-    """What `EpisodeStream` and `MixedStream` have in common: how an order is shared out.
+    """The base of `EpisodeStream` and `MixedStream`: it shares an order out.
 
     Attributes:
-        meta: What samples are made of.
-        order: Of all samples.
+        meta: The features of the samples.
+        order: The order of all samples.
         rank: This training process.
         world_size: Number of training processes.
         repeat: Whether it goes on with the next epoch, without end.
@@ -139,10 +139,10 @@ class SampleStream(IterableDataset[Sample]):
         return Share(self.rank, self.world_size).num_batches(self.order.num_frames)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass is; persistent workers hear of it.
+        """Choose the epoch of the next pass; persistent workers read it from shared memory.
 
-        Without it each pass is the epoch after that in which the pass before began, also where
-        that one was broken off. A `StreamLoader` counts its own passes: call its ``set_epoch``.
+        Without it each pass is the epoch after the one in which the pass before began, even if
+        that pass was broken off. A `StreamLoader` counts its own passes: call its ``set_epoch``.
 
         Raises:
             UsageError: accelerate is about to share out once more what ranks share already.
@@ -179,7 +179,7 @@ class SampleStream(IterableDataset[Sample]):
             begin: An epoch, and how many samples of it all ranks together leave out, for a loader
                 that counts by itself; None for the next epoch, which is counted here.
             drop_last: Leave out a last batch that is smaller on any rank.
-            memory: Where batches are written.
+            memory: The memory that batches are written to.
         """
         epoch, taken = begin or (self._passes.begin(), 0)
         return self._batches(epoch, taken, batch_size, drop_last, memory)
@@ -202,7 +202,7 @@ class SampleStream(IterableDataset[Sample]):
 
 
 def split(batch: Sample) -> list[Sample]:
-    """Return the samples of a batch; their tensors are views of it."""
+    """Return the samples of a batch; their tensors are views of its tensors."""
     return [
         {key: value[place] for key, value in batch.items()} for place in range(len(batch["task"]))
     ]
@@ -210,7 +210,7 @@ def split(batch: Sample) -> list[Sample]:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Workplace:
-    """What a process opened for the samples of one dataset."""
+    """The files and decoders that a process opened for one dataset."""
 
     process: int
     places: IntArray  # of the episodes of the order
@@ -457,9 +457,9 @@ class EpisodeStream(SampleStream):
         self._counters = Counters(len(self.meta.camera_keys))
         self._desk: _Workplace | None = None  # where single samples are made
 
-    # --- what is in it ------------------------------------------------------------------------
+    # --- its contents ------------------------------------------------------------------------
 
-    # Those that LeRobot's code asks of its own dataset, under its names.
+    # Properties of LeRobot's own dataset class, under its names.
 
     @property
     def num_frames(self) -> int:
@@ -493,7 +493,7 @@ class EpisodeStream(SampleStream):
 
     @property
     def video_backend(self) -> str:
-        """What decodes: ``torchcodec`` or ``pyav``."""
+        """The decoding library: ``torchcodec`` or ``pyav``."""
         return self._backend
 
     @property

@@ -77,7 +77,7 @@ def shared_numbers(*shape: int) -> torch.Tensor:
 
 
 class _Entry(NamedTuple):
-    """Where a tensor lies in a piece of memory."""
+    """The place of a tensor in a piece of memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -90,8 +90,8 @@ class SharedBatch:
 
     Attributes:
         piece: The memory that its tensors lie in.
-        entries: Where they lie in it; None for a key that is in ``others``.
-        others: What is no tensor, or lies elsewhere.
+        entries: Their places in it; None for a key that is in ``others``.
+        others: Values that are not tensors, or tensors elsewhere.
     """
 
     def __init__(
@@ -248,10 +248,10 @@ def _receive(
     return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
 
 
-# What loader workers did, in memory that the training process sees too.
+# Counters of loader workers, in memory that the training process sees too.
 #
-# Each worker adds to a row of its own, so nobody waits for anybody; what the training process
-# reads is a moment old.
+# Each worker adds to a row of its own, so nobody waits for anybody; the training process reads
+# numbers that are a moment old.
 
 
 MOST_WORKERS = 512
@@ -260,7 +260,7 @@ _NAMED_UNREADABLE = 16
 
 @dataclass(slots=True)
 class StreamFacts:
-    """What one worker, or all of them together, did so far.
+    """The work of one worker, or of all together, so far.
 
     Attributes:
         samples: Samples given out.
@@ -399,7 +399,7 @@ class Counters:
         self._by_camera.zero_()
 
 
-# Which epoch each pass over a stream is, agreed on by the workers of the pass.
+# The epoch of each pass over a stream, agreed on by the workers of the pass.
 
 
 # Passes that workers may still look for.

@@ -55,7 +55,7 @@ class Trajectory:
     the targets on both sides, and from there into a training.
 
     Attributes:
-        name: What errors call it.
+        name: Its name in errors.
         times: Seconds, float64, of shape (T,); any origin, such as the Unix epoch.
         columns: Numbers by feature, of shape (T,) or (T, ...); uint16 and uint32 become int32 and
             int64, and any byte order this machine's.
@@ -328,7 +328,7 @@ def methods_for(source: TrajectorySource, given: Mapping[str, Method]) -> Method
     return methods
 
 
-# What is taken for a file of robomimic; only reading it needs h5py, of the extra ``resample``.
+# Endings of robomimic files; only reading them needs h5py, of the extra ``resample``.
 HDF5_ENDINGS = (".hdf5", ".h5")
 _NUMBERS_NDIM = 2  # samples and columns; pictures have more
 
@@ -516,10 +516,10 @@ class DatasetSet(TrajectorySource):
 def exact_times(stored: Array, fps: float) -> FloatArray:
     """Return timestamps in float64, undoing a rounding that can be told.
 
-    The format stores seconds in float32. Where the stored number is just a multiple of 1/fps in
-    float32, the exact one is meant: otherwise a frame that is on a target would be before or after
-    it by chance, and *previous* would be off by a frame. Any other time is what it is. Equal times
-    stay equal, and none passes another.
+    The format stores seconds in float32. If the stored number is a multiple of 1/fps rounded to
+    float32, the exact multiple is returned: otherwise a frame on a target would lie before or after
+    it by chance, and *previous* would be off by a frame. Any other time is unchanged. Equal times
+    stay equal, and no time passes another.
     """
     ideal = np.rint(stored.astype(np.float64) * fps) / fps
     is_rounded = ideal.astype(np.float32) == stored.astype(np.float32)

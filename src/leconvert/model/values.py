@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntFlag
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -287,7 +288,8 @@ class StreamScan:
 
     def rows(self, rows: slice) -> StreamScan:
         """Return the scan of neighbouring episodes, with all files of this scan."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in SLICE_COLUMNS})
+        columns = (getattr(self, name)[rows] for name in SLICE_COLUMNS)
+        return StreamScan(self.stream, self.files, *columns, kinds=self.kinds)  # for every shard
 
     def select(self, positions: IntArray) -> StreamScan:
         """Return the scan of some episodes, in the order given, with their files only."""
@@ -544,15 +546,19 @@ class Shard(NamedTuple):
 
         A subfolder would have to be created and synced to disk for a single file.
         """
-        stream = self.stream.replace("%", "%25").replace("/", "%2F")
-        raw = stream.encode(errors="surrogateescape")
-        if len(raw) > _LONGEST_STREAM_BYTES:
-            # A camera's name may be as long as a file system allows. No other stream name holds
-            # "%~".
-            head = raw[: _LONGEST_STREAM_BYTES - 20].decode(errors="ignore")
-            stream = f"{head}%~{hashlib.sha256(raw).hexdigest()[:16]}"
         part = "" if self.whole else f".from-{self.first:09d}"
-        return f"{stream}.file-{self.number:06d}{part}.{_suffix(self.stream)}"
+        return f"{_in_one_name(self.stream)}.file-{self.number:06d}{part}.{_suffix(self.stream)}"
+
+
+@lru_cache(maxsize=64)
+def _in_one_name(stream: str) -> str:
+    name = stream.replace("%", "%25").replace("/", "%2F")
+    raw = name.encode(errors="surrogateescape")
+    if len(raw) <= _LONGEST_STREAM_BYTES:
+        return name
+    # A camera's name may be as long as a file system allows. No other stream name holds "%~".
+    head = raw[: _LONGEST_STREAM_BYTES - 20].decode(errors="ignore")
+    return f"{head}%~{hashlib.sha256(raw).hexdigest()[:16]}"
 
 
 class Batch(NamedTuple):

@@ -9,7 +9,7 @@ former state (`leconvert.workdir.former`), for `undo`.
 
 Nothing remembers which source a result is of, or how its files looked: the new tree, old episodes
 and new ones, is compared with the source before it takes its place, and with what stands there.
-Likewise nothing remembers what the user changed in a result. Whatever a conversion of the old
+Likewise nothing remembers the user's changes in a result. Everything that a conversion of the old
 episodes would not have written counts as the user's. A further file stays; if anything else
 differs, nothing is appended.
 """
@@ -146,10 +146,10 @@ def _check_former(scan: SourceScan, former: v3.Dataset) -> None:
 
 
 def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
-    """Return what a dataset has that a conversion of its episodes would not have written.
+    """Return the parts of a dataset that a conversion of its episodes would not have written.
 
-    Where a record tells that the dataset is as a run left it, what differs in files that come along
-    and in most of info.json is the source's, and is taken from there.
+    If a record tells that the dataset is as a run left it, differences in files that come along and
+    in most of info.json are the source's, and are taken from there.
     """
     first = EpisodeRanges.of_episodes(view.index[: len(former.episodes)])
     own = replace(view.repairs, selected_episodes=first)
@@ -211,7 +211,7 @@ def not_as_planned(target: Path, why: str) -> TargetError:
 _DERIVED = frozenset({v3.REPAIRS_PATH})
 
 
-# What `info.json` says of all episodes together, and how large files of new ones may be.
+# Keys of `info.json` about all episodes together, and the size limits for files of new ones.
 _OF_ALL_EPISODES = frozenset(
     {
         "total_episodes",

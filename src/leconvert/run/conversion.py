@@ -1,4 +1,4 @@
-"""What is asked of a conversion: its result, its workers, its proof; and who watches it.
+"""The request for a conversion: its result, its workers, its proof; and its observer.
 
 The command line, the Python API and a fleet's list each make a `Conversion`; the planner, the
 workers and the packer take it as it is. Its parts are groups of options, which check themselves.
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """Which run is planned or joined, and who may work on it.
+    """The run to plan or join, and the hosts that may work on it.
 
     Attributes:
-        restart: Give up a run under way and begin anew.
-        one_host: Let no host but this one work on the run.
+        restart: Give up a run under way and begin a new one.
+        one_host: Let only this host work on the run.
         allow_mixed_versions: Join a run that other library versions planned.
     """
 
@@ -100,7 +100,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseOptions:
-    """What governs leases.
+    """The rules for leases.
 
     Attributes:
         lease_seconds: A batch whose holder is silent for so long is taken over.
@@ -147,11 +147,11 @@ _DEPTHS = ("structure", "bytes", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofOptions:
-    """What is proven before the result takes its place, and what it may replace and remove then.
+    """The proof before the swap, and the datasets that the result may replace and remove.
 
     Attributes:
-        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
-            the structure, or the bytes where the source is to be removed.
+        verify: ``structure``, ``bytes`` or ``none``: the depth of the proof before the swap. None
+            stands for the structure, or for the bytes if the source is to be removed.
         force_conversion: Replace a dataset of the version that is written at the target; it is
             kept as ``<target>_old``.
         delete_source: Remove the source that the result replaced, once the result is in place and
@@ -186,7 +186,7 @@ class ProofOptions:
 
     @property
     def depth(self) -> str:
-        """What is proven before the swap."""
+        """The depth of the proof before the swap."""
         return self.verify or ("bytes" if self.delete_source else "structure")
 
     def as_arguments(self) -> list[str]:
@@ -243,7 +243,7 @@ class ProofOptions:
 
         Args:
             source: The source's folder; the target itself where it is converted in place.
-            target: Where the result goes.
+            target: The folder of the result.
             to: The version that is written.
             layout: The layout.
             appends: Whether episodes are added to what is at the target.
@@ -289,14 +289,14 @@ class Conversion:
 
     Attributes:
         layout: The version to write, and how episodes are cut into files and batches.
-        repairs: What may be changed.
-        selection: Which episodes are converted, and which frames of them.
+        repairs: The changes that are allowed.
+        selection: The episodes to convert, and their frames.
         plan: Whether a run under way is joined or given up, and who may work on it.
         workers: Who does the work.
         leases: Lease time and attempts.
-        proof: What is proven before the swap, and what it may replace and remove.
-        scratch: Where workers keep what they fetch of a source on the Hub.
-        push: Where the result is pushed; None for nowhere.
+        proof: The proof before the swap, and the datasets that the result may replace and remove.
+        scratch: The folder for files that workers fetch from a source on the Hub.
+        push: The repo that the result is pushed to; None for no push.
 
     Raises:
         TypeError: A field holds options of another kind.
@@ -367,7 +367,7 @@ class Control:
 
     Attributes:
         stop: Set from another thread to stop; the run can be resumed.
-        progress: Where to report.
+        progress: Receives the progress.
         command: The command line that asks, for the run's records; secrets are taken out.
     """
 

@@ -94,7 +94,7 @@ _BLOCKS_A_CLIP = 3
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one file system has and is asked for.
+    """The free and the needed space of one file system.
 
     Attributes:
         folder: A folder on it.
@@ -114,13 +114,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class SpaceNeeded:
-    """What a conversion takes beside its source.
+    """The space that a conversion takes beside its source.
 
     Attributes:
         cloned: Whether video bytes will be shared with the source instead of copied.
         twice_bytes: Bytes that stand twice on one file system until the swap.
         rooms: One file system, or two where the work dir is on another one.
-        former_states: What earlier runs put aside at the target; no run removes it.
+        former_states: Datasets that earlier runs put aside at the target; no run removes them.
         former_bytes: Bytes of their files, some of which may be the result's own.
     """
 
@@ -158,8 +158,8 @@ def space_needed(
     =============================  ==============================  ===========================
 
     Args:
-        sources: Those that are on this machine.
-        is_migration: Whether what is kept are stand-ins, which take none.
+        sources: The sources that are on this machine.
+        is_migration: Whether the kept files are stand-ins, which take no space.
     """
     work_folder, target_folder = _existing(work_dir), _existing(target.parent)
 
@@ -184,7 +184,7 @@ def space_needed(
     if not _is_one_file_system(work_folder, target_folder):
         rooms = (_room(target_folder, plain_bytes), _room(work_folder, shard_bytes))
         return SpaceNeeded(cloned=shares_source, twice_bytes=0, rooms=rooms)
-    # What is joined shares extents with its shards as these do with the source.
+    # A joined file shares extents with its shards, as these do with the source.
     if has_links is None:
         has_links = can_link(work_folder, target_folder, f".{target.name}.leconvert-probe")
     twice_bytes = part_bytes if has_links else shard_bytes
@@ -202,7 +202,7 @@ def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) 
     """Refuse a conversion that certainly does not fit.
 
     Args:
-        taken: What others will have taken of what is free, by the room's folder.
+        taken: Bytes of the free space that others will have taken, by the room's folder.
     """
     for known in space.rooms:
         free_bytes = known.free_bytes
@@ -249,9 +249,9 @@ def free_bytes_of(folder: Path) -> int | None:
 def can_link(folder: Path, other: Path, name: str) -> bool:
     """Tell whether a file in one folder can get a second name in another, by trying.
 
-    What is made is removed again; what a crash leaves is removed by the next try. Nobody can tell,
-    and it counts as yes, where the first folder cannot be written, and where somebody else tries
-    with the same name at the same time.
+    The files of the try are removed; after a crash the next try removes them. If the first folder
+    cannot be written, or somebody else tries the same name at the same time, the answer is unknown
+    and counts as yes.
     """
     first, second = folder / name, other / f"{name}-link"
     try:
@@ -287,7 +287,7 @@ def _is_one_file_system(one: Path, other: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """What a plan comes to, before any work is done.
+    """The summary of a plan, before any work is done.
 
     Attributes:
         episodes: Episodes of the dataset.
@@ -298,9 +298,9 @@ class PlanSummary:
         kept: How many of them are the source's own as they are; empty in layouts that have none.
         batches: Batches of work.
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
-        space: What it takes beside the source.
-        findings: What the scan found.
-        decoded_cameras: Those whose clips are decoded, as their statistics are computed.
+        space: The space that it takes beside the source.
+        findings: The findings of the scan.
+        decoded_cameras: Cameras whose clips are decoded, as their statistics are computed.
         decoded_episodes: In how many episodes.
         version: The version of the result.
         quantiles: Whether the table of its episodes' statistics has quantiles. Without them
@@ -308,7 +308,7 @@ class PlanSummary:
         meta_alone: Whether ``meta/`` alone is written here, and every other file stays where it is.
         layout: The layout.
         kept_episodes: The first so many episodes are in the result already.
-        moves: What moves between here and the Hub; None where the result is made here.
+        moves: Bytes that move between here and the Hub; None if the result is made here.
     """
 
     episodes: int
@@ -332,13 +332,13 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class MovedBytes:
-    """What moves between here and the Hub where files stay there.
+    """Bytes that a migration moves between here and the Hub.
 
     Attributes:
-        of: Bytes of the dataset there.
-        received: What was read for the plan: ``meta/``, small tables, headers; about.
-        to_fetch: What has to be read besides: files that are written anew, or decoded.
-        to_send: What has to be sent: ``meta/`` and files that are written anew; about.
+        of: Bytes of the dataset on the Hub.
+        received: Bytes read for the plan: ``meta/``, small tables, headers; about.
+        to_fetch: Bytes still to be read: files that are rewritten, or decoded.
+        to_send: Bytes to be sent: ``meta/`` and files that are rewritten; about.
     """
 
     of: int
@@ -371,7 +371,7 @@ def _summary(
         streams: The scan of each stream.
         source: Number of each episode's source, shape (E,).
         batches: The work.
-        work_dir: Where shards will be written.
+        work_dir: The folder of the shards.
         has_links: Whether a shard can get a second name in the result; None to try.
     """
     target = Path(manifest.target)
@@ -487,7 +487,7 @@ class Draft(NamedTuple):
         manifest: The head of the plan, still without a run.
         batches: The work. None of it is about the first ``manifest.kept_episodes``, which have
             their files already.
-        summary: What it comes to.
+        summary: Its summary.
     """
 
     scan: SourceScan
@@ -638,9 +638,9 @@ def scan_sources(
 def _errors_to_come(
     scan: SourceScan, scan_with: Callable[[RepairOptions], SourceScan], options: RepairOptions
 ) -> list[Finding]:
-    """Return the errors that show only where the first remedy of each other error is taken.
+    """Return the errors that show only after the first remedy of each other error.
 
-    Of a table that lies elsewhere, for example, no row was looked at.
+    For example, no row was looked at in a table that lies elsewhere.
     """
     flags, errors = dict.fromkeys(options.flags()), _errors(scan)
     seen = {(error.code, error.stream) for error in errors}
@@ -666,7 +666,7 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
     features = [open_dataset(source, repairs.reading).features for source in sources]
 
     def is_meant(name: str, own: Mapping[str, Any]) -> bool:
-        # What no source declares may be a column of all: the scan says where it is not.
+        # A name that no source declares may be a column of all: the scan reports files without it.
         return name in own or not any(name in other for other in features)
 
     return [
@@ -683,18 +683,18 @@ def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequenc
 
 @dataclass(frozen=True, slots=True)
 class PlannedRepairs:
-    """The repairs with which a dataset becomes right, and what they leave of it.
+    """The repairs that make a dataset right, and the part of it that they keep.
 
     Attributes:
         root: The dataset.
         flags: Options of the command, each with its value.
         options: The same, as a conversion takes them.
-        keeps: What the result will have, of what the source declares or stores.
-        of: What the source has.
-        repairs: What a conversion will change.
-        findings: What was seen, as it will be with these repairs.
-        in_files: What is changed without a conversion, one line a kind.
-        lossless: What helps first and loses nothing, where a file is missing or damaged.
+        keeps: Counts of the result, for things that the source declares or stores.
+        of: Counts of the source.
+        repairs: Changes that a conversion will make.
+        findings: The findings, as they will be with these repairs.
+        in_files: Changes without a conversion, one line a kind.
+        lossless: The first remedy for missing or damaged files, which loses nothing.
     """
 
     root: Path
@@ -718,7 +718,7 @@ class PlannedRepairs:
 
     @property
     def changes(self) -> list[str]:
-        """What will be changed, a few words each."""
+        """The changes, a few words each."""
         return [*self.in_files, *self.repairs.summary()]
 
     def as_record(self) -> dict[str, Any]:
@@ -880,10 +880,10 @@ def _check_can_overlay(
     selection: EpisodeSelection,
     arrival: HubOrigin | None,
 ) -> None:
-    """Refuse what needs other files than those of one source as they lie.
+    """Refuse a plan that needs other files than those of one source as they lie.
 
     Args:
-        work_dir: Where they have to be shared; None where they stay on the Hub.
+        work_dir: The folder where they have to be shared; None if they stay on the Hub.
     """
     source = sources[0]
     other = "Use --layout episode-files, which gives the result files of its own."
@@ -1048,7 +1048,7 @@ def open_or_plan(
 ) -> OpenedRun:
     """Return the run of a work dir: the one under way if it fits, else a new one.
 
-    Of several sources the result has all episodes, in their order; none of them may be its target.
+    The result has the episodes of all sources, in their order; no source may be its target.
     Two planners may scan at the same time, but only one writes; the other joins its run.
 
     Args:

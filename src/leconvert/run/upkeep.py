@@ -1,7 +1,6 @@
 """Looks after what runs leave: removes it, puts a kept source back, gives batches back.
 
-**Removal.** What may go is decided from records and from what is there, never from names or ages
-alone:
+**Removal.** Records and the files that are there decide what may go, never names or ages alone:
 
 - a run that its work dir no longer names was given up by ``--restart``, or was never planned to the
   end; unless it was interrupted between the moves of its swap: then the dataset lies elsewhere;
@@ -115,7 +114,7 @@ class Leftover:
     """Something that a run left.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
         kind: ``run``, ``attempt``, ``new tree``, ``outline``, ``work dir``, ``kept source``,
             ``former state`` or ``record``.
         removable: Whether it may go.
@@ -130,12 +129,12 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """What was found, and what became of it.
+    """The findings of a clean-up, and the actions taken.
 
     Attributes:
         dry_run: Whether nothing was removed.
-        removed: What was removed, or would be.
-        kept: What stays, and why.
+        removed: Things that were removed, or would be.
+        kept: Things that stay, and why.
     """
 
     dry_run: bool
@@ -197,7 +196,7 @@ def clean_work_dir(
         planned = [_planned(work.run(run_id), run_id) for run_id in seen]
         targets = {target, *(Path(each.target) for each in planned if each is not None)}
         if not dry_run:
-            # What only records can explain goes before the records.
+            # Things that only records explain go before the records.
             for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
                 _remove(work, row, current, seen)
     if not dry_run:
@@ -474,7 +473,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _remove_empty(work: WorkDir) -> None:
-    """Remove what the next planner makes anew, once no run is left; the folder is the user's."""
+    """Remove folders that the next planner makes again, once no run is left, and nothing else."""
     with suppress(BusyError, StorageError, OSError), planner_lock(work):
         if work.current_run_id() is not None:
             return
@@ -563,7 +562,7 @@ def _cleaned(
     progress: Progress,
     state: FormerState | None = None,
 ) -> Iterator[Leftover]:
-    """Remove one tree that was put aside, and what an earlier removal left of it."""
+    """Remove one tree that was put aside, and the rest of it that an earlier removal left."""
     doomed, seen = removed_dir(old), False
     for place in (doomed, old):
         if place == doomed and not doomed.is_dir():
@@ -614,19 +613,19 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
         return reason_to_keep(target, source, read_repairs(target))
 
 
-# What a former result says of itself and its repairs, and what is computed from its episodes.
+# Files of a former result about itself and its repairs, and values computed from its episodes.
 _OF_FORMER_EPISODES = frozenset({REPAIRS_PATH, STATS_PATH})
 _OF_FORMER_TASKS = frozenset({(TASKS_PATH, "tasks"), (INFO_PATH, "total_tasks")})
 
 
 def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = True) -> str | None:
-    """Say what of a v3.0 dataset may not be in another one; None where that has all of it.
+    """Say which part of an old v3.0 dataset may be missing in a new one; None if none is.
 
-    It has all of it where episodes were appended to the old one; then, without ``others``, files of
-    no episode and other keys of info.json are not looked at. It also has all of it where the source
-    has grown and was converted anew: the new one begins with the same episodes, in files of other
-    limits. The old one is compared as if it were made of these. Its statistics of all episodes
-    differ then, and its table of tasks may be shorter.
+    The new one may be the old one with episodes appended. Then, without ``others``, files of no
+    episode and other keys of info.json are not compared. It may also be a new conversion of a
+    source that has grown: it begins with the same episodes, in files of other limits. The old one
+    is then compared as if it were made of these episodes. Its statistics of all episodes differ,
+    and its table of tasks may be shorter.
     """
     if what_is_lost(new, old, others=others) is None:
         return None
@@ -658,11 +657,11 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
 
 # Puts the source that a conversion in place kept back in its place, and the result beside it.
 #
-# What there is to do is told by what lies at the places (``DATASET``, what was put aside last, and
-# ``DATASET_v30`` or ``DATASET_v21``) and by nothing else, so that the same command ends what a
-# crash left. What was put aside last is ``DATASET_old`` or the newest former state. Whatever is
-# found there, both trees are compared to the byte before one of them is moved. Versions do not tell
-# which of the two is the source, as a conversion goes either way: it is the one that was put aside.
+# Only the content of the places decides (``DATASET``, the dataset that was put aside last, and
+# ``DATASET_v30`` or ``DATASET_v21``), so that the same command finishes after a crash. The dataset
+# that was put aside last is ``DATASET_old`` or the newest former state. In every case both trees
+# are compared to the byte before one of them is moved. Versions do not tell which of the two is the
+# source, as a conversion goes either way: it is the one that was put aside.
 # Before anything moves the result gets a mark, which tells it from then on, and which it loses when
 # all is done. (The source may be one that only its owner may change.)
 
@@ -672,7 +671,7 @@ _UNDO_RUN = "undo"
 
 
 class Found(Enum):
-    """What lies at one of the places of an undo."""
+    """The content of one of the places of an undo."""
 
     NOTHING = "nothing"
     V2 = "a v2.x dataset"
@@ -681,16 +680,16 @@ class Found(Enum):
 
 
 _ASIDE_OF = {Found.V2: "v2.1", Found.V3: "v3.0"}
-"""What version a result is of that a conversion in place left; it never writes v2.0."""
+"""The version of the result of a conversion in place; none writes v2.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class UndoReport:
-    """What an undo did.
+    """The report of an undo.
 
     Attributes:
-        dataset: Where the source is again.
-        result: Where the dataset is kept that was converted from it.
+        dataset: The folder of the source, as before the conversion.
+        result: The folder that keeps the converted dataset.
         dry_run: Whether nothing was moved.
         was_undone: Whether all was so before, and nothing was compared.
         episodes: Episodes that were compared.
@@ -795,10 +794,10 @@ def _repaired_aside(target: Path) -> Path:
 
 
 def _places_of_repair(target: Path) -> _UndoPlaces | None:
-    """Return where a repaired dataset's source and it are; None where there are no such two.
+    """Return the places of a repaired dataset and its source; None if there are no such two.
 
-    The repaired one was repaired once more often than the other. Where it is aside already, the
-    source stands at the target and nothing is left to do.
+    The repaired one was repaired once more often than the other. If it is aside already, the source
+    stands at the target and nothing is left to do.
     """
     places = (target, old_dir(target), _repaired_aside(target))
     times = [repairs_of(place) for place in places]
@@ -845,9 +844,9 @@ def _is_unmarked(tree: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _UndoPlaces:
-    """Where source and result are now, where the source was kept, and where the result goes.
+    """The folders of source and result now, the kept source's folder, and the result's new one.
 
-    Where a repair made the result, it is compared by the record of what the repair changed.
+    The result of a repair is compared by the record of the repair's changes.
     """
 
     source: Path
@@ -1005,8 +1004,8 @@ def _changed_meanwhile(result: Path) -> TargetError:
 # Gives batches back: failed ones another chance, stuck ones another worker.
 #
 # Nothing here can change a result or lose one: a batch that is given back is open to the next
-# claim, its former holder may still publish, and the first publisher wins. What can be lost is a
-# holder's work. So a holder that runs on this very host is never overruled (end the process
+# claim, its former holder may still publish, and the first publisher wins. Only a holder's work can
+# be lost. So a holder that runs on this very host is never overruled (end the process
 # instead), and one elsewhere only if it gives no sign of life for a whole lease, or by force.
 
 
@@ -1014,7 +1013,7 @@ _LOOKS_PER_LEASE = 20
 
 
 class Holder(Enum):
-    """What is known about whoever holds a batch."""
+    """The known facts about the holder of a batch."""
 
     GONE = "has ended, or was silent for a whole lease"
     HERE = "runs on this host"
@@ -1023,7 +1022,7 @@ class Holder(Enum):
 
 
 class Verdict(StrEnum):
-    """What becomes of a batch that shall be released."""
+    """The outcome for a batch that shall be released."""
 
     RELEASED = "released"
     NOTHING = "nothing to do"
@@ -1038,8 +1037,8 @@ class Released:
 
     Attributes:
         batch_id: The batch.
-        verdict: What became of it.
-        state: What it was.
+        verdict: The outcome.
+        state: Its state before.
         reason: Why, as half a sentence.
         host: Who held it or set it aside, or None.
         pid: Its process there, or None.
@@ -1057,7 +1056,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseReport:
-    """What a release did.
+    """The report of a release.
 
     Attributes:
         run_id: The run.
@@ -1071,7 +1070,7 @@ class ReleaseReport:
 
     @property
     def refused(self) -> tuple[Released, ...]:
-        """Those that somebody alive holds."""
+        """Batches that somebody alive holds."""
         return tuple(row for row in self.batches if row.verdict is Verdict.REFUSED)
 
     def as_record(self) -> dict[str, Any]:

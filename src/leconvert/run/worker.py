@@ -108,9 +108,9 @@ class ShardWriter:
         one by size, times and inode in both was so between them, unless somebody took it away and
         brought it back.
 
-        What was read last stays open for the next batch, whose look finds the file at its path to
-        be the planned one, so it is the one that is open. It is closed after an error, which may be
-        that of a handle, and where files of a source that is not here come and go.
+        The file that was read last stays open for the next batch. That batch checks that the file
+        at its path is the planned one, so the open file is the right one. It is closed after an
+        error, since the handle may be the cause, and if files are fetched and removed again.
         """
         try:
             spans: dict[str, tuple[int, int]] = {}
@@ -152,7 +152,8 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Write one shard of the batch that is under way; return its record for ``done``."""
-        path, computes = f"{folder}/{shard.name}", self._computes(shard.stream)
+        name, computes = shard.name, self._computes(shard.stream)
+        path = f"{folder}/{name}"
         job = _ShardJob(shard, path, self._read[shard.stream], self._sources, on_bytes, should_stop)
         # A migration keeps files unread, unless their statistics are computed.
         stays = shard.keep and self._is_migration and not computes
@@ -166,7 +167,7 @@ class ShardWriter:
             self._check_unchanged()  # a file replaced under us is not a broken file
             raise
         job.finish()
-        return {"path": shard.name, **written}
+        return {"path": name, **written}
 
     def _write(self, job: _ShardJob, files: Files, computes: bool) -> dict[str, Any]:
         """Write a shard, and the statistics of its episodes where they are computed.
@@ -230,7 +231,7 @@ class ShardWriter:
             schema=self._schema,
             stored=files,
             repair=partial(self._repair, job) if changes_rows else None,
-            # What was fetched goes when its shard is written.
+            # A fetched file goes when its shard is written.
             last_table=self._last_table if self._inputs is None else None,
             on_table=observe,
             should_stop=job.should_stop,
@@ -346,7 +347,7 @@ class ShardWriter:
 
 
 class _ReadSlices(NamedTuple):
-    """What a batch reads of one stream.
+    """The slices of one stream that a batch reads.
 
     Attributes:
         slices: The slices of neighbouring episodes.
@@ -365,8 +366,8 @@ class _ShardJob:
     """One shard to write.
 
     Attributes:
-        shard: Which episodes of which stream.
-        path: Where it is written.
+        shard: The stream and its episodes.
+        path: The path of the shard.
         slices: The slices of its episodes.
         paths: The path of each slice's file; slices of one file have the same object.
         should_stop: Asked now and then; True ends the work.
@@ -480,7 +481,7 @@ _SECONDS_BETWEEN_CHECKS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """What one worker did.
+    """The work of one worker.
 
     Attributes:
         batches_done: Batches whose results it published.
@@ -609,7 +610,7 @@ class Worker:
                 frames += batch.frames
                 self._report(None, size_bytes, batch.frames)
             else:
-                # What another worker published first is that one's, and what failed is nobody's.
+                # A batch that another worker published first counts there; a failed batch nowhere.
                 lost += outcome == "lost"
                 failed += outcome == "failed"
                 self._report(None)
@@ -641,8 +642,8 @@ class Worker:
         try:
             check_current(self._run)
         except StorageError:
-            # A finished conversion removes its work dir; where none is mounted there is no result.
-            # What stood there before, to be replaced (--force-conversion), is none.
+            # A finished conversion removes its work dir; an unmounted file system has no result.
+            # A dataset that stood there before, to be replaced (--force-conversion), is no result.
             result = _result_at(self._run)
             if result is None or result == self._result_before:
                 raise

@@ -1,9 +1,9 @@
 """Every error that leconvert raises on purpose, and the exit code of each.
 
-An error's class decides the code that the program ends with; `EXIT_CODES` says of each code what it
-means and what to do. Every error is one sentence that names the path, and most carry ``next_step``:
-what to do about this very case. Errors survive pickling, so that they can cross a process boundary
-with their fields: all of them are in ``__dict__``, and all arguments but the message have defaults.
+An error's class decides the program's exit code; `EXIT_CODES` explains each code and what to do.
+Every error is one sentence that names the path, and most carry ``next_step``, the advice for this
+very case. Errors survive pickling, so that they can cross a process boundary with their fields: all
+fields are in ``__dict__``, and all arguments except the message have defaults.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ REPORT_IT = (
     "Report it on the issues page of leconvert's repository, with everything that was printed and "
     "the output of `leconvert doctor`"
 )
-"""What to do about a bug; a sentence without its full stop."""
+"""The advice for a bug; a sentence without its full stop."""
 
 
 class ExitCode(NamedTuple):
-    """What a command ends with.
+    """The explanation of an exit code.
 
     Attributes:
-        short: What it means, in a few words.
-        meaning: The cases in which it comes.
-        remedy: What to do; empty for a success.
+        short: The meaning in a few words.
+        meaning: The cases in which the code occurs.
+        remedy: The advice; empty for a success.
     """
 
     short: str
@@ -183,7 +183,7 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
         ),
     }
 )
-"""What each exit code means and what to do, by the code."""
+"""Meaning and remedy of each exit code."""
 
 
 class _Told(TypedDict, total=False):
@@ -193,14 +193,14 @@ class _Told(TypedDict, total=False):
 
 
 class LeconvertError(Exception):
-    """The base of all errors here.
+    """The base of all errors of leconvert.
 
     Args:
-        message: One sentence that says what is wrong, with the path where there is one.
+        message: One sentence that says what is wrong, with the path if there is one.
         path: The file or folder that it is about.
-        next_step: What the user can do, as one sentence; shown below the message.
+        next_step: The advice to the user, as one sentence; shown below the message.
         details: Further lines, for example one per missing file.
-        findings: What is wrong with a source, as far as that has a code: mappings of the fields of
+        findings: Problems of a source that have a code, as mappings of the fields of
             `leconvert.model.values.Finding`.
     """
 
@@ -242,10 +242,10 @@ class UsageError(LeconvertError):
 
 
 class UnfitFilesError(UsageError):
-    """Files cannot stay as and where they are, which the layout is for; ``findings`` says why.
+    """Files cannot stay unchanged at their paths, as the layout requires; see ``findings``.
 
     Attributes:
-        moves: Where ``--fetch-unfit`` helps the `leconvert.run.planner.MovedBytes` with it; else
+        moves: The `leconvert.run.planner.MovedBytes` with ``--fetch-unfit``, if that helps; else
             None.
     """
 
@@ -263,11 +263,11 @@ class FindingsError(SourceError):
 
 
 class UnreadableSourceError(SourceError):
-    """A file of the source is missing, truncated, or not what its name says.
+    """A file of the source is missing, truncated, or not of the kind that its name says.
 
     Args:
         message: As for all errors.
-        code: What a scan that finds such a file calls it.
+        code: The code of a scan's finding about such a file.
         told: As for all errors; ``path`` is the file.
     """
 
@@ -280,7 +280,7 @@ class UnreadableSourceError(SourceError):
 
 
 class SourceChangedError(SourceError):
-    """The source changed after it was planned; ``details`` lists what."""
+    """The source changed after it was planned; ``details`` lists the changes."""
 
     exit_code = 4
 
@@ -298,19 +298,19 @@ class PlanMismatchError(LeconvertError):
 
 
 class WorkDirError(LeconvertError):
-    """The work dir is damaged, foreign, or of a version that this program does not know."""
+    """The work dir is damaged, foreign, or of an unknown version."""
 
     exit_code = 7
 
 
 class BatchesFailedError(LeconvertError):
-    """Some batches failed as often as they may; ``details`` names each."""
+    """Some batches failed in all their attempts; ``details`` names each."""
 
     exit_code = 8
 
 
 class IncompleteError(LeconvertError):
-    """Not all batches are done; ``details`` says what is missing."""
+    """Not all batches are done; ``details`` lists the missing ones."""
 
     exit_code = 9
 
@@ -328,13 +328,13 @@ class StorageError(LeconvertError):
 
 
 class BusyError(LeconvertError):
-    """Another process holds the planner's or the packer's lock of this run, or a batch of it."""
+    """Another process holds this run's planner's or packer's lock, or one of its batches."""
 
     exit_code = 12
 
 
 class OneHostOnlyError(LeconvertError):
-    """The file system does not keep what several hosts rely on; one may work."""
+    """The file system lacks what several hosts need; only one host may work."""
 
     exit_code = 13
 
@@ -352,7 +352,7 @@ class HubError(LeconvertError):
 
 
 class HubUnavailableError(HubError):
-    """The Hub did not answer, or failed: what was asked may have been done or not.
+    """The Hub did not answer, or failed. It is unknown whether the request had an effect.
 
     Args:
         message: As for all errors.
@@ -372,13 +372,13 @@ class HubAccessError(LeconvertError):
 
 
 class HubConflictError(LeconvertError):
-    """The repo on the Hub changed meanwhile, or holds something that stands in the way."""
+    """The repo changed meanwhile, or holds something that stands in the way."""
 
     exit_code = 17
 
 
 class HubSourceChangedError(HubConflictError):
-    """The dataset that was converted is no longer what the repo on the Hub holds."""
+    """The repo on the Hub no longer holds the dataset that was converted."""
 
 
 class EngineError(LeconvertError):

@@ -1,9 +1,8 @@
-"""What the platform offers for files: copies in the kernel, clones, exchange of names, mounts.
+"""The services of the platform for files: copies in the kernel, clones, exchanges, locks, mounts.
 
-This module and `leconvert.support.machine` alone name what only Linux or only macOS has. A function
-whose platform lacks the call raises the `OSError` of a file system that lacks it, and its caller
-does without; the other functions do without it themselves. What the platform has is looked up at
-each call.
+Only this module and `leconvert.support.machine` name services that Linux or macOS alone has. If a
+file system or a platform lacks a service, a function takes a plainer way, or it raises the same
+`OSError` for both and the caller takes one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""What an exclusive rename or an exchange fails with where the file system has no such thing."""
+"""Errors of an exclusive rename or an exchange if the file system does not support it."""
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -35,12 +34,21 @@ _FLAGS_OF_MACOS = {_RENAME_NOREPLACE: 4, _RENAME_EXCHANGE: 2}
 
 
 def rename_no_replace(source: Path, target: Path) -> None:
-    """Rename unless ``target`` exists; an error of `CANNOT_FLAG` where that cannot be done."""
+    """Rename a file or folder without replacing another.
+
+    Raises:
+        FileExistsError: ``target`` exists.
+        OSError: Another error; one of `CANNOT_FLAG` if this cannot be done in one step.
+    """
     _rename(source, target, _RENAME_NOREPLACE)
 
 
 def exchange_names(one: Path, other: Path) -> None:
-    """Swap two names in one step; an error of `CANNOT_FLAG` where that cannot be done."""
+    """Exchange two names in one step.
+
+    Raises:
+        OSError: An error of `CANNOT_FLAG` if this cannot be done in one step.
+    """
     _rename(one, other, _RENAME_EXCHANGE)
 
 
@@ -67,10 +75,17 @@ _CLONE_RANGE = struct.Struct("@qQQQ")
 
 
 def clone_range(source: int, target: int, start: int, count: int, target_start: int) -> None:
-    """Share the blocks of a range between two open files; ``count`` 0 is up to the end.
+    """Let two open files share the blocks of a range.
+
+    Args:
+        source: Descriptor of the file that has the blocks.
+        target: Descriptor of the file that gets them.
+        start: First byte in ``source``.
+        count: Number of bytes; 0 means up to the end.
+        target_start: First byte in ``target``.
 
     Raises:
-        OSError: The file system, or the platform, shares none.
+        OSError: The file system or the platform cannot share blocks.
     """
     if sys.platform != "linux":  # another system may give the number another meaning
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -128,8 +143,8 @@ def _send(source: int, target: int, start: int, count: int, target_start: int) -
     return os.sendfile(target, source, start, count)
 
 
-# Ways to copy in the kernel, the better one first. Each takes the arguments of `clone_range` and
-# returns how many bytes it copied; 0 where there is no such call.
+# Calls that copy in the kernel, the better one first. Each takes the arguments of `clone_range` and
+# returns the number of bytes copied; 0 if the platform lacks the call.
 KERNEL_COPIES: dict[str, Callable[[int, int, int, int, int], int]] = {
     "copy_file_range": _copy_range,
     "sendfile": _send,
@@ -137,27 +152,30 @@ KERNEL_COPIES: dict[str, Callable[[int, int, int, int, int], int]] = {
 
 
 def read_ahead(descriptor: int, size_bytes: int) -> None:
-    """Have the kernel read a file's first bytes now, because they are wanted soon."""
+    """Let the kernel read the first bytes of a file ahead of their use."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
-# struct flock of Linux where off_t has 64 bits: type, whence, start, length, process.
+# The struct flock of Linux with an off_t of 64 bits: type, whence, start, length, process.
 _FLOCK = struct.Struct("hhqqi")
 
 
 def locks_ranges() -> bool:
-    """Tell whether bytes of a file can be locked for one opening of it."""
+    """Return whether a range of bytes can be locked for an open file description."""
     return hasattr(fcntl, "F_OFD_SETLK")
 
 
 def try_lock_range(descriptor: int, start: int, length: int) -> None:
-    """Lock bytes of a file for this opening of it, which also keeps threads apart.
+    """Lock a range of bytes of an open file for writing, without waiting.
 
-    Where that cannot be done the whole file is locked (`locks_ranges`).
+    The lock belongs to the open file description, so it also excludes other threads that opened
+    the file themselves.
+
+    On a platform without such locks the whole file is locked; see `locks_ranges`.
 
     Raises:
-        BlockingIOError: Somebody holds one of them.
+        BlockingIOError: Another open file description has locked some of these bytes.
     """
     if locks_ranges():
         wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -167,21 +185,23 @@ def try_lock_range(descriptor: int, start: int, length: int) -> None:
 
 
 class MemoryFile:
-    """A file in memory, which libraries open by its path as long as this object lives.
+    """A file in memory that has a path, for libraries that open files by path.
 
-    Where the platform makes none, it is a sparse file in the folder for temporary files.
+    The file exists as long as this object.
+
+    On a platform without such files it is a sparse file in the folder for temporary files.
 
     Attributes:
-        path: Holds in this process alone.
-        descriptor: For reading and writing.
-        gives_parts_back: Whether `give_back` works; else only `clear` does.
+        path: The path; valid in this process alone.
+        descriptor: The descriptor, open for reading and writing.
+        gives_parts_back: Whether `give_back` works; otherwise only `clear` does.
     """
 
     def __init__(self, size_bytes: int = 0) -> None:
-        # Nobody closes what a stream in the training process opened; it goes when the stream goes.
+        # Files of a stream in the training process are closed only when the stream is collected.
         if hasattr(os, "memfd_create"):
             self.descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
-            # By process id, so that the name also holds in a thread with another view of /proc.
+            # The process id makes the path valid in threads with another view of /proc, too.
             self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
             self._end = weakref.finalize(self, _remove, self.descriptor)
             self._end.atexit = False
@@ -194,18 +214,21 @@ class MemoryFile:
         self.gives_parts_back = hasattr(mmap, "MADV_REMOVE")
 
     def give_back(self, start: int, stop: int) -> None:
-        """Give whole pages back to the system; they are zeros from now on."""
+        """Free the pages from byte ``start`` to ``stop``, both multiples of the page size.
+
+        They read as zeros from now on.
+        """
         if self._memory is None:
             self._memory = mmap.mmap(self.descriptor, self._size_bytes)
         self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
 
     def clear(self) -> None:
-        """Give back all of it."""
+        """Free all pages; they read as zeros from now on."""
         os.ftruncate(self.descriptor, 0)
         os.ftruncate(self.descriptor, self._size_bytes)
 
     def close(self) -> None:
-        """Give everything back; the path is gone."""
+        """Free the memory; the path becomes invalid."""
         if self._memory is not None:
             self._memory.close()
         self._end()
@@ -225,16 +248,17 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount, as the kernel tells it.
+    """One mount, as the kernel reports it.
 
     Attributes:
-        point: Where it is mounted.
-        kind: The file system's type, such as ``nfs4``; ``unknown`` if the kernel does not say.
+        point: The mount point.
+        kind: Type of the file system, such as ``nfs4``; ``unknown`` if the kernel does not report
+            it.
         source: Device or server.
         options: Options of the mount and of the file system.
-        free_bytes: Room for this user.
-        total_bytes: Its size.
-        device: Device number of its files, as `os.stat` gives it; 0 if unknown.
+        free_bytes: Free space for this user.
+        total_bytes: Size of the file system.
+        device: Device number of its files, as in `os.stat`; 0 if unknown.
     """
 
     point: str
@@ -247,10 +271,10 @@ class Mount:
 
     @property
     def has_fleeting_inodes(self) -> bool:
-        """Whether files may have other inode numbers after a new mount, or after a while.
+        """Whether inode numbers of files may change after a new mount or after a while.
 
-        FAT and exFAT store none, so Linux makes them up as files are looked at; most programs
-        behind FUSE leave that to libfuse, which does the same.
+        FAT and exFAT store none, so Linux invents them when files are looked at. Most programs
+        behind FUSE leave inode numbers to libfuse, which does the same.
         """
         return self.kind in _FLEETING or self.kind.startswith("fuse.")
 
@@ -260,7 +284,7 @@ def mount_of(folder: Path) -> Mount:
     usage = shutil.disk_usage(folder)
     real = Path(os.path.realpath(folder))
     mounts = _mounts()
-    # Of two mounts on one point the later one hides the earlier.
+    # If two mounts have the same point, the later one hides the earlier.
     found = [mount for mount in mounts if real.is_relative_to(mount.point)]
     best = max(found, key=lambda mount: len(Path(mount.point).parts), default=Mount(str(real)))
     for mount in found:
@@ -270,22 +294,22 @@ def mount_of(folder: Path) -> Mount:
 
 
 def is_mount_point(folder: Path) -> bool:
-    """Tell whether something is mounted on a folder, which then cannot be renamed.
+    """Return whether a folder is a mount point, which cannot be renamed.
 
     A folder that is mounted a second time elsewhere (a bind mount) has its parent's device number,
-    so that ``Path.is_mount`` does not see it.
+    so ``Path.is_mount`` does not recognise it.
     """
     real = os.path.realpath(folder)
     return any(mount.point == real for mount in _mounts())
 
 
 def devices_with_fleeting_inodes() -> frozenset[int]:
-    """Return the device numbers of what is mounted now and gives files no lasting inode numbers."""
+    """Return the device numbers of current mounts without lasting inode numbers."""
     return frozenset(mount.device for mount in _mounts() if mount.has_fleeting_inodes)
 
 
 def _mounts() -> list[Mount]:
-    # Never kept: what is mounted changes.
+    # Never cached, since mounts change.
     if table := _mount_table():
         return parse_mounts(table)
     import psutil
@@ -310,9 +334,9 @@ def _mount_table() -> str:
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Return the mounts of a ``mountinfo`` file, in its order, without lines that make no sense.
+    """Return the mounts of a ``mountinfo`` file, in its order; malformed lines are skipped.
 
-    Its fields are described in proc_pid_mountinfo(5): any number of optional ones end with ``-``.
+    proc_pid_mountinfo(5) describes the fields: any number of optional ones end with ``-``.
     """
     mounts = []
     for line in text.splitlines():

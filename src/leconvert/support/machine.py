@@ -1,12 +1,12 @@
-"""What the platform offers to processes: cores, memory, control groups, identity, forks.
+"""The services of the platform for processes: cores, memory, control groups, identity, forks.
 
-This module and `leconvert.support.file_calls` alone name what only Linux or only macOS has. Where a
-platform (or a container) lacks it, each function has a plain way: psutil, the standard library, or
-the answer that stands for "not known".
+Only this module and `leconvert.support.file_calls` name services that Linux or macOS alone has.
+Their functions also work on platforms and in containers without them, in a plainer way: by psutil,
+by the standard library, or with the answer that means "unknown".
 
-Containers and batch systems bound both by control groups, of which neither ``os.cpu_count`` nor
-``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either
-version of the interface [1]. Where one cannot be read it bounds nothing.
+Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
+``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
+of the interface [1]. A group that cannot be read limits nothing.
 
 [1] The kernel's ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``, ``memory.max``,
 ``memory.current``, ``memory.stat``) and ``cgroup-v1/memory.rst``.
@@ -29,20 +29,24 @@ from leconvert.support.errors import InstallationError, UsageError
 if TYPE_CHECKING:
     import mmap
 
-_UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2**63
+_UNLIMITED = 2**60  # version 1 states "no limit" as a number near 2**63
 _MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}\Z")
 _CAP_FOWNER = 1 << 3
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _SECONDS_BETWEEN_LOOKS = 1.0
-# Of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_PIECE_BYTES = 32 * 1024**2
 _KEPT_BYTES = 64 * 1024**2
 
 
 def check_platform() -> None:
-    """Refuse Windows: publishing, locks and the swap rest on what POSIX promises."""
+    """Refuse Windows: publishing, locks and the swap rely on guarantees of POSIX.
+
+    Raises:
+        InstallationError: The system is Windows.
+    """
     if sys.platform == "win32":
         raise InstallationError(
             "leconvert does not run on Windows itself.",
@@ -51,23 +55,23 @@ def check_platform() -> None:
 
 
 def is_linux() -> bool:
-    """Tell whether this is Linux, the only system whose hosts may share a work dir."""
+    """Return whether this is Linux, the only system whose hosts may share a work dir."""
     return sys.platform == "linux"
 
 
-class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` does without
-    """Reads what this process may use.
+class Machine(NamedTuple):  # a data class would import `inspect`, which `--help` avoids
+    """Reads the resources that this process may use.
 
     Attributes:
-        proc: Where the kernel shows processes.
-        groups: Where control groups are mounted.
+        proc: Folder in which the kernel shows processes.
+        groups: Folder in which control groups are mounted.
     """
 
     proc: Path = Path("/proc")
     groups: Path = Path("/sys/fs/cgroup")
 
     def cores(self) -> int:
-        """Return how many cores this process may keep busy, at least 1."""
+        """Return the number of cores that this process may use, at least 1."""
         allowed = float(allowed_cores())
         for group in self._groups_of("cpu"):
             quota, period = _two_numbers(group / "cpu.max")
@@ -81,7 +85,7 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return max(1, math.ceil(allowed))
 
     def free_memory(self) -> int:
-        """Return how many bytes can be had without pushing anything out of memory.
+        """Return the number of bytes that can be allocated without evicting anything.
 
         Pages that were read from files and not used since count as free, as in the kernel's
         ``MemAvailable``.
@@ -98,10 +102,10 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return free
 
     def peak_memory(self) -> int:
-        """Return the most bytes that this process has had resident since its program began.
+        """Return this process's peak resident memory in bytes since its program began.
 
-        The kernel's ``VmHWM``: what ``getrusage`` says of a process begins with the memory of the
-        process that started it. 0 where the kernel does not say it.
+        It is the kernel's ``VmHWM``; ``getrusage`` would include the memory of the process that
+        started this one. 0 if the kernel does not report it.
         """
         try:
             lines = (self.proc / "self/status").read_bytes().splitlines()
@@ -136,7 +140,7 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
         return int(psutil.virtual_memory().available)
 
     def _groups_of(self, controller: str) -> Iterator[Path]:
-        """Yield the folders of this process's groups that may bound something."""
+        """Yield the folders of this process's groups that may set a limit."""
         try:
             lines = (self.proc / "self/cgroup").read_text("utf-8").splitlines()
         except OSError:
@@ -147,19 +151,19 @@ class Machine(NamedTuple):  # a data class would load `inspect`, which `--help` 
                 continue
             root = self.groups / names if names else self.groups
             folder = root / path.lstrip("/")
-            # In a container the path may be the host's, of which only the root is to be seen.
+            # In a container the path may be the host's, and only its root is visible.
             yield from (folder, *(p for p in folder.parents if p.is_relative_to(root)))
 
 
 def allowed_cores() -> int:
-    """Return how many cores this process may run on; control groups do not count."""
+    """Return the number of cores this process may run on, whatever its control groups allow."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def queued_seconds() -> float:
-    """Return how long this thread was ready to run and had no processor; 0 where nobody tells."""
+    """Return how long this thread was ready to run without a processor; 0 if it is not known."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - often
             return int(file.read().split()[1]) / 1e9
@@ -168,10 +172,10 @@ def queued_seconds() -> float:
 
 
 def has_one_thread() -> bool:
-    """Tell whether no other thread runs, also none that a library started; False if unknown.
+    """Return whether no other thread runs, including those of libraries; False if unknown.
 
-    A fork is safe only then: another thread's locks would stay held in it for ever. On macOS that
-    is never known, and system libraries end a forked process that uses them.
+    A fork is safe only then: in the child, the locks of other threads would stay locked for ever.
+    On macOS it is never known, and system libraries end a forked process that uses them.
     """
     try:
         return hasattr(os, "fork") and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
@@ -180,12 +184,12 @@ def has_one_thread() -> bool:
 
 
 def open_descriptors() -> list[int]:
-    """Return the descriptors that a forked process has open, that of the listing among them."""
+    """Return the open descriptors of a forked process, including the one used to list them."""
     return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
 
 
 def may_act_for_owners() -> bool:
-    """Tell whether this process may rename what belongs to others, as root may."""
+    """Return whether this process may rename files of other users, as root may."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("CapEff:"):
@@ -194,7 +198,7 @@ def may_act_for_owners() -> bool:
 
 
 def boot_id(root: Path = Path("/")) -> str:
-    """Return the kernel's random id of this boot, or an empty string where it has none."""
+    """Return the kernel's random id of this boot, or an empty string if it has none."""
     try:
         return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -202,13 +206,13 @@ def boot_id(root: Path = Path("/")) -> str:
 
 
 def machine_id(root: Path = Path("/")) -> str:
-    """Return the id that the system was given when it was installed; empty where it has none."""
+    """Return the id that the system got when it was installed, or an empty string."""
     for name in _MACHINE_IDS:
         try:
             found = (root / name).read_text().strip()
         except (OSError, UnicodeDecodeError):
             continue
-        if _MACHINE_ID.match(found):  # "uninitialized" in images that never started
+        if _MACHINE_ID.match(found):  # "uninitialized" in an image that never booted
             return found
     return _host_uuid_of_macos()
 
@@ -247,9 +251,9 @@ def cpu_name() -> str:
 def descendants(pid: int) -> list[int]:
     """Return the ids of a process's children, their children and so on, parents first.
 
-    Linux lists the children of each thread, so that looking twice a second costs what the tree
-    costs, not what the machine runs. psutil reads the state of every process that there is, which
-    is left for systems without such lists.
+    Linux lists the children of each thread, so the cost grows with this tree and not with all
+    processes of the machine; callers ask twice a second. psutil reads the state of every process,
+    so only systems without such lists use it.
     """
     import threading
 
@@ -263,7 +267,7 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):
-            # A thread or process that ended meanwhile has no list any more.
+            # A thread or process that has ended meanwhile no longer has a list.
             with suppress(OSError):
                 found.extend(int(child) for child in children.read_text("ascii").split())
     return found[1:]
@@ -271,11 +275,11 @@ def descendants(pid: int) -> list[int]:
 
 @contextmanager
 def own_scheduling() -> Iterator[None]:
-    """Leave this thread scheduled as it was.
+    """Restore this thread's scheduling after the block.
 
-    SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) where it may,
-    that is for root, and leaves it so. Every thread and process that is begun later inherits that:
-    they starve whatever shares their cores, the kernel's own threads included.
+    For root, SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) and
+    leaves it so. Every thread and process that it starts later inherits this, and they starve
+    everything that shares their cores, including threads of the kernel.
     """
     if not hasattr(os, "sched_getscheduler"):
         yield
@@ -289,10 +293,10 @@ def own_scheduling() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed, up to a limit, for what comes next.
+    """Let the C library keep freed memory, up to a limit, for the next frames.
 
-    By itself it returns large pieces to the kernel, which clears and maps every page of the next
-    decoded frames anew. Other C libraries than glibc do as they please.
+    By default, glibc returns large blocks to the kernel, which then clears and maps every page of
+    the next decoded frames again. Other C libraries keep their settings.
     """
     import ctypes
 
@@ -303,7 +307,7 @@ def keep_freed_memory() -> None:
 
 
 def use_large_pages(memory: mmap.mmap) -> None:
-    """Have memory made of large pages; a kernel without them makes it of small ones, slower."""
+    """Ask the kernel for large pages; without them, it uses small ones and is slower."""
     import mmap
 
     with suppress(OSError):
@@ -312,7 +316,7 @@ def use_large_pages(memory: mmap.mmap) -> None:
 
 
 def end_with_parent(number: int) -> None:
-    """Have this process get a signal when its parent process ends."""
+    """Let the kernel send this process a signal when its parent process ends."""
     import ctypes
 
     library = ctypes.CDLL(None)
@@ -334,7 +338,7 @@ def end_with_parent(number: int) -> None:
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text("ascii"))
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # missing, or "max"
         return None
 
 
@@ -342,7 +346,7 @@ def _two_numbers(path: Path) -> tuple[int | None, int | None]:
     try:
         first, second = path.read_text("ascii").split()
         return int(first), int(second)
-    except (OSError, ValueError):  # not there, or "max 100000"
+    except (OSError, ValueError):  # missing, or "max 100000"
         return None, None
 
 
@@ -370,7 +374,7 @@ def home_folder() -> Path:
 
 
 def lerobot_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where LeRobot keeps datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``."""
+    """Return LeRobot's folder of datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``."""
     given = environment.get("HF_LEROBOT_HOME")
     if given is not None:
         return Path(os.path.expanduser(given))  # noqa: PTH111 - never fails, as Path's does

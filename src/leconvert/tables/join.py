@@ -517,7 +517,6 @@ class _Join:
         self._encoder: RowGroupEncoder | None = None
         self._encoder_start = 0
         self._passed_bytes = 0
-        self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES if any(map(holds_bytes, schema.types)) else 0
 
     def __enter__(self) -> Self:
         return self
@@ -534,7 +533,7 @@ class _Join:
             # Close first: to fetch the next file, the open one may have to be removed.
             self._close_source()
             path = episode.path if where is None else where()
-            source = self._source = _Source(path, self._copier, self._buffer_bytes)
+            source = self._source = _Source(path, self._copier, self._schema)
             self._source_name = episode.path
         first, rows = episode.first, episode.frames
         if rows is None:
@@ -640,10 +639,11 @@ class _Source:
         footer: Its footer, or the reason why its row groups cannot be copied.
     """
 
-    def __init__(self, path: str, copier: TableCopier, buffer_bytes: int) -> None:
+    def __init__(self, path: str, copier: TableCopier, schema: pa.Schema) -> None:
         self.path = path
         self.opened = OpenedTable(path)
-        self._buffer_bytes = buffer_bytes
+        self._schema = schema
+        self._buffer_bytes = 0
         self._reader: pq.ParquetReader | None = None
         self._starts: IntArray | None = None
         # Decoded rows of a row group, batch by batch, and the file's row number of the next one.
@@ -684,6 +684,8 @@ class _Source:
             UnreadableSourceError: The file has other rows, or cannot be read.
         """
         if self._reader is None:
+            if any(map(holds_bytes, self._schema.types)):
+                self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES
             self._reader = open_parquet(self.path, buffer_bytes=self._buffer_bytes)
         stored = self._reader.metadata.num_rows
         if first is None and stored != rows:

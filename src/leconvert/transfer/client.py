@@ -337,6 +337,11 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
         )
     if isinstance(error, EntryNotFoundError):
         return HubError(f"{repo_id}: {said}.", next_step="Run again: the repo may have changed.")
+    if status == 404 and _asks_for_upload(error.response.request):
+        return HubUnavailableError(
+            f"The Hub does not find a file that was just uploaded to {repo_id}: {said}.",
+            next_step=again,
+        )
     if status in (401, 403):
         return HubAccessError(f"The Hub refused {repo_id}: {said}.", next_step=TOKEN_HELP)
     if status in (409, 412):
@@ -359,12 +364,21 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     return HubError(f"The Hub refused {repo_id}: {said}.", next_step=f"{_REPORT} {REPORT_IT}.")
 
 
+def _asks_for_upload(request: Any) -> bool:
+    """Return whether a request asks if content has arrived: ``…/info/lfs/objects/verify``."""
+    path = request.url.path
+    return (
+        request.method == "POST"
+        and not path.startswith("/api/")
+        and "verify" in path.strip("/").split("/")
+    )
+
+
 # Retries: one policy for listings, files and pushes.
 #
 # After a failure that may be over in a moment (`HubUnavailableError`) the request is repeated after
-# a
-# pause. Pauses grow, and are random, so that workers that failed together do not return together. A
-# wait that the Hub asks for is added.
+# a pause. Pauses grow, and are random, so that workers that failed together do not return together.
+# A wait that the Hub asks for is added.
 
 
 TRIES = 7

@@ -92,7 +92,7 @@ class HubRepo:
 
     @contextmanager
     def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
-        """Request a file or a range of it.
+        """Request a file, whole or a range.
 
         Args:
             path: The file.

@@ -1,17 +1,17 @@
-"""What a file system promises: tried by one host, and by two that share a folder.
+"""Tests of a file system's promises: by one host, and by two hosts that share a folder.
 
-What one host can see by itself is tried by the real operations in a folder of its own. What only a
-second host can see (links, locks, names, delays) is tried by two that follow one script: the leader
-says what to do, the peer does it and tells. What leconvert does where a promise does not hold is
-decided here too, from plain values.
+One host tests by itself, with the real operations in a folder of its own. For the promises between
+hosts (links, locks, names, delays), two hosts follow one script: the leader gives tasks, the peer
+performs and answers them. This module also decides, from plain values, how leconvert behaves if a
+promise does not hold.
 
-**How two hosts talk** that share nothing but the folder in question: a message is a file,
-``<role>-<number>.json``, made under another name and renamed. The receiver lists the folder, which
-no file system answers wrongly for long, and then opens the file; it never looks a name up before it
-was listed. Nothing here needs what is being probed: no link, no lock.
+**Communication** between two hosts that share only the folder in question: a message is a file,
+``<role>-<number>.json``, made under another name and renamed. The receiver lists the folder, for
+which no file system gives a wrong answer for long, and then opens the file; it never looks up a
+name before it was listed. Messages need none of the tested operations: no link, no lock.
 
-**No two clocks are compared.** A delay is measured by the peer alone: from the moment that it read
-the leader's word that something was done until it sees it done.
+**No two clocks are compared.** The peer alone measures a delay: from the moment when it reads the
+leader's message that something was done until it sees the effect.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from leconvert.workdir.locks import lock_excludes, new_lock
 
 
 class Need(StrEnum):
-    """What is lost where a promise does not hold."""
+    """The loss if a promise does not hold."""
 
     ALWAYS = "always"
-    """Nothing works without it."""
+    """leconvert cannot work without it."""
     SEVERAL_HOSTS = "several hosts"
-    """One host may work; more would do damage or wait for ever."""
+    """One host may work; several would do damage or wait for ever."""
     COMFORT = "comfort"
-    """Everything works; something is slower or less smooth."""
+    """leconvert works, but slower or less smoothly."""
 
 
 _CANNOT = "cannot work here: put the work dir elsewhere"
@@ -61,10 +61,10 @@ _ALONE = "one host only: start no worker on a second one"
 
 
 class Promise(Enum):
-    """One thing that a file system may promise.
+    """One promise of a file system.
 
-    A member is what a user reads, what is lost where it does not hold, and what leconvert does
-    then.
+    A member holds the text for the user, the loss if the promise does not hold, and how leconvert
+    behaves then.
     """
 
     WRITE = "files can be made, and read back", Need.ALWAYS, _CANNOT
@@ -120,18 +120,18 @@ class Promise(Enum):
         self.otherwise = otherwise
 
 
-# Of these one is enough for one host: see `leconvert.workdir.locks`.
+# One of these is enough for one host: see `leconvert.workdir.locks`.
 _EXCLUSIVE = frozenset({Promise.LINK, Promise.LOCK})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a probe found.
+    """The result of a test.
 
     Attributes:
-        promise: What was probed.
+        promise: The promise that was tested.
         holds: Whether it holds.
-        note: What was seen, such as an error's name or a delay.
+        note: The observation, such as an error's name or a delay.
     """
 
     promise: Promise
@@ -139,7 +139,7 @@ class Finding:
     note: str = ""
 
     def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping, with what follows from it."""
+        """Return a JSON-serialisable mapping, with the consequence."""
         return {
             "promise": self.promise.name.lower(),
             "says": self.promise.says,
@@ -151,7 +151,7 @@ class Finding:
 
 
 class Fitness(StrEnum):
-    """What a file system is good for."""
+    """The uses that a file system is fit for."""
 
     SEVERAL_HOSTS = "several hosts may work here"
     ONE_HOST = "one host may work here"
@@ -159,7 +159,7 @@ class Fitness(StrEnum):
 
 
 def fitness_of(findings: Iterable[Finding]) -> Fitness:
-    """Return what may be done, given what holds; what was not probed does not count."""
+    """Return the fitness that results from findings; promises that were not tested do not count."""
     missing = {finding.promise for finding in findings if not finding.holds}
     broken = {promise.need for promise in missing}
     if Need.ALWAYS in broken or missing >= _EXCLUSIVE:
@@ -171,16 +171,16 @@ def fitness_of(findings: Iterable[Finding]) -> Fitness:
 class CheckReport:
     """The whole check."""
 
-    folder: str  # what was probed
-    mount: Mount  # where it is mounted, and how
-    findings: tuple[Finding, ...]  # every promise that was probed
-    peer: str | None = None  # the other host, or None where there was none
-    # Whether the peer ran on this very host, so that no delay between hosts was seen.
+    folder: str  # the tested folder
+    mount: Mount  # its mount
+    findings: tuple[Finding, ...]  # every promise that was tested
+    peer: str | None = None  # the other host, or None if there was none
+    # Whether the peer ran on this very host, so that no delay between hosts was observed.
     same_host: bool = False
 
     @property
     def fitness(self) -> Fitness:
-        """What the file system is good for."""
+        """The uses that the file system is fit for."""
         return fitness_of(self.findings)
 
     def as_record(self) -> dict[str, Any]:
@@ -200,16 +200,18 @@ _PREFIX = ".leconvert-check-"
 
 
 class BrokenPromiseError(Exception):
-    """An operation went well and did the wrong thing; the message says what was seen."""
+    """An operation succeeded with the wrong effect; the message describes it."""
 
 
 def check_folder(
     folder: Path, *, wait_seconds: float | None = None, fs: FileSystem = LOCAL
 ) -> CheckReport:
-    """Probe a folder, and with another host that waits for it what two hosts see of each other.
+    """Test a folder, and if another host waits there, the promises between two hosts.
 
     Args:
+        folder: The folder.
         wait_seconds: How long to wait for the other host; None to look for none.
+        fs: The file operations.
     """
     findings = probe_folder(folder, fs=fs)
     met = None if wait_seconds is None else lead(folder, wait_seconds=wait_seconds, fs=fs)
@@ -224,7 +226,7 @@ def check_folder(
 
 
 def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
-    """Probe a folder; what is made there is removed again."""
+    """Test a folder; files that are made there are removed again."""
     with storage_errors(folder):
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
     try:
@@ -234,13 +236,13 @@ def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
             remove_tree(place)
 
 
-# Publishing tells an OSError as a StorageError; NotImplementedError is what the lock library raises
-# where the file system knows no flock.
+# Publishing turns an OSError into a StorageError; the lock library raises NotImplementedError if
+# the file system has no flock.
 _CANNOT_DO = (OSError, StorageError, NotImplementedError)
 
 
 def _finding(promise: Promise, probe: Callable[[], str | None]) -> Finding:
-    """Run one probe, and turn what went wrong into a finding."""
+    """Run one test, and turn its error into a finding."""
     try:
         return Finding(promise, True, probe() or "")
     except BrokenPromiseError as broken:
@@ -272,7 +274,7 @@ def _create(place: Path, fs: FileSystem) -> None:
 def _link(place: Path, fs: FileSystem) -> None:
     for name in ("first", "second"):
         fs.write_new(place / name, name.encode(), sync=False)
-    # Across folders, as records are published: some file systems link within one alone.
+    # Across folders, as records are published: some file systems link within one folder only.
     fs.make_dir(place / "names")
     target = place / "names" / "won"
     fs.link(place / "first", target)
@@ -337,7 +339,7 @@ def _sync_file(place: Path, fs: FileSystem) -> None:
 
 
 def _sync_folder(place: Path, _fs: FileSystem) -> None:
-    # Not through `fs`, which bears file systems that have no such call.
+    # Not through `fs`, which tolerates file systems without this call.
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -366,13 +368,13 @@ _PROBES: dict[Promise, Callable[[Path, FileSystem], None]] = {
 }
 
 
-# The folder is all that two hosts share, and no host is told of what another one does there.
+# The folder is all that two hosts share, and no host is notified of the other's actions.
 _POLL_SECONDS = 0.002
 _SESSION = ".leconvert-check-peer-"
 
 
 class Channel:
-    """Messages between ``leader`` and ``peer``, in order, by files in the folder of a session."""
+    """Messages between ``leader`` and ``peer``, in order, as files in the folder of a session."""
 
     def __init__(self, place: Path, mine: str, other: str, fs: FileSystem) -> None:
         self.place = place
@@ -391,7 +393,11 @@ class Channel:
         self.fs.replace(temporary, path)
 
     def receive(self, timeout_seconds: float | None = None) -> Mapping[str, Any]:
-        """Wait for the other's next message; if nothing is said, twice as long as news may take."""
+        """Wait for the other's next message, by default twice as long as news may take.
+
+        Raises:
+            IncompleteError: No message came in time.
+        """
         path = self.place / f"{self._other}-{self._received + 1:04d}.json"
         limit = 2 * LATE_SECONDS if timeout_seconds is None else timeout_seconds
         until = time.monotonic() + limit
@@ -414,7 +420,7 @@ class Channel:
         return _checked(self.receive())
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder; none where it cannot be listed yet."""
+        """Return the names in a folder; empty if it cannot be listed yet."""
         try:
             return self.fs.list_names(folder)
         except OSError:
@@ -423,7 +429,7 @@ class Channel:
     def _read(self, path: Path) -> Mapping[str, Any] | None:
         if path.name not in self.names(path.parent):
             return None
-        with suppress(OSError, ValueError):  # not quite there yet: the next look will tell
+        with suppress(OSError, ValueError):  # not complete yet: the next look will find it
             found = json.loads(self.fs.read_bytes(path))
             return found if isinstance(found, dict) else None
         return None
@@ -438,11 +444,11 @@ def _checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 LATE_SECONDS = 45.0
 """Longer than any cache of NFS at its default options (30 s) keeps an old answer."""
 
-_TASK_POLL_SECONDS = 0.001  # what is measured is how late a look sees it
+_TASK_POLL_SECONDS = 0.001  # the test measures the delay of a look
 
 
 def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
-    """Do what the leader asks, and return what to answer."""
+    """Perform the leader's task, and return the answer."""
     path = channel.place / str(task.get("name", ""))
     match task["do"]:
         case "ping":
@@ -450,7 +456,8 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
         case "look":
             return {"seen": path.exists()}
         case "see-folder":
-            # Known and listed, so that what is looked up in it next is missing for the server.
+            # The folder is known and listed, so a name that is looked up next is missing for the
+            # server.
             seen = _until(lambda: path.name in channel.names(path.parent))
             return {"seconds": seen, "names": channel.names(path)}
         case "await-stat":
@@ -462,7 +469,8 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
             wanted, before = (str(task[name]).encode() for name in ("content", "before"))
             return _await_content(channel, path, {wanted, before}, wanted)
         case "race":
-            # Half side by side, half from the other end: there the two meet whoever began first.
+            # One half in the same order, the other from the other end: there the two meet,
+            # whichever began first.
             names = list(task["names"])
             half = len(names) // 2
             names[half:] = reversed(names[half:])
@@ -474,9 +482,9 @@ def perform(task: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
 
 
 def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[str]:
-    """Try to win every name once the other side is ready, and return those that this side won.
+    """Try to win every name once the other side is ready, and return the names won.
 
-    By a link it is asked as leasing asks: an answer that was lost is settled by what is there.
+    A link is tried as leasing does it: if an answer was lost, the existing record decides.
     """
     folder = channel.place / f"race-{kind}"
     source, other = (
@@ -484,7 +492,7 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
         for who in (role, "peer" if role == "leader" else "leader")
     )
     channel.fs.write_new(source, role.encode(), sync=False)
-    # Without a pause between two looks: what matters is to begin at the same time.
+    # No pause between two looks: both sides must begin at the same time.
     _until(lambda: other.name in channel.names(channel.place), poll_seconds=0.0)
     won = set()
     for name in names:
@@ -508,7 +516,7 @@ def _take_lock(path: Path) -> bool:
 
 
 def _until(holds: Callable[[], bool], *, poll_seconds: float = _TASK_POLL_SECONDS) -> float | None:
-    """Return after how many seconds something held; None where it never did."""
+    """Return the seconds until a condition held; None if it never did."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() - began >= LATE_SECONDS:
@@ -521,7 +529,7 @@ def _until(holds: Callable[[], bool], *, poll_seconds: float = _TASK_POLL_SECOND
 def _await_content(
     channel: Channel, path: Path, known: Collection[bytes], wanted: bytes, *, listed: bool = False
 ) -> dict[str, Any]:
-    """Wait until a file, listed if asked, has the content; tell what else was seen of it."""
+    """Wait until a file (listed, if asked) has the content; also return other observations."""
     odd: set[str] = set()
 
     def holds() -> bool:
@@ -558,11 +566,16 @@ class Peer:
 def lead(
     folder: Path, *, wait_seconds: float = 0.0, fs: FileSystem = LOCAL
 ) -> tuple[Peer, list[Finding], Channel] | None:
-    """Find a peer and play the script with it.
+    """Find a peer and run the script with it.
+
+    Args:
+        folder: The folder.
+        wait_seconds: How long to wait for a peer.
+        fs: The file operations.
 
     Returns:
-        The peer, what was found, and the channel, on which the caller sends the outcome; None
-        where there is no peer.
+        The peer, the findings, and the channel, on which the caller sends the outcome; None if
+        there is no peer.
     """
     me = WorkerIdentity.of_this_process()
     until = time.monotonic() + wait_seconds
@@ -593,7 +606,17 @@ def follow(
     on_ready: Callable[[], None] = lambda: None,
     fs: FileSystem = LOCAL,
 ) -> Mapping[str, Any]:
-    """Wait for a leader, do what it says, and return the outcome that it sends at the end."""
+    """Wait for a leader, perform its tasks, and return the outcome that it sends at the end.
+
+    Args:
+        folder: The folder.
+        wait_seconds: How long to wait for a leader.
+        on_ready: Called once a leader can find this peer.
+        fs: The file operations.
+
+    Raises:
+        IncompleteError: No leader came, or it went silent.
+    """
     me = WorkerIdentity.of_this_process()
     place = folder / f"{_SESSION}{me.token}"
     with storage_errors(folder):
@@ -619,8 +642,8 @@ def follow(
 
 
 def _meet(channel: Channel, me: WorkerIdentity) -> Peer | None:
-    """Return the peer if it takes this leader; from then on its silence is an error."""
-    # What a dead peer left does not answer, and a busy one has its leader already.
+    """Return the peer if it accepts this leader; from then on its silence is an error."""
+    # A session that a dead peer left does not answer, and a busy peer already has a leader.
     with suppress(OSError, IncompleteError):
         channel.send(token=me.token)
         met = channel.receive(_MEET_SECONDS)
@@ -651,7 +674,7 @@ def _listing(channel: Channel) -> str:
     folder = channel.place / "listing"
     channel.fs.make_dir(folder)
     channel.ask(do="see-folder", name=folder.name)
-    channel.ask(do="look", name="listing/new")  # in vain: a client may remember that
+    channel.ask(do="look", name="listing/new")  # missing at this look: a client may remember that
     channel.fs.write_new(folder / "new", b"content", sync=False)
     seen = channel.ask(do="await-listed", name="listing/new", content="content")
     late = _seconds(seen, "was not listed, or could not be opened,")
@@ -674,15 +697,16 @@ def _news(channel: Channel) -> str:
         slowest = max(slowest, _seconds(seen, "was not read"))
         odd.update(seen["odd"])
     note = f"at most {_words(slowest)} late"
-    # A name that is missing for a moment, or a stale handle, is read again; torn content is not.
+    # A name that is missing for a moment, or a stale handle, is read again; torn content is a
+    # failure.
     if torn := sorted(what for what in odd if what.startswith("content")):
         raise BrokenPromiseError(f"another host read {torn[0]}")
     return f"{note}; meanwhile {', '.join(sorted(odd))}" if odd else note
 
 
 def _stat(channel: Channel) -> str:
-    # Two folders deep: messages make the peer list the session's folder again and again, and over
-    # NFS a list also brings news of the folders in it.
+    # Two folders deep: for messages the peer lists the session's folder again and again, and over
+    # NFS a listing also refreshes the folders in it.
     folder = channel.place / "stat" / "deep"
     for made in (folder.parent, folder):
         channel.fs.make_dir(made)
@@ -705,7 +729,7 @@ def _race(channel: Channel, kind: str) -> str:
     try:
         mine = race(channel, "leader", kind, names)
     finally:
-        # Also where this host could not race: the next question must not get this answer.
+        # Even if this host could not race: the next task must not get this answer.
         answer = channel.receive()
     theirs = set(_checked(answer)["won"])
     if both := mine & theirs:
@@ -719,7 +743,7 @@ def _race(channel: Channel, kind: str) -> str:
 
 
 def _host_lock(channel: Channel) -> None:
-    """Hold a lock while the peer tries, then let go."""
+    """Hold a lock while the peer tries to take it, then release it."""
     with new_lock(channel.place / "lock"):
         if channel.ask(do="lock")["got"]:
             raise BrokenPromiseError("both hosts held it at once")

@@ -1,13 +1,13 @@
-"""Which machine this is, and who a worker or packer is: whether either is the one that it was.
+"""Identities of machines and of workers or packers: whether either is still the same one.
 
 `HostIdentity` is stable over a reboot, and different from every other machine's. `WorkerIdentity`
 is a name that no two workers share, and tells whether its process can still be alive.
 
-A process id alone names nobody: hosts may share names, containers all have a process 1, and ids are
-used again. So a token ends in random digits. To notice at once that a holder *on this host* died,
-each process holds a lock in the host's folder for temporary files until it ends, and its records
-name that lock. The lock that nobody holds any more is the proof, and one that is held is the
-opposite. A lock that is not to be found (another container, another TMPDIR) says nothing.
+A process id alone identifies nothing: hosts may share names, all containers have a process 1, and
+ids are reused. So a token ends in random digits. To notice at once that a holder *on this host*
+died, each process holds a lock in the host's folder for temporary files until it ends, and its
+records name the lock. A process has ended if nobody holds its lock. If the lock is missing (another
+container, another TMPDIR), nothing is known.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ _HEX_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """A machine, as far as its own files tell.
+    """A machine, as identified by its own files.
 
     Guaranteed: two processes with equal, known boots share a kernel, whatever containers they are
     in. Not guaranteed: that equal machines are one. Images are copied with their machine id in
-    them; so a machine counts as the same after a reboot only if its name is the same too.
+    them, so after a reboot a machine counts as the same only if its name is the same too.
 
     Attributes:
         name: Host name.
-        machine: A digest of the machine id, or of a network card's own address where there is none;
-            empty where neither is known, and then a reboot cannot be told from another machine.
-        boot: The kernel's boot id; empty where the system has none.
+        machine: A digest of the machine id, or of a network card's own address if there is no id;
+            empty if neither is known, and then a reboot cannot be distinguished from another
+            machine.
+        boot: The kernel's boot id; empty if the system has none.
     """
 
     name: str
@@ -61,15 +62,15 @@ class HostIdentity:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the identity that a record carries; see ``as_fields``."""
+        """Return the identity in a record; see ``as_fields``."""
         return cls(*(str(fields.get(name) or "") for name in ("host", "machine", "boot")))
 
     def as_fields(self) -> dict[str, str]:
-        """Return the fields that records carry."""
+        """Return the fields for records."""
         return {"host": self.name, "machine": self.machine, "boot": self.boot}
 
     def is_same_host(self, other: HostIdentity) -> bool:
-        """Say whether both are one machine: in one boot, or before and after a reboot."""
+        """Return whether both are one machine: in one boot, or before and after a reboot."""
         if self.boot and self.boot == other.boot:
             return True
         return bool(self.machine) and (self.machine, self.name) == (other.machine, other.name)
@@ -87,11 +88,11 @@ def _machine(root: Path) -> str:
 
 
 def _digest(found: str) -> str:
-    # machine-id(5) asks programs not to publish the id itself, and records are read by many.
+    # machine-id(5) asks programs not to publish the id itself, and records have many readers.
     return hmac.new(_PURPOSE, found.encode(), hashlib.sha256).hexdigest()[:_HEX_DIGITS]
 
 
-# Longer than anybody waits for a process that gives no sign of life.
+# Longer than anybody waits for the heartbeat of a process.
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LOCK_NAME = re.compile(r"leconvert-[0-9]+\.alive/[0-9]+-[0-9a-f]+\Z")
 
@@ -104,7 +105,7 @@ def new_token(host: str, pid: int, randomness: Callable[[int], bytes]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """One thread of work. Threads of one process that lease separately need one each.
+    """The identity of one worker. Threads of one process that lease separately need one each.
 
     Attributes:
         token: Unique name, safe as a file name.
@@ -121,7 +122,7 @@ class WorkerIdentity:
 
     @classmethod
     def of_this_process(cls, randomness: Callable[[int], bytes] = os.urandom) -> WorkerIdentity:
-        """Return a fresh identity of the calling process."""
+        """Return a new identity for the calling process."""
         host = os.uname().nodename
         pid = os.getpid()
         return cls(
@@ -132,7 +133,7 @@ class WorkerIdentity:
         )
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the fields that records carry."""
+        """Return the fields for records."""
         return {
             "token": self.token,
             "host": self.host,
@@ -142,16 +143,16 @@ class WorkerIdentity:
 
 
 def process_is_gone(fields: Mapping[str, Any]) -> bool:
-    """Say whether the process that wrote these fields has certainly ended.
+    """Return whether the process that wrote these fields has certainly ended.
 
-    True only if it ran on this host and nobody holds its lock. Whatever is unknown gives False:
-    then only its heartbeat tells.
+    True only if it ran on this host and nobody holds its lock. If anything is unknown the answer is
+    False, and only the process's heartbeat tells.
     """
     return _is_held(fields) is False
 
 
 def process_is_running(fields: Mapping[str, Any]) -> bool:
-    """Say whether the process that wrote these fields certainly runs, stopped or not.
+    """Return whether the process that wrote these fields certainly runs, stopped or not.
 
     True only on the host that it runs on. Of two questions about a process elsewhere, this one and
     `process_is_gone`, both are answered False.
@@ -178,7 +179,7 @@ def _remove_old_locks(folder: Path) -> None:
     """Remove the locks of processes that ended long ago: nobody waits for their heartbeats."""
     with suppress(OSError):
         for path in folder.iterdir():
-            if time.time() - path.lstat().st_mtime > _KEPT_SECONDS and not _is_locked(path):
+            if time.time() - path.lstat().st_mtime > _KEPT_SECONDS and _is_locked(path) is False:
                 path.unlink()
 
 

@@ -119,7 +119,7 @@ def test_where_a_count_decides_the_proof_counts_too(
     strange = table.slice(0, 3).set_column(at, table.schema.field(at), pa.array([99] * 3))
     pq.write_table(pa.concat_tables([strange, table]), source / DATA)
     report = converted(source, tmp_path / "out", layout=SMALL)
-    assert [f.code for f in report.findings] == ["rows-by-column", "from-timestamp"]
+    assert [f.code for f in report.findings] == ["stray-rows", "from-timestamp"]
     converted(sound, tmp_path / "right", layout=SMALL)
     found, wanted = bytes_of(tmp_path / "out"), bytes_of(tmp_path / "right")
     videos = [path for path in wanted if path.endswith(".mp4")]

@@ -50,6 +50,7 @@ from leconvert.dataset.formats.v3 import (
     routed_files,
     says_another_version,
     split_findings,
+    streams_in_doubt,
 )
 from leconvert.dataset.scan import scan_source
 from leconvert.model.repairs import DEFAULT_COLUMNS
@@ -73,12 +74,9 @@ _SEVERITIES = ("error", "repaired", "warning", "info")
 # Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.
 _THREADS = 2
 # With these it cannot be said which row a task's text means.
-_TASKS_IN_DOUBT = {"tasks-order", "tasks-duplicate"}
-# With these an episode may have another file than ``meta/episodes`` says.
-_FILES_IN_DOUBT = frozenset({"missing-file", "shared-frames", "video-frames"})
+_TASKS_IN_DOUBT = {"tasks-order", "task-duplicate"}
 # With these a table below ``meta/`` may have to be derived.
 _DERIVED_FOR = frozenset({"tasks-layout", "missing-file"})
-_TABLES_IN_DOUBT = frozenset({"missing-file", "rows", "file-order", "episode-column"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,12 +355,9 @@ class DatasetCheck:
         self, declared: Declared, table: EpisodeTable, ranges: Ranges, nameless: Collection[str]
     ) -> None:
         """Where other files are there that fit, go by these, and say that others are named."""
-        wrong: dict[str, tuple[int | None, str]]
-        wrong = {stream: (None, f"{stream} has no files by its template.") for stream in nameless}
-        for each in reversed(self.findings):
-            in_doubt = _TABLES_IN_DOUBT if each.stream == DATA_STREAM else _FILES_IN_DOUBT
-            if each.stream and each.stream in self.files and each.code in in_doubt:
-                wrong[each.stream] = (each.episode, each.message)
+        wrong = streams_in_doubt(self.findings)
+        for stream in nameless:
+            wrong[stream] = (None, f"{stream} has no files by its template.")
         if not wrong:
             return
         located = locate_files(self.root, declared, table, ranges.length, sorted(wrong))
@@ -376,14 +371,10 @@ class DatasetCheck:
             return
         vars(self).update(vars(right))
         self.located = Located({**right.located.info, **located.info}, order.places)
-        seen = {stream: said for stream, (_, said) in wrong.items()}
-        for path, stream, message in located.told(raw, seen):
-            if stream is None:
-                self.misplaced.append(found("path-template", message, path=path))
-                continue
-            episode, _ = wrong[stream]
+        for path, of_stream, episode, message in located.told(raw, wrong):
+            code = "path-template" if of_stream is None else "wrong-files"
             self.misplaced.append(
-                found("wrong-files", message, episode=episode, stream=stream, path=path)
+                found(code, message, episode=episode, stream=of_stream, path=path)
             )
         self.findings += self.misplaced
 
@@ -404,7 +395,7 @@ class DatasetCheck:
             if report.columns is not None and report.columns != columns:
                 message = f"{routed.path} has other columns or types than the first file."
                 self.findings.append(
-                    found("data-schema", message, stream=DATA_STREAM, path=routed.path)
+                    found("schema-mismatch", message, stream=DATA_STREAM, path=routed.path)
                 )
 
 

@@ -25,7 +25,7 @@ from leconvert.dataset.formats.v3 import (
     RoutedFile,
     RowCheck,
     StreamPlaces,
-    rows_by_column,
+    place_rows,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
@@ -56,12 +56,13 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
     stored = {key: feature for key, feature in features.items() if feature.dtype != "video"}
     missing = sorted(stored.keys() - set(schema.names))
     extra = sorted(set(schema.names) - declared.names | set(schema.names) & set(declared.cameras))
-    if missing:
-        yield wrong("data-columns", f"There is no column {', '.join(map(repr, missing))}.")
-    if extra:
-        yield wrong("data-columns", f"info.json does not declare {', '.join(map(repr, extra))}.")
+    for name in missing:
+        code = "missing-column" if name in DEFAULT_COLUMNS else "phantom-feature"
+        yield wrong(code, f"There is no column {name!r}.")
+    for name in extra:
+        yield wrong("undeclared-column", f"info.json does not declare {name!r}.")
     if len(set(schema.names)) < len(schema.names):
-        yield wrong("data-columns", "Two columns have the same name.")
+        yield wrong("unreadable-file", "Two columns have the same name.")
         return
     entries = _dataset_entries(schema)
     for name in schema.names:
@@ -71,7 +72,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
         reading = read_by_lerobot(name, feature.raw, kind)
         if feature.dtype == "image":
             if reading.verdict != "exact":
-                yield wrong("data-types", f"The image {name!r} is stored as {kind}.")
+                yield wrong("dtype-mismatch", f"The image {name!r} is stored as {kind}.")
             elif not is_image_entry(entries.get(name)):
                 yield wrong("image-metadata", f"The entry of {name!r} is {entries.get(name)!r}.")
         elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
@@ -79,7 +80,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
             is_alike = {feature.dtype, dtype_name(kind)} <= NUMBER_DTYPES
             declared_as = f"{feature.dtype} of shape {list(feature.shape)}"
             yield wrong(
-                "data-types",
+                "dtype-mismatch",
                 f"{name!r} is declared as {declared_as} and stored as {plain_type(kind)}.",
                 severity="warning" if is_alike and reading.verdict == "cast" else "error",
             )
@@ -156,16 +157,19 @@ def check_data_file(
             if not report.findings:
                 report.columns = tuple((item.name, str(plain_type(item.type))) for item in schema)
             lengths = ranges.length[routed.episodes]
-            if file.metadata.num_rows == int(lengths.sum()):
+            placed = place_rows(file, routed, lengths)
+            report.findings += [
+                found(code, message, episode=episode, stream=DATA_STREAM, path=path)
+                for code, episode, message in placed.wrong
+            ]
+            if not placed.wrong:
                 report.findings += _row_group_findings(file, routed, lengths)
-                rows = RowCheck(
-                    routed, table, ranges, declared, num_tasks, task_numbers=task_numbers
-                )
+            among, begins = placed.whole(routed)
+            if len(begins):
+                rows = RowCheck(among, table, ranges, declared, num_tasks, begins, task_numbers)
                 report.findings += rows.check(file)
                 report.untimed = rows.untimed
                 report.other_tasks = rows.other_tasks
-            else:
-                report.findings.append(_wrong_rows(file, routed, lengths))
     except (OSError, ValueError, pa.ArrowException) as error:
         message = f"{path} cannot be read: {error}"
         report.findings.append(found("unreadable-file", message, stream=DATA_STREAM, path=path))
@@ -185,19 +189,6 @@ def _row_group_findings(
         f"{largest.total_byte_size / 2**20:,.1f} MiB ({len(groups):,} in all)."
     )
     yield found("row-groups", message, stream=DATA_STREAM, path=routed.path)
-
-
-def _wrong_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> Finding:
-    """Say which episode has another number of rows, as far as its column tells."""
-    rows, wanted = file.metadata.num_rows, int(lengths.sum())
-    episode, detail = None, ""
-    _, counts = rows_by_column(file, routed.episodes)
-    if counts.any() and not np.array_equal(counts, lengths):
-        first = int(np.argmax(counts != lengths))
-        episode = int(routed.episodes[first])
-        detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
-    message = f"{routed.path} has {rows:,} rows, its episodes have {wanted:,}{detail}."
-    return found("rows", message, episode=episode, stream=DATA_STREAM, path=routed.path)
 
 
 # One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
@@ -314,12 +305,12 @@ def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, s
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
     if frames.size is not None and frames.size not in (height_first, channels_first):
         height, width = frames.size
-        yield "video-shape", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
+        yield "shape-mismatch", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
     info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
     declared = info.get("video.codec") if isinstance(info, dict) else None
     named = media.codec_of(declared) if isinstance(declared, str) else None
     if frames.codec is not None and named is not None and media.codec_of(frames.codec) != named:
-        yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
+        yield "codec-mismatch", f"The codec is {frames.codec}; {declared} is declared."
 
 
 def spans_of(
@@ -356,7 +347,7 @@ def spans_findings(
     if beyond.any():
         at = spans.tell(beyond)
         yield (
-            "video-frames",
+            "frame-count",
             f"it has {num_frames:,} frames; {np.count_nonzero(beyond):,} episodes end later, the "
             f"first at frame {spans.stop[at]:,}.",
             at,
@@ -368,7 +359,7 @@ def spans_findings(
     if unkeyed.any():
         number, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
         yield (
-            "video-keyframe",
+            "no-keyframe",
             f"{number:,} of {len(unkeyed):,} episodes do not begin with a keyframe.",
             at,
         )

@@ -552,11 +552,12 @@ class EpisodeScanner(Scanner):
     ) -> list[_Facts]:
         found: list[_Facts] = []
         clips = media.read_clips(paths)
-        for path, index, length, (status, clip) in zip(paths, indices, lengths, clips, strict=True):
+        for path, index, length, (stored, clip) in zip(paths, indices, lengths, clips, strict=True):
             notes.episode, notes.file = index, path
             try:
                 # A file that cannot be read says why when its status is asked for.
-                file = facts_of_opened(path, status or status_now(path), self._fleeting_inodes)
+                status = status_now(path) if stored is None else stored.status
+                file = facts_of_opened(path, status, self._fleeting_inodes)
                 found.append(self._clip_facts(clip, file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))

@@ -72,16 +72,6 @@ from leconvert.workdir.fs import forget_old_names, status_now
 
 _TOLERANCE_SECONDS = 1e-4
 _SHARES_FRAMES = "shares frames with another episode"
-# What the rows of an episode are checked for, and the finding of each.
-_ROW_CODES = {
-    "episode_index": "episode-index",
-    "frame_index": "frame-index",
-    "timestamp": "timestamps",
-}
-# With these an episode may have another file than ``meta/episodes`` says.
-_FILES_IN_DOUBT = frozenset(
-    {"missing-file", "shared-frames", "frame-count", "row-count", "episode-index"}
-)
 _ONLY_V2 = (
     ("locate_files", "--locate-files"),
     ("tasks_from", "--tasks-from"),
@@ -199,19 +189,16 @@ def _locate_files(
     remarks: Iterable[Observation],
 ) -> tuple[v3.Located, list[Observation]]:
     """Return where files are that are not where the dataset says, and what to say of them."""
-    wrong: dict[str, str] = {}
-    for routed in routes:
+    wrong = v3.streams_in_doubt(remarks)
+    for routed in routes:  # what is missing is told later, for all versions alike
         if not (root / routed.path).exists():
-            wrong.setdefault(routed.stream, f"{routed.path} is not there.")
-    for each in remarks:
-        if each.code in _FILES_IN_DOUBT and each.stream and each.stream in table.placed:
-            wrong.setdefault(each.stream, each.message)
+            wrong.setdefault(routed.stream, (None, f"{routed.path} is not there."))
     located = v3.locate_files(root, declared, table, lengths, sorted(wrong)) if wrong else None
     if not located:
         return v3.NOTHING_LOCATED, []
     said = [
         Observation("wrong-files", message, stream=stream, path=path)
-        for path, stream, message in located.told(declared.raw, wrong)
+        for path, stream, _, message in located.told(declared.raw, wrong)
     ]
     return located, said
 
@@ -435,16 +422,18 @@ class FileScanner(Scanner):
             kind = self._kinds(table)
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
         with pq.ParquetFile(notes.file) as file:
-            if rows == int(lengths.sum()):
-                first, frames = np.cumsum(lengths) - lengths, lengths
-            else:
-                first, frames = v3.rows_by_column(file, routed.episodes)
-                self._say_wrong_rows(routed, lengths, rows, first, frames, notes)
-            is_whole = (first >= 0) & (frames == lengths) & (lengths > 0)
-            look.rows = self._check_rows(file, routed, first, is_whole, notes)
+            placed = v3.place_rows(file, routed, lengths)
+            for code, episode, said in placed.wrong:
+                if episode is None:
+                    notes.sight(code, f"{said} They are left behind.")
+                else:
+                    notes.episode = episode
+                    notes.say(code, said)
+            look.rows = self._check_rows(file, routed, placed, notes)
         if lengths.tolist() != [rows]:
             numbers["misfit"] = Misfit.SHARED
-        numbers["first"], numbers["frames"] = np.maximum(first, 0), frames
+        frames = placed.rows
+        numbers["first"], numbers["frames"] = np.maximum(placed.first, 0), frames
         numbers["size_bytes"] = numbers["file_bytes"] * frames // max(1, rows)
         if group_rows == lengths.tolist():
             numbers["roll_bytes"] = group_bytes
@@ -452,47 +441,23 @@ class FileScanner(Scanner):
             numbers["roll_bytes"] = sum(group_bytes) * frames // max(1, rows)
         return kind
 
-    def _say_wrong_rows(
-        self,
-        routed: v3.RoutedFile,
-        lengths: IntArray,
-        rows: int,
-        first: IntArray,
-        frames: IntArray,
-        notes: ObservationLog,
-    ) -> None:
-        said = f"{shown(notes.path)} has {count(rows, 'row')}, its episodes have "
-        said += f"{int(lengths.sum())}; the rows of each are found by their episode_index"
-        said += f", rows of episodes that {v3.EPISODES_DIR} does not list are left behind."
-        notes.sight("rows-by-column", said)
-        for place in np.flatnonzero((frames != lengths) | (first < 0)).tolist():
-            notes.episode = int(routed.episodes[place])
-            has = count(int(frames[place]), "row")
-            where = "" if first[place] >= 0 or not frames[place] else ", not side by side"
-            notes.say(
-                "row-count",
-                f"{shown(notes.path)} has {has} of episode {notes.episode}{where}; "
-                f"{v3.EPISODES_DIR} says {int(lengths[place])}.",
-            )
-
     def _check_rows(
         self,
         file: pq.ParquetFile,
         routed: v3.RoutedFile,
-        first: IntArray,
-        is_whole: BoolArray,
+        placed: v3.PlacedRows,
         notes: ObservationLog,
     ) -> list[RowFacts]:
         """Compare the rows of the episodes that are found whole."""
-        order = np.argsort(first[is_whole], kind="stable")
-        among = replace(routed, episodes=routed.episodes[is_whole][order])
+        among, first = placed.whole(routed)
         check = v3.RowCheck(
-            among, self._table, self._ranges, self._declared, self._num_tasks,
-            first[is_whole][order],
-        )  # fmt: skip
-        if len(among.episodes):
+            among, self._table, self._ranges, self._declared, self._num_tasks, first
+        )
+        if len(first):
             check.read(file)
-        for column, code in _ROW_CODES.items():
+        for column, code in v3.ROW_CODES.items():
+            if column in ("index", "task_index"):
+                continue  # told by `RowFacts`
             mild = column == "timestamp" and not self._has_cameras
             for episode, said in check.wrong_in(column).items():
                 notes.episode = episode
@@ -502,11 +467,13 @@ class FileScanner(Scanner):
                     severity="warning" if mild else "",
                 )
         if self._is_for_v21 and "timestamp" in file.schema_arrow.names:
-            self._check_steps(file, among, first[is_whole][order], notes)
+            self._check_steps(file, among, first, notes)
         unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
         facts = []
-        for episode, compared in zip(routed.episodes.tolist(), is_whole.tolist(), strict=True):
+        for episode, compared in zip(
+            routed.episodes.tolist(), placed.is_whole.tolist(), strict=True
+        ):
             begins = int(self._ranges.start[episode])
             facts.append(
                 RowFacts(

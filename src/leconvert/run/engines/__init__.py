@@ -64,8 +64,8 @@ _HOME = {
 class Engine(Protocol):
     """Something that starts workers on a work dir and notices that they ended.
 
-    What workers do, and how far they are, is in the work dir alone: an engine that lies, hangs or
-    is killed can delay a run and never change its result.
+    The work dir alone tells the workers' work and progress: an engine that lies, hangs or is killed
+    can delay a run and never change its result.
     """
 
     @property
@@ -101,13 +101,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What there is to be started of a run that is left behind.
+    """The jobs to start for a run whose command does not stay.
 
     Attributes:
-        workers: How many workers; 0 where every batch is done.
-        work_arguments: What follows ``leconvert work``: the work dir and options.
-        pack_arguments: What follows ``leconvert pack``, likewise. The packer begins when every
-            worker has ended, however that was; with ``--no-wait`` it says what is missing. None
+        workers: The number of workers; 0 if every batch is done.
+        work_arguments: The arguments of ``leconvert work``: the work dir and options.
+        pack_arguments: The arguments of ``leconvert pack``, likewise. The packer begins when every
+            worker has ended, in any way; with ``--no-wait`` it reports missing batches. None
             for no packer: the workers of a fleet pack.
     """
 
@@ -142,7 +142,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# What engines of this package say and write down alike.
+# Messages and records that the engines of this package share.
 
 
 _LAST_LINES = 3
@@ -188,7 +188,7 @@ _METHODS = ("start", "running", "failures", "stop")
 
 
 class EngineNames:
-    """Which names ``--engine`` takes: some of leconvert's own, and all that packages add.
+    """The names that ``--engine`` takes: some of leconvert's own, and all that packages add.
 
     Packages are looked through when a name is asked for that is not among ``own``, or all are
     listed; a command that names a known engine pays nothing for it.

@@ -1,7 +1,7 @@
-"""What workers ask SLURM for, and who asks: plain values, without what talks to SLURM.
+"""The resources that workers ask SLURM for, as plain values.
 
-Every command line with flags of SLURM needs these values; who talks to SLURM writes records of the
-work dir, and their module loads NumPy and pyarrow.
+Every command line with flags of SLURM needs these values. The module that talks to SLURM is apart:
+it writes records of the work dir, whose module loads NumPy and pyarrow.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field, replace
 from leconvert.support.errors import UsageError
 from leconvert.support.flags import flag, whole
 
-# What SLURM's --mem and --time take; anything else would be refused when it is submitted.
+# Values that SLURM's --mem and --time take; `sbatch` would refuse any other.
 _MEMORY = re.compile(r"\d+[KMGT]?")
 _TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a cluster wants to know of whoever submits, and how the program is found on a node.
+    """The submitter's account and limits on a cluster, and the way to the program on a node.
 
     Attributes:
-        account: Who pays.
-        partition: Which nodes.
+        account: The account that is charged.
+        partition: The group of nodes.
         qos: Quality of service.
         conda_env: A conda environment to activate, by name or folder.
         program: The program's command line on a node.
@@ -40,7 +40,7 @@ class Site:
     )
 
     def sbatch_options(self) -> tuple[str, ...]:
-        """Return what ``sbatch`` is told of it."""
+        """Return the options of ``sbatch`` for it."""
         named = (("account", self.account), ("partition", self.partition), ("qos", self.qos))
         return tuple(f"--{name}={value}" for name, value in named if value is not None)
 
@@ -73,7 +73,7 @@ def check_time(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What workers ask SLURM for.
+    """The resources that workers ask SLURM for.
 
     Each worker is one element of a job array, which SLURM starts, preempts and starts again by
     itself, on whatever node has room.

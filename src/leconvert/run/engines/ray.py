@@ -43,7 +43,7 @@ from leconvert.support.extras import command_for_extra
 from leconvert.support.machine import end_with_parent
 from leconvert.workdir.records import RunPaths
 
-# What workers ask a Ray cluster for; plain values.
+# The resources that workers ask a Ray cluster for; plain values.
 
 
 _WORKERS_A_NODE = 4
@@ -55,7 +55,7 @@ _UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """What workers ask a Ray cluster for, and how many there are.
+    """The resources that workers ask a Ray cluster for, and their number.
 
     Without numbers there are four workers on every node that has room for one, also on those that
     join later.
@@ -127,16 +127,16 @@ class RayOptions:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What ``mem`` says, in bytes; a plain number counts MiB, as SLURM's does."""
+        """The value of ``mem`` in bytes; a plain number counts MiB, as SLURM's does."""
         found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
         return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
-# What a Ray task does on a node: one worker, as a process of its own.
+# The Ray task on a node: one worker, as a process of its own.
 #
-# Ray is sent `work_on_this_node` as it stands here, so that nodes need no matching version of this
-# module: all it uses is imported inside it. The worker is a child of Ray's process, not that
-# process itself: its signals, its memory and its log are then its own, and what kills it does not
+# Ray gets the code of `work_on_this_node`, so that nodes need no matching version of leconvert: the
+# function imports all that it uses. The worker is a child of Ray's process, not that
+# process itself: its signals, its memory and its log are then its own, and its death does not
 # look like a crash of Ray's. Ray ends its own processes when a driver, a node or a link is lost,
 # and nobody is left to ask their children to hand back; the kernel does (`end_with_parent`).
 
@@ -209,7 +209,7 @@ _WORKER_GRACE_SECONDS = 20.0
 # Results are a few words that come with the news that they are there.
 _FETCH_SECONDS = 10.0
 _TCP_SECONDS = 10.0
-# What a Ray that is started here keeps for objects, of which there are none; its least.
+# The memory for objects of a Ray that is started here. There are no objects; this is the minimum.
 _OBJECT_STORE_BYTES = 75 * 2**20
 _WHERE_TO_FIND_ONE = (
     "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
@@ -425,11 +425,11 @@ _HANDED_BACK = frozenset((130, -15, -2))
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a driver is told."""
+    """The order to a driver."""
 
     options: RayOptions
     count: int
-    arguments: Sequence[str]  # what follows `leconvert work`
+    arguments: Sequence[str]  # the arguments of `leconvert work`
     logs_dir: Path
     name: str  # begins the names of logs, unique in the folder
 
@@ -840,7 +840,7 @@ class RayEngine:
     leases expire.
 
     Args:
-        options: Which cluster, and what workers ask for.
+        options: The cluster, and the resources that workers ask for.
 
     Attributes:
         workers: As many as the options say at most.

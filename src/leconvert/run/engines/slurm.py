@@ -37,11 +37,11 @@ _END = "JOB"
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """What ``sbatch`` is given."""
+    """The input of ``sbatch``."""
 
     name: str  # names the job
     words: tuple[str, ...]  # the command line, ``sbatch`` itself included
-    script: str  # what comes on standard input
+    script: str  # the standard input
     # The position, in a list of jobs, of the one that must have ended before, however it ended;
     # None for none.
     after: int | None = None
@@ -174,7 +174,7 @@ def _last_line(said: str) -> str:
     return (said.strip().splitlines() or ["no reason given"])[-1]
 
 
-# What a cluster wants to know of whoever submits, and how the program is found on a node.
+# The submitter's account on a cluster, and the way to the program on a node.
 
 
 def script_head(site: Site) -> list[str]:
@@ -205,9 +205,9 @@ def sbatch_words(
     """Return the ``sbatch`` command line of a job, but for what it writes where.
 
     Args:
-        tasks: How many processes SLURM starts, and where.
-        can_restart: Whether SLURM may start it anew, after a preemption or a node's failure; it
-            then goes on in its old log.
+        tasks: The number of processes that SLURM starts, and their nodes.
+        can_restart: Whether SLURM may start it again, after a preemption or a node's failure; it
+            then continues its old log.
     """
     return (
         "sbatch",
@@ -225,7 +225,7 @@ def sbatch_words(
     )
 
 
-# Which jobs workers and a packer are for SLURM; plain values in, plain values out.
+# The SLURM jobs of workers and a packer; plain values in, plain values out.
 
 
 _WORKERS, _PACKER = "leconvert-work", "leconvert-pack"
@@ -305,7 +305,7 @@ class SlurmEngine:
     That is for ``convert``, whose own process packs. `submit` hands over the packer too.
 
     Args:
-        options: What workers ask for.
+        options: The resources that workers ask for.
         clock: A monotonic clock in seconds.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Leases on disk: the log of claims, the claim on one batch, and the heartbeat that keeps it.
 
 `LeaseStore` reads and writes the log and claims batches, a `Lease` is one worker's claim up to its
-end, and a `HeartbeatKeeper` keeps it alive while its holder works. Which transitions there are is
-decided in `leconvert.run.leasing.state`.
+end, and a `HeartbeatKeeper` keeps it alive while its holder works. `leconvert.run.leasing.state`
+decides on the transitions.
 
     leases/000042/0001         the first claim; comes into being by an exclusive link
     leases/000042/0001.beat    the holder's heartbeat: a random nonce, replaced again and again
@@ -116,7 +116,7 @@ def read_failed(
 class LeaseLogFiles:
     """Reads and extends the lease logs of one run.
 
-    What it returns was true when it was read. Ends and claims are remembered, since neither
+    A returned value was true when it was read. Ends and claims are remembered, since neither
     changes once written (a void only ever follows a claim without an end).
     """
 
@@ -582,10 +582,10 @@ class Lease:
 
 
 class Observed(NamedTuple):
-    """What one look at a batch's lease log showed."""
+    """One look at a batch's lease log."""
 
     log: LeaseLog  # the claims
-    # The latest claim's heartbeat, or None where no claim is open.
+    # The latest claim's heartbeat, or None if no claim is open.
     observation: LeaseObservation | None
     decision: Decision  # what this observer may do
     seen_at: float  # the observer's clock when it began to look, in seconds

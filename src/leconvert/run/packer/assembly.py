@@ -197,9 +197,9 @@ def _exactly[Item](number: int, items: Iterator[Item]) -> list[Item]:
 def _all_stats(
     run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
 ) -> Iterator[StatsBlock]:
-    """Yield the episodes' statistics: copied, but for what was computed or left out.
+    """Yield the episodes' statistics: copied, except those that were computed or left out.
 
-    What an earlier conversion computed of episodes to which others are appended is copied, too.
+    Statistics that an earlier conversion computed are copied too, when episodes are appended.
     """
     kept, total = run.manifest.kept_episodes, run.manifest.num_episodes
     former: Iterable[Mapping[str, Any] | None] = ()
@@ -231,7 +231,7 @@ def _all_stats(
                 rows = enumerate(zip(copied.rows, beside, strict=True), position)
                 yield StatsBlock(
                     [
-                        # Where there is no table of statistics, the scan had them computed.
+                        # Without a table of statistics, the scan had them computed.
                         _merged(stats or {}, index, place, found, source.repairs, pixels)
                         for place, (stats, (index, found)) in rows
                     ]
@@ -284,7 +284,7 @@ _PARTIAL = ".partial"
 
 
 class Assembly:
-    """The new tree, file by file. Whatever has its final name there is complete."""
+    """The new tree, file by file. A file with its final name is complete."""
 
     def __init__(self, run: OpenedRun, tree: Path) -> None:
         self._run = run
@@ -352,7 +352,7 @@ class Assembly:
             self._put(target, lambda partial: partial.write_bytes(mended))
 
     def add_meta(self, stats_files: StatsFiles) -> None:
-        """Write every table under ``meta/`` anew."""
+        """Write every table under ``meta/``, and replace those that are there."""
         with storage_errors(self._tree):
             make_folders_below(self._tree, self._tree / "meta")
             shutil.rmtree(self._tree / "meta" / "episodes", ignore_errors=True)
@@ -462,7 +462,7 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             with suppress(DamagedRecordError):  # the name alone sets a batch aside
                 error = read_failed(run.paths, run.manifest.run_id, batch_id).get("error") or {}
             said = f"batch {batch_id}: {error.get('message', 'no message')}"
-            # What helps one batch is another thing than what is done about the run.
+            # The remedy of one batch differs from the remedy of the run.
             helps = error.get("next_step")
             details.append(f"{said} {helps}" if helps else said)
         raise BatchesFailedError(
@@ -474,7 +474,7 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             "or --restart if the source was repaired or takes another flag.",
         )
     if counts.done < total:
-        # Of those that were claimed once, only a batch's own log says who still holds it.
+        # For batches that were claimed once, only their own logs tell who holds them.
         states = Counter(row.state for row in board.status())
         leased, pending = states[BatchState.LEASED], states[BatchState.PENDING]
         details = [f"{leased} are leased, {pending} wait for a worker", *remarks]

@@ -52,10 +52,10 @@ class Packing:
     Attributes:
         run: The run.
         journal: Its journal, under this packer's generation.
-        options: What is proven, replaced and removed.
+        options: The depth of the proof, and the datasets to replace and remove.
         lock_wait: How to wait for the target's lock.
         stop: Set from outside to end the work.
-        progress: Where to report.
+        progress: Receives the progress.
     """
 
     run: OpenedRun
@@ -68,11 +68,11 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What the packer did.
+    """The report of the packer.
 
     Attributes:
         target: The result.
-        kept: Where the replaced dataset is, or None.
+        kept: The folder of the replaced dataset, or None.
         linked: Files that were linked into the tree.
         copied: Shards that had to be copied, because the work dir is on another file system
             or on one without hard links.
@@ -111,11 +111,11 @@ def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What this process compared.
+    """A comparison that this process made.
 
     Attributes:
         depth: ``structure``, ``bytes``, or ``none`` for nothing.
-        outcome: What came of it, for the journal's notes, where a report finds it; None for
+        outcome: Its outcome, for the journal's notes, where a report finds it; None for
             ``none``. No process goes by what it reads there.
         trees: The tree and the source that it replaces as they were when their bytes began to be
             compared; None where they were not.
@@ -139,10 +139,10 @@ def prove_tree(
 
     Args:
         packing: The run.
-        tree: The tree, of an overlay in place its ``meta/``.
-        place: Where the only source lies now, if not where it was planned; likewise.
+        tree: The tree; for an overlay in place its ``meta/``.
+        place: The folder of the only source now, if not the planned one; likewise.
         depth: ``structure`` or ``bytes``.
-        clip_digests: What the workers of this run found of its clips; None to read them.
+        clip_digests: Digests of its clips by the workers of this run; None to read the clips.
     """
     run, journal = packing.run, packing.journal
     roots = [place or Path(source.root) for source in run.manifest.sources]
@@ -209,12 +209,12 @@ def does_not_match(
     """Return the error for a result in its place that differs from its sources.
 
     Args:
-        target: The result; of an overlay in place its ``meta/``.
-        sources: Where they lie now.
-        differences: The first of them.
+        target: The result; for an overlay in place its ``meta/``.
+        sources: Their folders now.
+        differences: The first differences.
         in_place: Whether the only source was replaced by the result, and is kept beside it.
     """
-    # Of an overlay `meta/` alone was exchanged, and the dataset is what can be compared.
+    # An overlay exchanged `meta/` alone; only the whole dataset can be compared.
     result = target.parent if overlaid_meta(target.parent) == sources[0] else target
     named = [word for source in sources for word in ("--source", str(source))]
     verify = shlex.join(["leconvert", "verify", str(result), *named, "--bytes"])
@@ -302,9 +302,9 @@ def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
     """Raise if the source of a result is not what it was when the two began to be compared.
 
     Args:
-        proof: What was compared; nothing is said where that were not all bytes.
-        tree: Where the source lies at this moment.
-        source: Where people find it.
+        proof: The comparison; unless it was of all bytes, nothing is raised.
+        tree: The folder of the source at this moment.
+        source: The folder where people find it.
     """
     name = None if proof.trees is None else first_change(proof.trees.source, tree)
     if name is not None:
@@ -340,12 +340,12 @@ def remove_compared(
 
     Args:
         result: The result.
-        old: Where it was put aside.
+        old: The folder of the replaced dataset.
         compared: Both, as they were when their comparison began.
-        kept: Where it is by now, if its removal began; None for there.
+        kept: Its folder by now, if its removal began; None for ``old``.
 
     Returns:
-        Why it was kept, with its name given back; None where it is gone.
+        The reason why it was kept, with its name given back; None if it is gone.
     """
     kept, doomed = kept or old, removed_dir(old)
     if kept != doomed:

@@ -110,11 +110,11 @@ def pack_run(
 
     Args:
         run: The run.
-        options: What is proven, replaced and removed.
+        options: The depth of the proof, and the datasets to replace and remove.
         wait: Whether to wait for workers.
         watcher: Whoever runs the workers; by default workers come from elsewhere.
         stop: Set from outside to end the work.
-        progress: Where to report.
+        progress: Receives the progress.
     """
     with _packing(run, options, stop or threading.Event(), progress) as packing:
         return _finish_swapped(packing) or _pack(packing, watcher or WorkerMonitor(), wait=wait)
@@ -131,19 +131,19 @@ def finish_run(
 ) -> PackReport | None:
     """End a run whose swap began, if its result is in place; else take the swap back.
 
-    The result is compared with its source anew, by structure at least: no process goes by what
-    another one has proven.
+    The result is compared with its source again, by structure at least: no process relies on
+    another one's proof.
 
     Args:
         run: The run.
-        options: What is proven, replaced and removed.
+        options: The depth of the proof, and the datasets to replace and remove.
         check: Called once the result is known to be in place, before it is compared; what it raises
             is raised.
         stop: Set from outside to end the work.
-        progress: Where to report.
+        progress: Receives the progress.
 
     Returns:
-        What was done; None where nothing is in place, so that the run goes on like any other.
+        The report; None if no result is in place, so that the run goes on like any other.
     """
     with _packing(run, options, stop, progress) as packing:
         return _finish_swapped(packing, check)
@@ -356,7 +356,7 @@ def _planned_tree_of(
     Args:
         former: The files of the result to which episodes are appended, as they were when the new
             tree got them.
-        proof: What this process compared the new tree with.
+        proof: This process's comparison of the new tree.
     """
 
     def look(tree: Path) -> None:
@@ -430,7 +430,7 @@ def _assemble(
         board.refresh()
         check_current(run)
         pause = min(_LONGEST_PAUSE_SECONDS, _LOOKS_TO_PAUSES * (time.monotonic() - started))
-        # Other processes make files; nothing notifies of them.
+        # Other processes make files, without a notification.
         if not idle and stop.wait(max(watcher.pause_seconds, pause)):
             _check_stop(stop)
     watcher.saw_the_end()

@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What is looked at beside, or instead of, everything.
+    """A sample that is compared beside, or instead of, everything.
 
     Attributes:
         share: Share of the episodes whose files are compared, above 0 and up to 1; one at least.

@@ -98,16 +98,16 @@ _BLOCK_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair did, or would do.
+    """The report of a repair, or of its dry run.
 
     Attributes:
         dataset: The dataset that was repaired.
-        target: Where the repaired dataset is.
-        kept: Where the dataset is kept that it replaced; None where there is none.
+        target: The folder of the repaired dataset.
+        kept: The folder of the dataset that it replaced; None if there is none.
         dry_run: Whether nothing was written.
-        was_repaired: Whether the output was this already, proven anew; then nothing was written.
-        plan: What was changed.
-        written_bytes: Bytes of indices of videos and of files that were written anew.
+        was_repaired: Whether the output existed already and was proven again; nothing was written.
+        plan: The changes.
+        written_bytes: Bytes of indices of videos and of files that were rewritten.
         copied_bytes: Bytes that were copied as they are.
         cloned_bytes: Bytes that the two datasets share.
         seconds: How long it took.
@@ -445,13 +445,13 @@ def _kind(finding: Finding) -> tuple[str, str | None, str | None]:
     return finding.code, finding.stream, finding.path
 
 
-# Which repairs make a dataset right: what follows from its own files, else a conversion's.
-# A conversion leaves files out that are gone, declares columns and computes statistics, as it does
-# for v2.x; it makes right in passing what follows from the files.
+# The repairs that make a dataset right: by its own files if they are enough, else by a conversion.
+# A conversion leaves out missing files, declares columns and computes statistics, as it does for
+# v2.x; on the way it also mends everything that the files are enough for.
 
 
 _RETIME = RepairOptions(retime=True)
-# What statistics that are computed mend.
+# Findings that computed statistics mend.
 _FILLED = frozenset({"episode-stats", "stats-missing"})
 
 
@@ -484,7 +484,7 @@ def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRe
     planned = plan_anew(root, None, progress=progress)
     if planned.flags or not planned.changes:
         return planned
-    # Whatever is declared as it is stored; without a flag a repair writes nothing anew.
+    # Declare everything as it is stored: without a flag a repair rewrites nothing.
     return plan_anew(root, RepairOptions(declare_features=True), progress=progress)
 
 
@@ -493,7 +493,7 @@ def plan_anew(
 ) -> PlannedRepairs:
     """Plan the conversion of a v3.0 dataset that makes it right, with some repairs or the best.
 
-    Columns that only count are counted anew wherever `repair_dataset` would count them.
+    Counting columns are counted again wherever `repair_dataset` would count them.
     """
     plan = repair_dataset(root, dry_run=True, progress=progress).plan
     if plan.puts_in_order:

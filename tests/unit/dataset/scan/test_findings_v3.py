@@ -336,7 +336,7 @@ def test_rows_that_no_episode_has_are_left_behind(broken: Path) -> None:
     strange = table.slice(0, 3).set_column(at, table.schema.field(at), pa.array([99] * 3))
     pq.write_table(pa.concat_tables([strange, table]), broken / DATA)
     scan = scan_source(broken)
-    assert told(scan) == [("warning", "rows-by-column")]
+    assert told(scan) == [("warning", "stray-rows")]
     assert scan.streams[0].first.tolist() == [3 + row for row in first_rows(LENGTHS)]
 
 

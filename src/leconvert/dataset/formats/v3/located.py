@@ -9,7 +9,7 @@ next, each has its place. Anything less is a guess, and none is made.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -23,13 +23,25 @@ import pyarrow.parquet as pq
 
 from leconvert import media
 from leconvert.dataset.files import files_below
+from leconvert.dataset.findings import Observation
 from leconvert.dataset.formats.v3.episodes import EpisodeTable, StreamPlaces
 from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared, template_problem
 from leconvert.dataset.formats.v3.rows import ROWS_AT_A_TIME
-from leconvert.model.values import DATA_STREAM, FloatArray, IntArray, camera_of, stream_of_camera
+from leconvert.model.values import (
+    DATA_STREAM,
+    Finding,
+    FloatArray,
+    IntArray,
+    camera_of,
+    stream_of_camera,
+)
 from leconvert.support.errors import UnreadableSourceError
 from leconvert.tables.arrow import integers
 
+# With these an episode may have another file than ``meta/episodes`` says.
+_FILES_IN_DOUBT = frozenset(
+    {"missing-file", "row-count", "frame-count", "shared-frames", "episode-index", "file-order"}
+)
 _MOST_DIGITS = 18
 
 
@@ -70,6 +82,19 @@ def fitted(lengths: IntArray, frames: IntArray) -> tuple[IntArray, IntArray] | N
     return file, stops - lengths - (ends - frames)[file]
 
 
+InDoubt = Mapping[str, tuple[int | None, str]]
+"""Streams that may have other files than they name: an episode, and what was seen of it."""
+
+
+def streams_in_doubt(seen: Iterable[Finding | Observation]) -> dict[str, tuple[int | None, str]]:
+    """Return the streams of which something was seen that may come of wrong files."""
+    wrong: dict[str, tuple[int | None, str]] = {}
+    for each in seen:
+        if each.stream and each.code in _FILES_IN_DOUBT:
+            wrong.setdefault(each.stream, (each.episode, each.message))
+    return wrong
+
+
 class Located(NamedTuple):
     """Where files are that are not where a dataset says.
 
@@ -85,9 +110,9 @@ class Located(NamedTuple):
         return bool(self.info or self.places)
 
     def told(
-        self, raw: Mapping[str, Any], wrong: Mapping[str, str]
-    ) -> Iterator[tuple[str, str | None, str]]:
-        """Yield each difference: the file that says it wrongly, the stream or None, a sentence.
+        self, raw: Mapping[str, Any], wrong: InDoubt
+    ) -> Iterator[tuple[str, str | None, int | None, str]]:
+        """Yield each difference: the file that says it wrongly, stream, episode, and a sentence.
 
         Args:
             raw: The dataset's ``info.json``.
@@ -95,9 +120,10 @@ class Located(NamedTuple):
         """
         for key, template in self.info.items():
             said = f"{key} is {raw.get(key)!r}; the files are named {template!r}."
-            yield INFO_PATH, None, said
+            yield INFO_PATH, None, None, said
         for stream in sorted(self.places):
-            yield EPISODES_DIR, stream, f"{EPISODES_DIR} names wrong files: {wrong[stream]}"
+            episode, seen = wrong[stream]
+            yield EPISODES_DIR, stream, episode, f"{EPISODES_DIR} names wrong files: {seen}"
 
 
 NOTHING_LOCATED = Located()

@@ -574,14 +574,14 @@ def _texts_and_findings(
     first_row: dict[str, int] = {}
     for row, text in enumerate(texts):
         if first_row.setdefault(text, row) != row:
-            wrong("tasks-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
+            wrong("task-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
     declared = info.get("total_tasks")
     if declared != len(texts):
         # LeRobot opens the table only where the total says that there are tasks.
         message = f"total_tasks is {declared!r}; there are {len(texts)}."
         is_number = isinstance(declared, int | float) and declared > 0
         severity = "warning" if is_number else "error"
-        findings.append(found("totals", message, path=INFO_PATH, severity=severity))
+        findings.append(found("stale-total", message, path=INFO_PATH, severity=severity))
     return texts, findings
 
 

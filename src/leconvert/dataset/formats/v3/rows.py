@@ -6,7 +6,7 @@ Nothing is raised for what is wrong: it is a finding, and who looks decides what
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from leconvert.dataset.formats.v3.meta import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.media import ClipIndex
 from leconvert.model.repairs import DEFAULT_COLUMNS
 from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
-from leconvert.support.text import count
+from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats, integers
 
 # Which rows of the dataset, and which files, are an episode's.
@@ -106,7 +106,7 @@ def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[
         said = declared.raw.get(key)
         if said != value:
             message = f"{key} is {said!r}; meta/episodes has {value:,}."
-            findings.append(found("totals", message, path=INFO_PATH))
+            findings.append(found("stale-total", message, path=INFO_PATH))
     return Ranges(np.cumsum(length) - length, length), findings
 
 
@@ -208,7 +208,10 @@ def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, 
     place_of = {episode: place for place, episode in enumerate(episodes.tolist())}
     before, begin = None, 0
     for batch in file.iter_batches(ROWS_AT_A_TIME, columns=["episode_index"], use_threads=False):
-        values = integers(batch.column(0))
+        column = batch.column(0)
+        if column.null_count and pa.types.is_integer(column.type):
+            column = column.fill_null(-1)  # rows of no episode
+        values = integers(column)
         if values is None:
             return np.full_like(first, -1), np.zeros_like(rows)
         edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
@@ -226,6 +229,49 @@ def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, 
     return first, rows
 
 
+class PlacedRows(NamedTuple):
+    """Where in a data file the rows of its episodes are, arrays of shape (K,).
+
+    Attributes:
+        first: First row of each episode in the file, -1 for nowhere or several places.
+        rows: How many each has.
+        is_whole: Whether all rows of an episode are there, side by side.
+        wrong: Code, episode or None, and a sentence for each number of rows that is wrong.
+    """
+
+    first: IntArray
+    rows: IntArray
+    is_whole: npt.NDArray[np.bool_]
+    wrong: Sequence[tuple[str, int | None, str]]
+
+    def whole(self, routed: RoutedFile) -> tuple[RoutedFile, IntArray]:
+        """Return the file with its whole episodes alone, and the first row of each, ascending."""
+        first = self.first[self.is_whole]
+        order = np.argsort(first, kind="stable")
+        episodes = routed.episodes[self.is_whole][order]
+        return RoutedFile(routed.stream, routed.path, episodes), first[order]
+
+
+def place_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> PlacedRows:
+    """Find the rows of a file's episodes: by their order if all are there, else by their column."""
+    total = file.metadata.num_rows
+    if total == int(lengths.sum()):
+        return PlacedRows(np.cumsum(lengths) - lengths, lengths, lengths > 0, ())
+    first, rows = rows_by_column(file, routed.episodes)
+    is_whole = (first >= 0) & (rows == lengths) & (lengths > 0)
+    path, wrong = shown(routed.path), list[tuple[str, int | None, str]]()
+    for place in np.flatnonzero((rows != lengths) | (first < 0)).tolist():
+        episode, has = int(routed.episodes[place]), int(rows[place])
+        where = "" if first[place] >= 0 or not has else ", not side by side"
+        said = f"{path} has {count(has, 'row')} of episode {episode}{where}; {EPISODES_DIR} says "
+        wrong.append(("row-count", episode, f"{said}{int(lengths[place])}."))
+    surplus = total - int(rows.sum())
+    if rows.any() and surplus:
+        said = f"{path} has {count(surplus, 'row')} of no episode that {EPISODES_DIR} lists."
+        wrong.append(("stray-rows", None, said))
+    return PlacedRows(first, rows, is_whole, wrong)
+
+
 # The rows of one data file: the five columns that say which frame of which episode a row is.
 
 
@@ -233,13 +279,14 @@ ROWS_AT_A_TIME = 1 << 16
 """Rows of five columns that are held at a time."""
 
 _TOLERANCE_SECONDS = 1e-4
-_CODES = {
-    "index": "index-column",
-    "episode_index": "episode-column",
-    "frame_index": "frame-column",
-    "timestamp": "timestamp-column",
-    "task_index": "task-column",
+ROW_CODES = {
+    "index": "global-index",
+    "episode_index": "episode-index",
+    "frame_index": "frame-index",
+    "timestamp": "timestamps",
+    "task_index": "task-index",
 }
+"""The columns that say which frame of which episode a row is, and the finding of each."""
 
 
 @dataclass(slots=True)
@@ -266,7 +313,7 @@ def episode_tasks_finding(path: str, other: Mapping[int, OtherTasks]) -> Finding
         task if task >= 0 else "one that is not in tasks.parquet" for task in sorted(tasks.listed)
     ]
     return found(
-        "episode-tasks",
+        "task-mismatch",
         f"{count(len(other), 'episode')}, first episode {episode}: its rows have the tasks "
         f"{sorted(tasks.of_rows)}, meta/episodes lists {listed}.",
         episode=episode,
@@ -343,7 +390,7 @@ class RowCheck:
     def check(self, file: pq.ParquetFile) -> Iterator[Finding]:
         """Yield a finding for each column that is wrong somewhere: how often, and where first."""
         self.read(file)
-        for name, code in _CODES.items():
+        for name, code in ROW_CODES.items():
             wrong = self._wrong.get(name)
             if wrong is not None:
                 # Without videos nothing is looked up by time.
