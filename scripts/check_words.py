@@ -29,7 +29,7 @@ SHAPES = {
         r" of (it|them|those|these|that|this)$"
     ),
     "says": re.compile(
-        r"\b(what is no|that is no(?! longer)|no \w+ but|nothing but|that which|of such"
+        r"\b(what is no|that is no(?! longer)|no \w+ but|nothing but|that which|of such(?! an? )"
         r"|is such|are such|such ones?|save for|be it|said of|thrice|anew)\b",
         re.IGNORECASE,
     ),

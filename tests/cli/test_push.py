@@ -533,7 +533,7 @@ def test_nothing_is_replaced_that_nobody_knows_the_result_to_be_made_of(
         capsys.readouterr()
         assert main(["push", str(out), "--push-repo-id", REPO, *dry]) == 17
         said = capsys.readouterr().err
-        assert f"{REPO} holds a dataset, and nothing says that {out} was made of it." in said
+        assert f"{REPO} holds a dataset, and nothing says that {out} was made from it." in said
         assert "there: 9 episodes" in said
     assert repo.branches["main"] == head
     assert main(["push", str(out), "--push-repo-id", REPO, "--force-push"]) == 0

@@ -374,23 +374,25 @@ class Truth:
         with_task: Whether the tasks are those of the sound dataset.
         with_pictures: Whether each video has the content that it had: nobody decodes it to check.
         all_rows: Whether none may be left out.
+        cameras: The cameras that are declared.
     """
 
     known: Known
     with_task: bool = True
     with_pictures: bool = True
     all_rows: bool = True
+    cameras: tuple[str, ...] = (CAMERA, WRIST)
 
 
 def _item_trouble(item: dict[str, Any], truth: Truth) -> str | None:
     known, with_task = truth.known, truth.with_task
-    if gone := {"observation.state", CAMERA, WRIST} - item.keys():
+    if gone := {"observation.state", *truth.cameras} - item.keys():
         return f"there is no {sorted(gone)[0]}"
     state = np.asarray(item["observation.state"], np.float32).tobytes()
     if state not in known:
         return "rows of no known state"
     episode, frame, task = known[state]
-    for camera in (CAMERA, WRIST) if truth.with_pictures else ():
+    for camera in truth.cameras if truth.with_pictures else ():
         picture = np.moveaxis(np.asarray(item[camera]), 0, -1)
         picture = picture * 255 if picture.dtype.kind == "f" else picture
         label = read_label(picture)
@@ -465,9 +467,12 @@ def disagreements(root: Path, result: Path, known: Known, said: list[str]) -> li
         known,
         with_task=not any("task" in each for each in said),
         with_pictures=not any(re.search(r"mp4: (exchanged|copied|renamed)", each) for each in said),
+        cameras=tuple(key for key in (CAMERA, WRIST) if f"{key}: undeclared" not in said),
     )
     is_wrong, codes = _checked(root)
     found = []
+    if not is_wrong and len(truth.cameras) < 2 and "undeclared-camera" not in codes:
+        found.append(f"nothing is said of the camera that is not declared ({sorted(codes)})")
     code, findings, told = converted(root, result)
     if code and not is_wrong and "episode-stats" in codes:
         # LeRobot loads it; a conversion wants to be told to compute what is missing.

@@ -1,7 +1,7 @@
 """Trains a small policy from a stream, and resumes exactly where it stopped.
 
 This file is made to be read, copied and adapted: it shows what a training loop needs from
-`leconvert.loading`, and uses nothing else of leconvert except its errors. Several processes train
+`leconvert.loading`, and uses only errors and a lock of the rest. Several processes train
 together, each with its own share of the episodes. A checkpoint holds the position of each process
 in the stream. A resumed run sees the same samples, in the same order and batches, as an
 uninterrupted one; on a CPU its losses are equal to the last bit. ``leconvert probe train`` runs it.
@@ -16,11 +16,10 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -29,18 +28,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import Timeout
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
 from leconvert.loading import FeatureMeta, StreamLoader, local_rank
 from leconvert.support.errors import (
+    BusyError,
     InterruptedRunError,
     ProbeError,
     StorageError,
     UsageError,
 )
 from leconvert.support.extras import missing_package
+from leconvert.workdir.locks import acquire_lock
 
 Batch = Mapping[str, Any]
 
@@ -266,7 +268,8 @@ class Ranks:
 #         optimizer.pt          the optimizer's state
 #         training_state.pt     step, generator states
 #         dataset_state.pt      the stream's state, the same on all ranks
-#       .step-00000240.1f….tmp/ being written, or left by a crash; never read
+#       unfinished/             being written, or left by a kill: the next one is written over it
+#       unfinished.lock         held by who writes there
 
 _FORMAT, _VERSION = "leconvert-probe-dataset-state", 2
 _NAME = re.compile(r"step-(\d{8,})")
@@ -327,25 +330,50 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         {"step": checkpoint.step, "generator": checkpoint.generator},
         {"format": _FORMAT, "version": _VERSION, "stream": dict(checkpoint.stream)},
     )
-    unfinished = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    folder = path.with_name("unfinished")
     try:
-        unfinished.mkdir(parents=True)
-        for name, content in zip(_FILES, contents, strict=True):
-            buffer = io.BytesIO()  # torch reports less about a full disk than the system does
-            torch.save(content, buffer)
-            (unfinished / name).write_bytes(buffer.getbuffer())
-            _sync(unfinished / name)
-        _sync(unfinished)
-        unfinished.rename(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = acquire_lock(folder.with_suffix(".lock"))
+    except Timeout as error:
+        raise BusyError(
+            f"Another training writes a checkpoint into {path.parent}.",
+            path=str(path.parent),
+            next_step="Wait for it, or choose another --out-dir.",
+        ) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    # Only the holder of the lock writes there, so nobody writes the files that are there any more.
+    try:
+        _write_files(folder, contents)
+        folder.rename(path)
         _sync(path.parent)
     except OSError as error:
-        raise StorageError(
-            f"The checkpoint {path} cannot be written: {error.strerror}.",
-            path=str(path),
-            next_step="Make room, then go on with --resume-from last.",
-        ) from error
+        raise _unwritable(path, error) from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if folder.exists():  # it failed: give the space back
+            with suppress(OSError):
+                for name in _FILES:
+                    (folder / name).unlink(missing_ok=True)
+                folder.rmdir()
+        lock.release()
+
+
+def _write_files(folder: Path, contents: Sequence[object]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, content in zip(_FILES, contents, strict=True):
+        buffer = io.BytesIO()  # torch says less of a full disk than the system does
+        torch.save(content, buffer)
+        (folder / name).write_bytes(buffer.getbuffer())
+        _sync(folder / name)
+    _sync(folder)
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"The checkpoint {path} cannot be written: {error.strerror}.",
+        path=str(path),
+        next_step="Make room, then go on with --resume-from last.",
+    )
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -80,7 +80,7 @@ def _show(report: DatasetReport) -> None:
     from leconvert.cli.output import findings_lines, print_sentence
 
     width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
-    for line in findings_lines(report.findings, width):
+    for line in findings_lines(report.findings, width, report.root):
         print(line)
     counts = ", ".join(
         count(report.count(severity), severity) for severity in ("error", "warning", "info")

@@ -221,7 +221,9 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
     if isinstance(error, FindingsError):
         from leconvert.model.values import Finding
 
-        print_findings([Finding.from_record(finding) for finding in error.findings])
+        # A remedy names no dataset if there are several.
+        root = error.path if error.path and error.path in error.message else "DATASET"
+        print_findings([Finding.from_record(finding) for finding in error.findings], root)
     for line in error.details:
         print_sentence(f"  {without_credentials(line)}", margin="    ")
     if error.next_step:

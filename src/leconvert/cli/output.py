@@ -80,19 +80,19 @@ _HEADINGS = ("severity", "finding", "episode", "stream", "what was seen, and wha
 _NARROWEST_MESSAGE = 40
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Print findings on stderr; nothing where there are none."""
+def print_findings(findings: Sequence[Finding], root: object = "DATASET") -> None:
+    """Print findings about a dataset on stderr; nothing where there are none."""
     shown = [
         finding
         for finding in findings
         if finding.severity != "info" or finding.code in _ALWAYS_SHOWN
     ]
     width = shutil.get_terminal_size((100, 24)).columns
-    for line in findings_lines(shown, width):
+    for line in findings_lines(shown, width, root):
         print(line, file=sys.stderr)
 
 
-def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
+def findings_lines(findings: Sequence[Finding], width: int, root: object = "DATASET") -> list[str]:
     """Return a table of findings, the gravest first; of those that are alike one, with a count."""
     if not findings:
         return []
@@ -114,7 +114,7 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
         said = [_with_short_path(finding)]
         if seen[kind] == _SHOWN_OF_A_CODE and total[kind]:
             said.append(f"... and {total[kind]:,} more of this kind")
-        said += [line for line in _helping(finding) if line not in told[kind]]
+        said += [line for line in _helping(finding, root) if line not in told[kind]]
         told[kind].update(said)
         episode = "" if finding.episode is None else str(finding.episode)
         rows.append(((finding.severity, finding.code, episode, finding.stream or ""), said))
@@ -135,15 +135,15 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
     return lines
 
 
-def _helping(finding: Finding) -> list[str]:
+def _helping(finding: Finding, root: object) -> list[str]:
     """Return what helps and loses nothing, then a line for each flag, with what it keeps."""
-    from leconvert.dataset.findings import lossless_remedy
+    from leconvert.dataset.findings import lossless_remedy, named
 
     is_error = finding.severity == "error"
     first = lossless_remedy(finding.code, finding.remedy) if is_error else None
     flags = [f"{each.flag}: {said_extent(each.keeps, each.of)}" for each in finding.remedies]
     said = filter(None, (first, *(flags or (finding.remedy,))))
-    return [f"→ {'or ' if place else ''}{text}" for place, text in enumerate(said)]
+    return [f"→ {'or ' if place else ''}{named(text, root)}" for place, text in enumerate(said)]
 
 
 def said_extent(keeps: Extent, of: Extent) -> str:
@@ -168,7 +168,7 @@ def print_planned_repairs(
         print(json.dumps(plan.as_record(), indent=2))
         return
     if with_findings:
-        print_findings(plan.findings)
+        print_findings(plan.findings, plan.root)
         if plan.lossless:
             said = f"{' '.join(plan.lossless)} That loses nothing; without it, this loses least:"
             print_sentence(said, margin="")

@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
     elif options.quiet:
-        print_findings(report.plan.left)
+        print_findings(report.plan.left, report.dataset)
     else:
         _show(report)
     return SourceError.exit_code if report.plan.errors_left else 0
@@ -150,7 +150,7 @@ def _write_anew(
 
 def _show(report: RepairReport) -> None:
     plan = report.plan
-    print_findings(plan.left)
+    print_findings(plan.left, report.dataset)
     for remark in plan.remarks:
         print(remark)
     errors = len(plan.errors_left)

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from leconvert.media.boxes import UnsupportedClipError, broken, entry_for_output, unreadable
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray, order_digest
-from leconvert.media.index import read_clip_index, read_clip_indexes
+from leconvert.media.index import TruncatedClipError, read_clip_index, read_clip_indexes
 from leconvert.model.float32_tolerance import placed_rate
 from leconvert.model.values import Slice
 from leconvert.support.errors import (
@@ -675,6 +675,8 @@ def _read_episodes(
             path, answer = clip.path, next(found)
             if isinstance(answer, UnsupportedClipError):
                 index = scratch.remuxed_index(path, answer.reason)
+            elif isinstance(answer, TruncatedClipError) and clip.frames is not None:
+                index = answer.index  # what is cut out has to lie in it
             elif isinstance(answer, UnreadableSourceError):
                 raise answer
             else:

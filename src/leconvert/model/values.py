@@ -286,11 +286,6 @@ class StreamScan:
         found: BoolArray = readable[self.group]
         return found
 
-    def rows(self, rows: slice) -> StreamScan:
-        """Return the scan of neighbouring episodes, with all files of this scan."""
-        columns = (getattr(self, name)[rows] for name in SLICE_COLUMNS)
-        return StreamScan(self.stream, self.files, *columns, kinds=self.kinds)  # for every shard
-
     def select(self, positions: IntArray) -> StreamScan:
         """Return the scan of some episodes, in the order given, with their files only."""
         rows, file = np.unique(self.file[positions], return_inverse=True)

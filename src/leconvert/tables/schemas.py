@@ -311,6 +311,16 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return (is_binary(found) and is_binary(wanted)) or (is_text(found) and is_text(wanted))
 
 
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the one of two types that holds the values of both, the second if both do; or None."""
+    inner, others_inner = innermost_type(one), innermost_type(other)
+    are_integers = pa.types.is_signed_integer(inner) and pa.types.is_signed_integer(others_inner)
+    is_wider = are_integers and inner.bit_width > others_inner.bit_width
+    if fits(one, other) and not is_wider:
+        return other
+    return one if fits(other, one) else None
+
+
 def _as_image(array: pa.Array) -> pa.StructArray:
     """Return image bytes, or a struct of bytes and path in any order, as stored images."""
     if pa.types.is_null(array.type):

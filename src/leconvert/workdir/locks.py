@@ -314,7 +314,7 @@ def hold_lock(
     holder_path = _holder(path)
     with storage_errors(path):
         try:
-            lock = _acquire(path)
+            lock = acquire_lock(path)
         except Timeout:
             if wait is None or wait.seconds <= 0:
                 raise _busy(path, role, fs) from None
@@ -347,7 +347,12 @@ def hold_lock(
             lock.release()
 
 
-def _acquire(path: Path) -> BaseFileLock:
+def acquire_lock(path: Path) -> BaseFileLock:
+    """Return a lock that is held; without flock one of this host takes its place.
+
+    Raises:
+        filelock.Timeout: Another process holds it.
+    """
     lock = new_lock(path)
     try:
         lock.acquire()
@@ -379,7 +384,7 @@ def _wait_for(path: Path, role: str, wait: LockWait, fs: FileSystem) -> BaseFile
     seen, began, told = _content(holder_path, fs), wait.clock(), False
     while True:
         with suppress(Timeout):
-            return _acquire(path)
+            return acquire_lock(path)
         now = _content(holder_path, fs)
         if now is not None and now != seen:
             raise _busy(path, role, fs)

@@ -213,7 +213,7 @@ def test_what_cannot_be_read_is_found_too_with_the_reason(
     assert "Permission denied" in reasons["closed"]
     assert str(tmp_path / "elsewhere/one") in reasons["link"]
     assert "no meta/info.json" in reasons["sound"]
-    assert "no meta/info.json" in reasons["tables"]
+    assert "1 dataset below it" in reasons["tables"]
 
 
 # ------------------------------------------------------------------------------------------------

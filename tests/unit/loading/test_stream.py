@@ -18,6 +18,7 @@ from typing import Any
 
 import av
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.unit.loading.conftest import CAMERAS, LENGTHS, Topology, global_batches, uploaded
@@ -947,3 +948,35 @@ def test_lerobots_next_names_stand_for_ours(in_memory: str, v30: Path) -> None:
         EpisodeStream(v30, episode_pool_size=1, streaming_episode_pool_size=2)
     with pytest.raises(TypeError, match="unexpected keyword argument 'streaming_pool'"):
         EpisodeStream(v30, streaming_pool=1)  # type: ignore[call-arg]
+
+
+def test_a_stream_reads_the_table_of_tasks_once(v30: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    class Reader(pq.ParquetReader):
+        def open(self, source: Any, **options: Any) -> None:
+            read.append(Path(source).name)
+            super().open(source, **options)
+
+    monkeypatch.setattr(pq, "ParquetReader", Reader)
+    EpisodeStream(v30)
+
+    assert read.count("tasks.parquet") == 1
+
+
+def test_a_program_may_end_in_the_middle_of_a_pass(v30: Path) -> None:
+    program = """if True:
+        import sys
+        import leconvert
+        from leconvert.loading import EpisodeStream, StreamLoader
+        stream = EpisodeStream(sys.argv[1])
+        loader = StreamLoader(stream, batch_size=2)
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        import torch
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", program, v30], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

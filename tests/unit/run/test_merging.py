@@ -347,7 +347,7 @@ def test_check_says_where_the_provenance_is_of_other_episodes(merged: Path, tmp_
         (finding,) = check_dataset(merged).findings
         assert (finding.code, finding.severity) == ("provenance", "warning")
         assert said in finding.message
-        assert "`leconvert convert DATASET NEW`" in str(finding.remedy)
+        assert f"`leconvert convert {merged} NEW`" in str(finding.remedy)
         (merged / PROVENANCE_PATH).write_bytes(right)
     (merged / PROVENANCE_PATH).write_bytes(b"PAR1")
     assert [finding.code for finding in check_dataset(merged).findings] == ["provenance"]

@@ -45,8 +45,8 @@ from leconvert.tables.schemas import (
 def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[Finding]:
     """Yield columns that are missing, too many, or of another type.
 
-    What LeRobot casts without a word (another width of number, a list of any length) is a warning
-    or nothing, the rest an error: its loader passes the declared types to `datasets`, which raises.
+    A type that LeRobot casts silently (another width of number, a list of any length) is a warning
+    or nothing. Any other is an error: LeRobot gives the declared types to `datasets`, which raises.
     """
 
     def wrong(code: str, message: str, *, severity: str | None = None) -> Finding:
@@ -114,14 +114,14 @@ def _dataset_entries(schema: pa.Schema) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class DataFileReport:
-    """What a look at one data file gives.
+    """The report about one data file.
 
     Attributes:
-        findings: What is wrong with it.
+        findings: Its faults.
         columns: Names and types of its columns; None where it could not be read, or they are a
             finding of their own.
-        untimed: Episodes whose timestamps are wrong, so that nothing can be said of their video
-            frames; None where rows were not compared.
+        untimed: Episodes whose timestamps are wrong, so that their video frames cannot be judged;
+            None if rows were not compared.
         other_tasks: Episodes for which ``meta/episodes`` lists other tasks than their rows have.
     """
 
@@ -235,7 +235,7 @@ class EpisodeSpans:
         return self.begin + self.length
 
     def tell(self, wrong: npt.NDArray[np.bool_]) -> int:
-        """Remember that something was said of these episodes; return the first's place."""
+        """Note that these episodes have a finding; return the first one's place."""
         self.told |= wrong
         return int(np.argmax(wrong))
 
@@ -354,7 +354,7 @@ def spans_findings(
         )
     yield from _off_their_times(frames, spans, fps, timed & ~beyond)
     yield from _neighbours(frames, spans, fps)
-    # Of an episode that is not where it should be, the rest means nothing.
+    # Further checks of a misplaced episode mean nothing.
     unkeyed = ~spans.told & ~frames.keyframes[spans.begin]
     if unkeyed.any():
         number, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
@@ -431,7 +431,7 @@ def _neighbours(
     num_frames = len(frames.seconds)
     stop = np.minimum(spans.stop, num_frames)
     last = np.maximum.accumulate(stop)
-    # Of the episodes up to each, the one that ends last.
+    # Among the episodes up to each, the one that ends last.
     ends_last = np.maximum.accumulate(np.where(stop == last, np.arange(len(stop)), 0))
     gap = spans.begin[1:] - last[:-1]
     beside = (stop[:-1] > 0) & (spans.begin[1:] < num_frames)
@@ -441,7 +441,7 @@ def _neighbours(
     wrong[1:] = (gap != 0) | (beside & (gap == 0) & (np.abs(pause) >= 0.5 / float(fps)))
     wrong[1:] &= ~(spans.told[1:] & spans.told[:-1])
     shared = wrong.copy()
-    # Where an episode lies that is not at its times, or ends beyond the file, is not known.
+    # The place of an episode that is not at its times, or ends beyond the file, is unknown.
     shared[1:] &= (gap < 0) & ~spans.told[1:] & ~spans.told[ends_last[:-1]]
     lead, tail = int(spans.begin[0]), num_frames - int(stop.max())
     if wrong.any():

@@ -25,9 +25,9 @@ from leconvert.dataset.formats.v3 import (
     Feature,
     FeatureStats,
     RoutedFile,
+    check_task_table,
     declaration,
     read_json_object,
-    read_task_rows,
     routed_files,
 )
 from leconvert.model.repairs import DEFAULT_COLUMNS
@@ -263,8 +263,11 @@ def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
             return
 
 
-def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Iterator[Finding]:
+def left_over(
+    root: Path, routed: Mapping[str, object], complete: bool, declared: Declared
+) -> Iterator[Finding]:
     """Yield files below data/, videos/ and meta/episodes that nobody names, and tables of v2.x."""
+    undeclared: dict[str, list[str]] = {}
     if of_v2 := left_over_tables(root):
         message = f"{', '.join(of_v2)}: v3.0 does not read tables of v2.x."
         yield found("stray-file", message, path=of_v2[0])
@@ -279,6 +282,8 @@ def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Itera
                 if complete:
                     message = f"{path} belongs to no episode."
                     yield found("stray-data", message, stream=DATA_STREAM, path=path)
+            elif camera := _undeclared_camera(pure, declared):
+                undeclared.setdefault(camera, []).append(path)
             elif complete or pure.suffix not in (".parquet", ".mp4"):
                 # Desktop and download tools leave such files everywhere.
                 hidden = any(part.startswith(".") for part in pure.parts)
@@ -288,6 +293,15 @@ def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Itera
                     path=path,
                     severity="info" if hidden else None,
                 )
+    for camera, paths in undeclared.items():
+        message = f"{count(len(paths), 'video')} of {camera}, which info.json does not declare."
+        yield found("undeclared-camera", message, path=paths[0])
+
+
+def _undeclared_camera(path: PurePosixPath, declared: Declared) -> str | None:
+    """Return the camera in whose folder a video lies, where no feature has its name."""
+    is_video = path.parts[0] == "videos" and path.suffix == ".mp4" and len(path.parts) == 4
+    return path.parts[1] if is_video and path.parts[1] not in declared.cameras else None
 
 
 def provenance_findings(root: Path, num_episodes: int) -> Iterator[Finding]:
@@ -325,7 +339,7 @@ def _files_below(root: Path, folder: str) -> Iterator[str]:
 
 
 def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
-    """Yield the errors that ``meta/`` shows to who opens a dataset, and no row or frame of it.
+    """Yield the errors that ``meta/`` shows when a dataset is opened; no row or frame is read.
 
     Args:
         dataset: Its tables could be read.
@@ -333,7 +347,7 @@ def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
     """
     declared, table = dataset.declared, dataset.episodes
     _, findings = declaration(declared.raw)
-    findings += read_task_rows(dataset.root, declared.raw)[1]
+    findings += check_task_table(dataset.stored_tasks, declared.raw)[1]
     findings += dataset.contradictions
     routed = {stream: routed_files(table, declared, stream) for stream in table.placed}
     findings += check_order(routed[DATA_STREAM])
@@ -341,7 +355,9 @@ def errors_of_meta(dataset: Dataset, *, lists_files: bool) -> Iterator[Finding]:
         if camera_of(stream) is not None:
             findings += _shared_spans(files, table, declared)
     if lists_files:
-        findings += left_over(dataset.root, {each.path: None for each in routed[DATA_STREAM]}, True)
+        findings += left_over(
+            dataset.root, {each.path: None for each in routed[DATA_STREAM]}, True, declared
+        )
     return (finding for finding in findings if finding.severity == "error")
 
 

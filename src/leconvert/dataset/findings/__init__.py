@@ -1,16 +1,19 @@
-"""What is wrong with a dataset: every kind of finding, and what the user's flags do about it."""
+"""Faults of a dataset: every kind of finding, and the effect of the user's flags on it."""
 
 from leconvert.dataset.findings.catalogue import (
     DROP,
     SOURCE_CATALOGUE,
     TASKS_FROM_EPISODES,
+    TRIM,
     V3_CATALOGUE,
     Kind,
+    all_named,
     all_remedies,
     check_accepted,
     found,
     grouped,
     lossless_remedy,
+    named,
 )
 from leconvert.dataset.findings.resolve import (
     Observation,
@@ -25,12 +28,14 @@ from leconvert.dataset.findings.resolve import (
     resolve_repairs,
     said_of_paths,
     task_map_of,
+    whole_frames_of,
 )
 
 __all__ = [
     "DROP",
     "SOURCE_CATALOGUE",
     "TASKS_FROM_EPISODES",
+    "TRIM",
     "V3_CATALOGUE",
     "Kind",
     "Observation",
@@ -38,6 +43,7 @@ __all__ = [
     "RepeatedObservations",
     "ResolvedRepairs",
     "SourceFacts",
+    "all_named",
     "all_remedies",
     "check_accepted",
     "check_dropped_features",
@@ -46,8 +52,10 @@ __all__ = [
     "found",
     "grouped",
     "lossless_remedy",
+    "named",
     "redeclared",
     "resolve_repairs",
     "said_of_paths",
     "task_map_of",
+    "whole_frames_of",
 ]

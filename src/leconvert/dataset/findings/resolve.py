@@ -1,4 +1,4 @@
-"""What checks of a v2.x source report, and what is decided about it."""
+"""Findings of the checks of a v2.x source, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE
+from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE, TRIM
 from leconvert.model.repairs import (
     DEFAULT_COLUMNS,
     TEXT_DTYPES,
@@ -24,7 +24,7 @@ from leconvert.model.values import Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.support.errors import SourceError, UsageError
 from leconvert.support.text import count, first_few, shown
 
-# What checks report, before anything is decided about it.
+# Reports of checks, before any decision about them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,15 @@ class Observation:
 
     Attributes:
         code: One of the catalogue's.
-        message: What was seen, in one sentence.
-        episode: The episode's index in the source, where it is about one.
-        stream: The stream, where it is about one.
-        path: The file relative to the source, where it is about one.
-        feature: The feature, where it is about one.
+        message: The observation, in one sentence.
+        episode: The episode's index in the source, if it concerns one.
+        stream: The stream, if it concerns one.
+        path: The file relative to the source, if it concerns one.
+        feature: The feature, if it concerns one.
         severity: As the catalogue says, unless the case says otherwise.
         is_acceptable: Whether it can be accepted where others of its code can.
         helps: Flags of the catalogue's that help in this case; None where all do.
+        whole_frames: To how many of the episode's first frames this does not apply; 0 for none.
     """
 
     code: str
@@ -52,6 +53,7 @@ class Observation:
     severity: str = ""
     is_acceptable: bool = True
     helps: tuple[str, ...] | None = None
+    whole_frames: int = 0
 
     def __post_init__(self) -> None:
         if not self.severity:
@@ -66,9 +68,9 @@ class Observation:
 
 
 class RepeatedObservations:
-    """The same thing seen in many episodes: it makes one remark, which says in how many.
+    """One observation in many episodes: it makes one remark with the number of episodes.
 
-    What was seen first is the example. Memory is bounded by the kinds of things, not by episodes.
+    The first episode is the example. Memory is bounded by the kinds of things, not by episodes.
     """
 
     __slots__ = ("_seen",)
@@ -96,7 +98,7 @@ class RepeatedObservations:
 
 @dataclass(slots=True)
 class ObservationLog:
-    """What is said about the slices of some episodes, one slice after the other.
+    """Remarks about the slices of some episodes, one slice after the other.
 
     Attributes:
         remarks: About single episodes.
@@ -128,11 +130,14 @@ class ObservationLog:
         severity: str = "",
         is_acceptable: bool = True,
         helps: tuple[str, ...] | None = None,
+        whole_frames: int = 0,
     ) -> None:
         """Say something about this slice alone."""
         place = self.episode, self.stream, self.path
         self.remarks.append(
-            Observation(code, message, *place, feature, severity, is_acceptable, helps)
+            Observation(
+                code, message, *place, feature, severity, is_acceptable, helps, whole_frames
+            )
         )
 
     def sight(
@@ -159,7 +164,7 @@ class ObservationLog:
 
 
 def said_of_paths(feature: str, where: str = "") -> str:
-    """Return what is said of images that are paths."""
+    """Return the message about images that are paths."""
     return (
         f"The images {shown(feature)} are no files{where}, but their paths at best; put the files "
         'into the tables first, as "Images as paths" in docs/howto/broken-datasets.md does.'
@@ -175,11 +180,14 @@ def said_of_paths(feature: str, where: str = "") -> str:
 
 _REINDEXED = ("frame_index", "episode_index", "index")
 _RENUMBERED = ("episode_index", "index")
-# What is said of how a column is stored, which no longer holds where it is computed.
+# Findings about stored columns; they no longer hold if the column is computed.
 _OF_STORED_TYPES = frozenset(
     {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
 )
 _SHOWN = 20
+# Rows of an episode that has one of these may be of other frames than those at their place: some
+# in between may be lost.
+_OF_LOST_ROWS = frozenset({"timestamps", "uneven-times", "frame-index"})
 # Flags that repair whatever names them. With --assume-fps a finding goes away or stays.
 _REPAIRING = frozenset(
     {
@@ -199,7 +207,7 @@ _REPAIRING = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceFacts:
-    """What a decision about a source's findings rests on.
+    """The facts for a decision about a source's findings.
 
     Attributes:
         episode_index: Index of each episode, ascending, shape (E,).
@@ -212,12 +220,12 @@ class SourceFacts:
         unsound_stats: Features whose statistics are missing or stale and can be computed, and in
             which episodes; None where there are none at all.
         undeclared: Columns of the tables that are not declared.
-        declarations: What those of them are declared as that can be.
+        declarations: Declarations of those columns that can be declared.
         codebase_version: The version that the source is read as.
-        located: Where files lie that are not where their template says, by stream and episode.
+        located: Paths of files that are not at their template's path, by stream and episode.
         task_columns: Columns beside ``task_index`` that hold task indices.
-        selected: The episodes, where others were not asked for; None where these are all.
-        assumed_fps: The rate that is assumed, where ``info.json`` says another.
+        selected: The episodes that were asked for; None for all.
+        assumed_fps: The rate that is assumed, if ``info.json`` states another.
         trimmed: First frame that stays of an episode, and the one after the last, by its index.
         has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
         floating_indices: Default columns of whole numbers that are stored as floating-point ones.
@@ -245,11 +253,11 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedRepairs:
-    """What becomes of a source.
+    """The decision about a source.
 
     Attributes:
         findings: Sorted: the dataset's first, then by episode.
-        repairs: What the conversion changes.
+        repairs: The changes of the conversion.
         kept: Whether each episode stays, shape (E,).
     """
 
@@ -314,6 +322,20 @@ def redeclared(
     }
 
 
+def whole_frames_of(remarks: Sequence[Observation]) -> dict[int, int]:
+    """Return how many first frames of damaged episodes have rows and frames that agree.
+
+    Only of episodes whose other rows and frames are the right ones as far as anybody can tell.
+    """
+    found: dict[int, int] = {}
+    in_doubt = {remark.episode for remark in remarks if remark.code in _OF_LOST_ROWS}
+    for remark in remarks:
+        if remark.episode is not None and remark.whole_frames:
+            known = found.get(remark.episode, remark.whole_frames)
+            found[remark.episode] = min(known, remark.whole_frames)
+    return {episode: frames for episode, frames in found.items() if episode not in in_doubt}
+
+
 def resolve_repairs(
     remarks: Sequence[Observation], options: RepairOptions, facts: SourceFacts
 ) -> ResolvedRepairs:
@@ -322,8 +344,10 @@ def resolve_repairs(
     decided: list[tuple[Observation, str]] = []
     for remark in sorted(remarks, key=lambda remark: remark.order):
         severity = _severity(remark, options)
-        if severity == "error" and remark.episode is not None and options.on_bad_episode == "drop":
-            dropped.setdefault(remark.episode, remark.code)
+        if severity == "error" and remark.episode is not None and options.on_bad_episode != "fail":
+            is_trimmed = remark.whole_frames and remark.episode in facts.trimmed
+            if not (options.on_bad_episode == "trim" and is_trimmed):
+                dropped.setdefault(remark.episode, remark.code)
             severity = "repaired"
         decided.append((remark, severity))
     repairs = _repairs(options, facts, dropped, remarks)
@@ -332,8 +356,8 @@ def resolve_repairs(
     features = {*facts.features, *facts.undeclared}.difference(repairs.dropped_features)
     left = Extent(int(np.count_nonzero(kept)), int(facts.length[kept].sum()), len(features))
     errors = [remark for remark, severity in mended if severity == "error"]
-    remedies = _Remedies(facts, left, kept, errors)
-    # What cannot stay needs no other repair.
+    remedies = _Remedies(facts, left, kept, errors, whole_frames_of(remarks))
+    # A feature that cannot stay needs no other repair.
     lost = {error.feature for error in errors if error.feature and _is_lost(remedies(error))}
     mended = [
         (replace(remark, helps=("--drop-feature",)), severity)
@@ -387,8 +411,8 @@ def _flags(remark: Observation) -> tuple[str, ...]:
 
 def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:
     """Whether the user gave a flag for a remark; dropped episodes are decided later."""
-    if flag == DROP:
-        return remark.episode is None and options.on_bad_episode == "drop"
+    if flag in (DROP, TRIM):
+        return remark.episode is None and options.on_bad_episode != "fail"
     option, _, _ = flag.partition(" ")
     if option == "--drop-feature":
         return remark.feature in options.drop_features
@@ -431,7 +455,7 @@ def _repairs(
         computed.add("timestamp")
     if options.reindex:
         computed.update(_REINDEXED)
-    if options.on_bad_episode == "drop" and (dropped or "episode-gap" in codes):
+    if options.on_bad_episode != "fail" and (dropped or "episode-gap" in codes):
         computed.update(_RENUMBERED)
     if facts.selected is not None and facts.selected.ranges != ((0, len(facts.length) - 1),):
         computed.update(_RENUMBERED)
@@ -550,9 +574,9 @@ def _feature(remark: Observation) -> str | None:
 
 
 class _Remedies:
-    """What each remedy of the errors would leave of a dataset.
+    """The rest of a dataset after each remedy of its errors.
 
-    Errors of one code and one stream or feature are one matter: a flag repairs all of them.
+    A flag repairs all errors of one code and one stream or feature together.
     """
 
     def __init__(
@@ -561,11 +585,13 @@ class _Remedies:
         base: Extent,
         kept: npt.NDArray[np.bool_],
         errors: Sequence[Observation],
+        whole_frames: Mapping[int, int],
     ) -> None:
         self._facts = facts
         self._base = base
         self._kept = kept
         self._episodes: dict[tuple[str, str | None, str | None], set[int]] = {}
+        self._whole_frames = whole_frames
         for remark in errors:
             bad = self._episodes.setdefault(_matter(remark), set())
             if remark.episode is not None:
@@ -580,17 +606,27 @@ class _Remedies:
             bad = np.isin(self._facts.episode_index, list(self._episodes[matter])) & self._kept
             rest = self._kept & ~bad
             rated = []
+            whole = self._whole_frames_in(bad)
             for place, flag in enumerate(_flags(remark)):
                 written = _written(flag, remark)
-                if written is None or (flag == DROP and not rest.any()):
+                if written is None or (flag == TRIM and not whole):
                     continue
-                keeps, lost = self._left(flag, remark, rest)
+                if flag == DROP and not rest.any():
+                    continue
+                keeps, lost = self._left(flag, remark, rest, whole if flag == TRIM else ())
+                if flag == DROP and self._whole_frames and not whole:
+                    written = TRIM  # leaves the episode out, too, and others need it
                 rated.append((lost, place, Remedy(written, keeps, self._base)))
             self._known[key] = tuple(remedy for _, _, remedy in sorted(rated, key=lambda r: r[:2]))
         return self._known[key]
 
+    def _whole_frames_in(self, bad: npt.NDArray[np.bool_]) -> list[int]:
+        """Return the frames that some episodes keep where they are trimmed."""
+        episodes = self._facts.episode_index[bad].tolist()
+        return [self._whole_frames[each] for each in episodes if each in self._whole_frames]
+
     def _left(
-        self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_]
+        self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_], whole: Sequence[int]
     ) -> tuple[Extent, float]:
         """Return what a flag leaves, and how much it loses, in frames of one camera.
 
@@ -599,11 +635,12 @@ class _Remedies:
         base, frames = self._base, int(self._facts.length[rest].sum())
         dtypes = [feature["dtype"] for feature in self._facts.features.values()]
         cameras = dtypes.count("video")
-        if flag == DROP:
-            left = Extent(int(np.count_nonzero(rest)), frames, base.features)
+        if flag in (DROP, TRIM):
+            frames += sum(whole)
+            left = Extent(int(np.count_nonzero(rest)) + len(whole), frames, base.features)
             return left, (base.frames - frames) * (1 + cameras)
         if flag == "--drop-feature":
-            # Where an error names episodes, the feature is of no use in these.
+            # If an error names episodes, the feature is of no use in these.
             is_camera = self._facts.features.get(_feature(remark) or "", {}).get("dtype") == "video"
             share = 1.0 if is_camera else 1 / max(1, len(dtypes) - cameras)
             return replace(base, features=base.features - 1), frames * share

@@ -27,7 +27,7 @@ from leconvert.workdir.fs import make_folders_below
 BLOCK_EPISODES = 125
 
 Row = Mapping[str, Any] | None
-"""What one episode has: feature to statistic to value; None where it is no table of them."""
+"""One episode's statistics: feature to statistic to value; None for no table."""
 Columns = Mapping[str, Mapping[str, npt.NDArray[Any]]]
 """Feature to statistic to array of shape (episodes, ...); int64, float64 or bool."""
 
@@ -59,7 +59,7 @@ class StatsBlock:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """What each episode has, as JSON has it."""
+        """The statistics of each episode, as in JSON."""
         if self._rows is None:
             assert self._columns is not None
             listed = [
@@ -215,7 +215,7 @@ def _array(values: Sequence[Any]) -> npt.NDArray[Any] | None:
         if not value or not _have_length(flat, len(value)):
             return None
         shape.append(len(value))
-        # What is no list gives its keys or characters, which are no numbers either.
+        # A value other than a list gives its keys or characters, which are no numbers either.
         flat, value = list(chain.from_iterable(flat)), value[0]
     form = _FORMATS.get(type(value))
     if len(shape) == 1 or form is None or set(map(type, flat)) != {type(value)}:
@@ -360,7 +360,7 @@ class StatsAggregator:
 
 @dataclass(slots=True)
 class _Partial:
-    """What is known of a stretch of episodes; the variance is kept as it is, not as a root."""
+    """Statistics of a stretch of episodes, with the variance instead of its root."""
 
     values: dict[str, Array]
     variance: Array

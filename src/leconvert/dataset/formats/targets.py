@@ -1,4 +1,4 @@
-"""What a conversion writes: where files of a version lie, and how its tables come about."""
+"""The output of a conversion: the paths of a version's files, and the writers of its tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Target(Protocol):
         """Return the path of a stream's file ``number``, counted from 0, below the dataset."""
 
     def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
-        """Return the numbers of files by the indices that a table of episodes has of them."""
+        """Return the numbers of files, given their indices in a table of episodes."""
 
     def info(
         self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Target(Protocol):
         """Return ``info.json``, given the source's and the options of a manifest."""
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
-        """Write what is said of each episode, and its statistics; return the files, in order."""
+        """Write the record of each episode, and its statistics; return the files, in order."""
 
     def write_tasks(self, root: Path, tasks: Sequence[tuple[int, str]]) -> list[str]:
         """Write the tasks; return the files."""

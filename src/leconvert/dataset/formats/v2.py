@@ -1,7 +1,7 @@
 """LeRobot v2.x as it stands on disk: ``info.json``, tables, file paths, and the dataset as one.
 
-Git LFS pointers in place of files are recognised. What cannot be read raises; the scan finds out
-what else is wrong.
+Git LFS pointers in place of files are recognised. Unreadable files raise an error; the scan finds
+the other faults.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _RESERVED_IN_KEYS = {"", ".", ".."}
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """What the converter needs of ``info.json``; ``raw`` keeps the rest.
+    """The part of ``info.json`` that the converter needs; ``raw`` keeps the rest.
 
     Attributes:
         raw: The file as parsed.
@@ -128,7 +128,7 @@ class DatasetInfo:
         data_path: Template of parquet paths.
         video_path: Template of video paths, None without cameras.
         chunks_size: Episodes a source chunk folder.
-        located: Where files lie that are not where their template says, by stream and episode.
+        located: Paths of files that are not at their template's path, by stream and episode.
     """
 
     raw: Mapping[str, Any]
@@ -314,7 +314,7 @@ def _wrong_version(path: Path, raw: Mapping[str, Any], guessed: str | None) -> S
     )
 
 
-# Where a v2.x dataset keeps an episode's files, from the templates in ``info.json``.
+# Paths of an episode's files in a v2.x dataset, from the templates in ``info.json``.
 
 
 LEGACY_META_FILES = (
@@ -334,7 +334,7 @@ def left_over_tables(root: Path) -> list[str]:
 _CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
 # A width in a template could otherwise ask for a name of gigabytes.
 _NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
-# What other writers call the same numbers and names.
+# Other writers' names for the same numbers and names.
 _ALIASES = {
     "chunk_index": _CHUNK,
     "chunk": _CHUNK,
@@ -725,10 +725,10 @@ def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
-        # What strict JSON does not know, NaN among statistics above all, Python's parser does.
+        # Python's parser knows values that strict JSON lacks, above all NaN in statistics.
         try:
             record = json.loads(line)
-            # It also lets half a surrogate pair pass, which nothing that is written could hold.
+            # It also accepts half a surrogate pair, which no written file could hold.
             json.dumps(record, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise _malformed(path, number or _number_of(path, line), _reason(error)) from error
@@ -825,7 +825,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def declared(self) -> DatasetInfo:
-        """What ``info.json`` says, checked."""
+        """The checked content of ``info.json``."""
         return load_info(self.root, self._repairs, guess_version=True)
 
     @property
@@ -855,7 +855,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def paths(self) -> SourcePaths:
-        """Where its files are."""
+        """The paths of its files."""
         return SourcePaths(self.root, self.declared)
 
     def tables(self) -> frozenset[str]:
@@ -902,7 +902,7 @@ class Dataset(AnyDataset):
         path = self.root / STATS_PATH
         stats: object = None
         if self.has_episode_stats:
-            # What is wrong with the table is said where all of it is read.
+            # Faults of the table are reported by the code that reads all of it.
             with suppress(OSError, SourceError), path.open("rb") as file:
                 stats = parse_line(path, file.readline()).get("stats")
         if not isinstance(stats, Mapping) or not stats:
@@ -921,7 +921,7 @@ class Dataset(AnyDataset):
         return iter(self.table)
 
     def stats_blocks(self) -> Iterator[StatsBlock]:
-        """Yield the statistics of the episodes; None for what is no table of them."""
+        """Yield the statistics of the episodes; None for values of another type."""
         path, index = self.root / STATS_PATH, self.table.episode_index
         if not self.has_episode_stats or not path.exists():
             for first in range(0, len(index), BLOCK_EPISODES):
@@ -941,13 +941,13 @@ def _stats_in(path: Path, line: bytes | None) -> dict[str, Any] | None:
     return stats if isinstance(stats, dict) else None
 
 
-# What a conversion to v2.1 writes, as LeRobot 0.3.3 does.
+# The output of a conversion to v2.1, as LeRobot 0.3.3 writes it.
 
 
 WRITTEN_VERSION = "v2.1"
 DATA_PATH_TEMPLATE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH_TEMPLATE = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
-# Of v3.0: in v2.1 no file holds several episodes.
+# Keys of v3.0: in v2.1 no file holds several episodes.
 _DROPPED_KEYS = frozenset({"data_files_size_in_mb", "video_files_size_in_mb"})
 # Python writes fractions from here, and up to there, without an exponent.
 _LEAST_PLAIN, _EXPONENT_FROM = 1e-4, 1e16
@@ -996,7 +996,7 @@ def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
 
 
 def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> dict[str, Any]:
-    """Return what ``episodes.jsonl`` says of an episode, given what another table says of it."""
+    """Return an episode's line of ``episodes.jsonl``, given its record in another table."""
     own = {key: value for key, value in line.items() if key != "episode_index"}
     return {"episode_index": episode_index, **own, "length": length}
 

@@ -39,7 +39,7 @@ _EXAMPLES = 3
 
 _CHANGES_SHOWN = 20
 _FILES_AT_A_TIME = 256
-# Of these, so many for each thread: handing one over costs more than a look at it.
+# Files for each thread at a time: handing one over costs more than a look at it.
 _FILES_A_THREAD = _FILES_AT_A_TIME // THREADS_THAT_WAIT
 # Nothing, something below a file, a folder, or a link that leads to itself is no table.
 _NO_TABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
@@ -64,17 +64,17 @@ class Strays:
 
 @dataclass(slots=True)
 class SourceFiles:
-    """What a walk through a source's folder found.
+    """The files that a walk through a source's folder found.
 
     Attributes:
         extra_files: Files that come along unchanged, relative paths, sorted.
-        cameras: Cameras of which a file of an episode was met.
+        cameras: Cameras with a file of an episode.
         tables: Parquet files among the strays.
-        clips: A stray whose name has that of a declared camera in it, by camera.
+        clips: A file of no episode whose name has that of a declared camera in it, by camera.
         strays: Files left behind, by the folder at the top.
         links: Links left behind, as what they lead to is not in the folder.
         undeclared: Files by camera that is not declared.
-        misplaced: Strays that may be an episode's file, by stream and episode.
+        misplaced: Files of no episode that may be one's, by stream and episode.
     """
 
     extra_files: tuple[str, ...] = ()
@@ -144,19 +144,20 @@ def survey_folder(
             if has_episode(index):
                 survey.cameras.add(camera or "")
                 continue
-        elif top not in EPISODE_FOLDERS and path not in EPISODE_FOLDERS:
+        is_beside = owner is None and top not in EPISODE_FOLDERS and path not in EPISODE_FOLDERS
+        if is_beside:
             if is_file and _is_replaced(path):
                 continue
             if links.target(path) is None:
                 survey.links.add(path)
                 continue
-            if is_file:
-                extra.append(path)
-                continue
-        survey.strays.setdefault(top, Strays()).add(path)
+        if is_beside and is_file:
+            extra.append(path)
+        else:
+            survey.strays.setdefault(top, Strays()).add(path)
         if owner is None and is_file and (owner := misplaced(path)) and has_episode(owner[1]):
             survey.misplaced.setdefault(owner, []).append(path)
-        if path.endswith(".parquet"):
+        if path.endswith(".parquet") and not is_beside:
             survey.tables.add(path)
         for camera in cameras:
             if path.endswith(".mp4") and camera in path:
@@ -206,7 +207,7 @@ def _listed(strays: Strays) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What tells a file from its replacement and from its own later state.
+    """Facts that tell a file from its replacement and from its own later state.
 
     Attributes:
         size_bytes: Its size.
@@ -282,7 +283,7 @@ def changed_files(
     """Say which source files of a stream differ from the scan.
 
     Args:
-        paths: Those of the files, where they are known.
+        paths: Paths of the files, if they are known.
 
     Returns:
         One line a file that is gone, replaced, or of another size or time.
@@ -358,12 +359,12 @@ def _change(path: str, size_bytes: int, mtime_ns: int, inode: int) -> str | None
 def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
     """Compare every source file with the plan: size, modification time, inode; tables by content.
 
-    The inode counts where the file system keeps it. Of other files only the names count: what is in
-    them is compared with the result.
+    The inode counts if the file system keeps it. Only the names of other files are compared: their
+    content is compared with the result.
 
     Args:
-        root: Where the only source lies now, if not where it was planned; where an overlay
-            exchanges ``meta/`` alone, where that lies.
+        root: The folder of the only source now, if not the planned one; for an overlay that
+            exchanges ``meta/`` alone, the folder of this ``meta/``.
     """
     with _sources_at(run, root) as (planned, sources):
         _check_tables(planned, sources)

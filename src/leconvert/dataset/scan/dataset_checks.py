@@ -55,7 +55,15 @@ from leconvert.tables.arrow import (
     list_length,
     list_values,
 )
-from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, align_table
+from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, common_type
+
+COMPUTED_BY = dict.fromkeys(DEFAULT_COLUMNS, "") | {
+    "timestamp": "--retime",
+    "frame_index": "--reindex",
+    "episode_index": "--reindex",
+    "index": "--reindex",
+}
+"""The flag that computes a default column whatever is stored; "" where none does."""
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _SHOWN = 5
@@ -70,9 +78,9 @@ class DataColumns:
     """The columns of a dataset's tables.
 
     Attributes:
-        schema: Those of most tables, left-out ones among them; None where none could be read.
-        lengths: What the types do not say of the lists in them: their lengths, or why there are
-            none that all rows have; see `leconvert.tables.DataFile.lengths`.
+        schema: The columns of most tables, left-out ones included; None if none could be read.
+        lengths: Lengths of the lists in them, which the types do not tell, or the reason why the
+            rows have no common length; see `leconvert.tables.DataFile.lengths`.
         is_common: Whether each table can be joined with these, shape (E,).
         wrapped: Columns that hold lists of one value, in some of these tables at least.
         floating: Default columns of whole numbers that some of these tables hold as floating-point
@@ -112,6 +120,10 @@ def check_files(
             elif near is None:
                 said = f"There is no table of any episode: no {example} and so on."
                 yield Observation("missing-file", said, stream=stream.stream, helps=())
+            elif camera is not None and any(is_there[1:]):  # one template is for all cameras
+                said = f"{shown(camera)} has no video at {example}; {beside}. Move the videos of "
+                said += "this camera to where video_path says."
+                yield Observation("misplaced-file", said, stream=stream.stream, path=near, helps=())
             else:
                 name = "data_path" if camera is None else "video_path"
                 said = f"{name} names no file that exists, such as {example}; {beside}."
@@ -160,9 +172,16 @@ def common_columns(
     episodes: EpisodeTable,
     data: StreamScan,
     left_out: Sequence[str],
+    computed: Collection[str],
     remarks: list[Observation],
 ) -> DataColumns:
-    """Find the columns that most tables have, and tables that do not fit to them."""
+    """Find the columns that most tables have, and tables that do not fit to them.
+
+    Args:
+        left_out: Columns that the result does not have.
+        computed: Columns that it has whatever is stored.
+        remarks: Receives the observations about tables that do not fit.
+    """
     readable = data.is_readable
     counts = np.bincount(data.group[readable], minlength=len(data.kinds))
     if not counts.any():
@@ -171,7 +190,8 @@ def common_columns(
     schema, lengths = _columns_of(dataset, data, common)
     wrapped = _wrapped(schema, lengths)
     floating = _floating(schema, wrapped)
-    plain = _without(schema, left_out, unwrapped=wrapped)
+    passed_over = {*left_out, *computed}
+    plain = _without(schema, passed_over, unwrapped=wrapped)
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
     reasons: dict[int, list[tuple[str | None, str]]] = {}
@@ -180,18 +200,24 @@ def common_columns(
             continue
         other, their_lengths = _columns_of(dataset, data, kind)
         also_wrapped = _wrapped(other, their_lengths)
-        misfit = _misfit(_without(other, left_out, unwrapped=also_wrapped), plain)
+        joined = _joined(_without(other, passed_over, unwrapped=also_wrapped), plain)
         differing = _other_lengths(
             {**_sizes(schema), **lengths},
             {**_sizes(other), **their_lengths},
-            {*left_out, *wrapped, *also_wrapped},
+            {*passed_over, *wrapped, *also_wrapped},
         )
-        if misfit is not None:
-            reasons[kind] = [(None, misfit)]
+        if not isinstance(joined, pa.Schema):
+            reasons[kind] = joined
         elif differing:
             reasons[kind] = differing
         else:
             fits[kind] = True
+            lengths |= {
+                name: their_lengths[name]
+                for name in their_lengths.keys() & set(plain.names)
+                if not joined.field(name).type.equals(plain.field(name).type)
+            }
+            plain = joined
             wrapped |= also_wrapped
             floating |= _floating(other, also_wrapped)
     is_common: BoolArray = fits[data.group] & readable
@@ -201,12 +227,21 @@ def common_columns(
         path = dataset.relative(DATA_STREAM, int(keys[position]))
         for feature, reason in reasons[int(data.group[position])]:
             said = f"{shown(path)} has other columns than most: {reason}."
-            helps = None if feature is None else ("--drop-feature", DROP)
+            flag = "" if feature is None else COMPUTED_BY.get(feature, "--drop-feature")
             remarks.append(
                 Observation(
-                    "schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps
+                    "schema-mismatch",
+                    said,
+                    episode,
+                    DATA_STREAM,
+                    path,
+                    feature,
+                    helps=(flag, DROP) if flag else (DROP,),
                 )
             )
+    for number, field in enumerate(schema):
+        if field.name in plain.names and field.name not in {*wrapped, *floating}:
+            schema = schema.set(number, field.with_type(plain.field(field.name).type))
     return DataColumns(schema, lengths, is_common, frozenset(wrapped), frozenset(floating))
 
 
@@ -262,7 +297,7 @@ def _told(lengths: tuple[int, ...] | str) -> str:
     return lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths))}"
 
 
-def _without(schema: pa.Schema, names: Sequence[str], *, unwrapped: Set[str]) -> pa.Schema:
+def _without(schema: pa.Schema, names: Collection[str], *, unwrapped: Set[str]) -> pa.Schema:
     floating = _floating(schema, unwrapped)
     return pa.schema(
         [
@@ -293,34 +328,42 @@ def _floating(schema: pa.Schema, wrapped: Set[str]) -> set[str]:
     return {name for name, kind in kinds.items() if pa.types.is_floating(kind)}
 
 
-def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
-    """Say why tables cannot be brought to other columns; None where they can."""
+def _joined(found: pa.Schema, wanted: pa.Schema) -> pa.Schema | list[tuple[str | None, str]]:
+    """Return columns to which rows of two kinds of tables can be brought, or why there are none.
+
+    A type of theirs that is wider than the wanted one takes its place: that loses nothing. A reason
+    names the feature that it is about if it is about one alone.
+    """
     missing = sorted(set(wanted.names) - set(found.names))
     extra = sorted(set(found.names) - set(wanted.names))
     if missing or extra:
         said = [f"{shown(name)} is missing" for name in missing]
-        return ", ".join([*said, *(f"{shown(name)} is not expected" for name in extra)])
-    for field in wanted:
-        one_column = pa.schema([found.field(field.name)])
-        with suppress(UnreadableSourceError):
-            align_table(one_column.empty_table(), pa.schema([field]), path="")
-            continue
-        return f"{shown(field.name)} is {found.field(field.name).type} instead of {field.type}"
-    return None
+        said += [f"{shown(name)} is not expected" for name in extra]
+        only = (missing + extra)[0] if len(said) == 1 else None
+        return [(only, ", ".join(said))]
+    reasons: list[tuple[str | None, str]] = []
+    for number, field in enumerate(wanted):
+        theirs = found.field(field.name).type
+        kind = common_type(theirs, field.type)
+        if kind is None:
+            reasons.append((field.name, f"{shown(field.name)} is {theirs} instead of {field.type}"))
+        else:
+            wanted = wanted.set(number, field.with_type(kind))
+    return reasons or wanted
 
 
 def check_global_index(
     episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
 ) -> Iterator[Observation]:
-    """Say where the column ``index`` does not go on from episode to episode.
+    """Find breaks of the column ``index`` between episodes.
 
-    Rows are count as ``length`` says or as the tables have them, where these differ: that one of
-    them is wrong is said elsewhere. Where episodes are missing nobody knows the right numbers.
+    Rows are counted by ``length`` or by the tables; another check reports a difference of the two.
+    If episodes are missing, the right numbers are unknown.
     """
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
-    wrong = gathered.has_rows & columns.is_common
     rows = gathered.slices[0].frames
+    wrong = gathered.has_rows & columns.is_common & (rows == episodes.length)
     for counts in (episodes.length, np.where(gathered.slices[0].is_readable, rows, 0)):
         wrong &= gathered.first_index != np.cumsum(counts) - counts
     positions = np.flatnonzero(wrong)
@@ -366,7 +409,7 @@ def check_tasks(
         if own is None:
             own = frozenset({int(episodes.task[position])})
         strange = {tasks.first_index[task] for task in found} - own
-        # Of an episode that lists nothing but unknown tasks that is said already.
+        # An episode that lists only unknown tasks has a finding already.
         if strange and own != {NO_TASK}:
             said = f"Rows of episode {episode} have task {min(strange)}, which {episodes.path} "
             said += "does not list for it."
@@ -399,10 +442,10 @@ def wrong_rate(
 def lost_instructions(
     remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
 ) -> list[Observation]:
-    """Make errors of task mismatches where rows tell nothing and the episodes everything.
+    """Turn task mismatches into errors if the rows have no tasks and the episodes have all.
 
-    Where all rows have one task and the episodes several, the rows were written without them:
-    LeRobot gives an item the task of its row.
+    If all rows have one task and the episodes several, the rows were written without tasks: LeRobot
+    gives an item the task of its row.
     """
     of_rows = np.unique(gathered.task[gathered.has_rows])
     if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
@@ -616,7 +659,7 @@ def check_columns(
                 yield Observation("phantom-feature", said, path=INFO_PATH, feature=name)
         elif dtype == "video":
             if name not in left_out:
-                # Of no feature, so that nobody is told to drop it: the camera would go, too.
+                # The remark names no feature, as its remedy would drop the camera, too.
                 said = f"The tables have a column {shown(name)}, which is declared as a camera."
                 yield Observation("undeclared-column", said)
         elif dtype == "image" and _holds_paths(columns.schema.field(name).type):
@@ -678,9 +721,9 @@ def _check_type(
 def _readable_declaration(
     name: str, feature: Mapping[str, Any], columns: DataColumns
 ) -> dict[str, Any] | None:
-    """Return dtype and shape with which LeRobot reads a column, as far as possible the declared.
+    """Return dtype and shape with which LeRobot reads a column, the declared ones if possible.
 
-    Of a column that holds lists of one value they are those of the value.
+    A column with lists of one value has the dtype and shape of the value.
     """
     assert columns.schema is not None
     kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
@@ -753,7 +796,7 @@ def check_totals(info: Mapping[str, Any], totals: Totals) -> Iterator[Observatio
 
 
 def _holds_paths(kind: pa.DataType) -> bool:
-    """Whether a column of images can hold nothing but the paths of files."""
+    """Whether a column of images can hold only the paths of files."""
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_struct(kind):
@@ -771,7 +814,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{said} and {count(more, 'other')}" if more > 0 else said
 
 
-# What columns that ``info.json`` does not declare would be declared as: as they are stored.
+# Declarations for columns that ``info.json`` does not declare, as the columns are stored.
 
 
 def declare_columns(
@@ -845,7 +888,7 @@ def _value_shape(values: pa.Array) -> tuple[int, ...]:
 
 
 def _image_shape(values: pa.Array) -> list[int]:
-    from leconvert.media import decode_image  # only where there are such columns
+    from leconvert.media import decode_image  # only for image columns
 
     first = values[0].as_py()
     data = first.get("bytes") if isinstance(first, dict) else first

@@ -57,7 +57,7 @@ _NUMBER = (int, float)
 
 
 class ClipFacts(NamedTuple):
-    """What a clip's header says of its pictures; None where it does not."""
+    """A clip's pictures by its header; None for facts that it lacks."""
 
     codec: str | None
     pixel_format: str | None
@@ -78,7 +78,7 @@ class ClipFacts(NamedTuple):
 
 
 class _Declared(NamedTuple):
-    """What is declared of a camera; None and () where nothing, or nothing usable, is."""
+    """The declaration of a camera; None and () for missing or unusable values."""
 
     rate: float | None
     shape: tuple[int, ...]
@@ -156,8 +156,8 @@ def declared_as_encoded(
 ) -> dict[str, Any]:
     """Return the declaration of a camera whose clips are as these facts say.
 
-    What the source does not declare is not added, and what no header tells is kept. Shapes are
-    (height, width, channels), as LeRobot writes them.
+    Keys that the source does not declare are not added, and facts that no header tells are kept.
+    Shapes are (height, width, channels), as LeRobot writes them.
     """
     found = dict(feature)
     for key in ("info", "video_info"):
@@ -313,11 +313,11 @@ def _plain(name: str) -> str:
 
 
 class RowFacts(NamedTuple):
-    """What a table's rows say about their place in the dataset.
+    """The place of a table's rows in the dataset, by its own columns.
 
     Attributes:
-        first_index: ``index`` of the first row, `NOT_KNOWN` where rows are not count by one.
-        tasks: The tasks of its rows, `NO_INDEX` for what can be none; () where there is no such
+        first_index: ``index`` of the first row, `NOT_KNOWN` if rows do not count by one.
+        tasks: The tasks of its rows, `NO_INDEX` for values that cannot be one; () without the
             column.
         was_looked_at: Whether there were rows to look at.
     """
@@ -343,7 +343,7 @@ class TableCheck:
         self._expected: dict[str, Times] = {}
         self._right_times: set[tuple[object, bytes]] = set()
         self._times_severity = "" if has_cameras else "warning"
-        # Whatever is declared: a column may be stored as numbers.
+        # The declared type does not matter: a column may be stored as numbers.
         self._stored = [
             name
             for name, feature in features.items()
@@ -651,7 +651,7 @@ class StatsCheck:
             if not sound:
                 self._say_unsound(stats, name, notes)
                 missing.append(name)
-        # Those of what is not declared are copied, too.
+        # Statistics of undeclared columns are copied, too.
         for name in stats.keys() - self._known:
             if not _can_be_copied(stats[name]):
                 self._say_unsound(stats, name, notes, helps=("--recompute-stats",))
@@ -716,7 +716,7 @@ class StatsCheck:
 
 
 def _can_be_added_up(own: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Whether columns are such as the result's statistics of a feature are added up from."""
+    """Whether a feature's statistics can be aggregated from these columns."""
     count = own.get("count")
     if count is None or count.shape[1:] != (1,) or not (count >= 0).all():
         return False
@@ -770,7 +770,7 @@ def _is_of_channels(value: Any) -> bool:
 
 
 def _can_be_copied(values: object) -> bool:
-    """Whether the statistics of anything are such as the result's can be added up from.
+    """Whether a feature's statistics can be aggregated from these values.
 
     Mappings below them are statistics of names with a slash, which are rare and not looked at.
     """

@@ -160,7 +160,7 @@ def _task_maps(views: Sources) -> list[dict[int, int] | None]:
     places: dict[str, int] = {}
     maps: list[dict[int, int] | None] = []
     for view in views:
-        # Of an index with several texts the one that the repairs would take.
+        # An index with several texts has the text that the repairs would take.
         united = {index: places.setdefault(text, len(places)) for index, text in view.tasks}
         own = view.repairs.task_map
         if own is not None:
@@ -211,7 +211,7 @@ def _joined_stream(scans: Sequence[SourceScan], name: str) -> StreamScan:
         part = next(each for each in scan.streams if each.stream == name)
         files = replace(part.files, source=np.full(len(part.files), source, dtype=np.int64))
         part = replace(part, files=files, file=part.file + num_files)
-        if name == DATA_STREAM:  # rows are numbered anew
+        if name == DATA_STREAM:  # rows get new numbers
             part = replace(part, misfit=part.misfit | int(Misfit.CHANGED_ROWS))
         else:
             numbers = [groups.setdefault(kind, len(groups)) for kind in part.kinds]

@@ -1,4 +1,4 @@
-"""What GR00T keeps beside LeRobot's tables: ``modality.json``, and statistics of its own.
+"""Files of GR00T beside LeRobot's tables: ``modality.json``, and statistics of its own.
 
 ``modality.json`` names features and parts of them: groups of ``state`` and ``action`` are slices of
 a vector, ``video`` entries are cameras, and ``annotation`` entries are columns of task indices.

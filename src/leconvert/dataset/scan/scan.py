@@ -23,12 +23,14 @@ from leconvert.dataset.findings import (
     redeclared,
     resolve_repairs,
     task_map_of,
+    whole_frames_of,
 )
 from leconvert.dataset.fitness import data_misfits
 from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
 from leconvert.dataset.formats.v2 import frame_rate, load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.dataset.scan.dataset_checks import (
+    COMPUTED_BY,
     DataColumns,
     absent_features,
     beyond_target,
@@ -66,7 +68,7 @@ from leconvert.dataset.scan.modality import (
     stale_extensions,
     task_columns,
 )
-from leconvert.dataset.scan.trimming import trimmed_before, trimmed_slices
+from leconvert.dataset.scan.trimming import salvaged_intervals, trimmed_before, trimmed_slices
 from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source
 from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
@@ -84,7 +86,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.support.text import shown
+from leconvert.support.text import count, shown
 from leconvert.workdir.swap import is_converted
 
 NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
@@ -99,9 +101,9 @@ def scan_source(
     progress: Progress = NO_PROGRESS,
     spread: Spread | None = None,
 ) -> SourceScan:
-    """Look at the files of a dataset, and settle what is done about what is wrong.
+    """Look at the files of a dataset, and settle the repairs of its faults.
 
-    Nothing is said of episodes that are not selected, and none of their files is opened. Errors are
+    Episodes that are not selected have no findings, and their files are not opened. Errors are
     collected, so that one run tells the user about all of them; the caller decides by the findings'
     severity. Episodes that are left out are not in the result.
 
@@ -161,7 +163,10 @@ def _resolved(
         for camera in cameras
         if camera in options.drop_features and has_first_clip(dataset, camera)
     )
-    columns = common_columns(dataset, episodes, gathered.slices[0], options.drop_features, remarks)
+    computed = [name for name, flag in COMPUTED_BY.items() if flag in options.flags()]
+    columns = common_columns(
+        dataset, episodes, gathered.slices[0], options.drop_features, computed, remarks
+    )
     stored = [] if columns.schema is None else columns.schema.names
     check_dropped_features(options.drop_features, [*declared, *stored])
     modality = read_modality(root)
@@ -199,7 +204,7 @@ def _resolved(
         remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
     features = {**declared, **corrected}
     remarks += check_names(features)
-    # Of what turns out to be text nobody wants statistics.
+    # A feature that turns out to be text needs no statistics.
     remarks = [
         remark
         for remark in remarks
@@ -217,6 +222,14 @@ def _resolved(
         indices=indices,
     )
     intervals = selection.kept_frames(episodes.index, episodes.length)
+    salvaged: dict[int, tuple[int, int]] = {}
+    if options.on_bad_episode == "trim":
+        whole = whole_frames_of(remarks)
+        salvaged = salvaged_intervals(
+            dataset, gathered.slices, episodes.index, whole, intervals, to
+        )
+        chosen = {each: intervals[each] for each in intervals.keys() - whole.keys()}
+        intervals = {**chosen, **salvaged}
     cut, uncut = trimmed_slices(
         dataset, gathered.slices, episodes.index, episodes.length, intervals, to
     )
@@ -238,8 +251,10 @@ def _resolved(
     settled = _with_new_names(settled, options.renames)
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
+    kept_frames = settled.repairs.trimmed_episodes
+    salvage = _salvage_findings(episodes, {e: kept_frames[e] for e in salvaged if e in kept_frames})
     bounded = _quantile_bounds(features, settled.repairs) if facts.has_quantiles else ()
-    settled = replace(settled, findings=(*settled.findings, *stale, *bounded))
+    settled = replace(settled, findings=(*settled.findings, *salvage, *stale, *bounded))
     length = episodes.length.copy()
     for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
         length[np.searchsorted(episodes.index, episode)] = stop - first
@@ -312,6 +327,22 @@ def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
     )
 
 
+def _salvage_findings(
+    episodes: EpisodeTable, trimmed: Mapping[int, tuple[int, int]]
+) -> Iterator[Finding]:
+    """Say which frames are kept of damaged episodes: of all, and of each."""
+    lengths = episodes.length[np.searchsorted(episodes.index, sorted(trimmed))].tolist()
+    if trimmed:
+        kept = sum(stop - first for first, stop in trimmed.values())
+        said = f"{count(len(trimmed), 'damaged episode')} trimmed: {kept:,} of "
+        said += f"{count(sum(lengths), 'frame')} kept."
+        yield Finding("trimmed-episode", "repaired", said)
+    for (episode, (first, stop)), length in zip(sorted(trimmed.items()), lengths, strict=True):
+        which = f"the first {stop}" if first == 0 else f"frames {first}:{stop}"
+        said = f"Episode {episode}: {which} of its {count(length, 'frame')} are kept."
+        yield Finding("trimmed-episode", "info", said, episode=episode)
+
+
 def _quantile_bounds(
     features: Mapping[str, Mapping[str, Any]], repairs: Repairs
 ) -> Iterator[Finding]:
@@ -363,7 +394,7 @@ def _whole_remarks(
     columns: DataColumns,
     left_out: Sequence[str],
 ) -> list[Observation]:
-    """Return what was said of single files, and what is to be said now that all are known."""
+    """Return the observations about single files, and those that need all files."""
     declared = dataset.stored_features
     absent = absent_features(declared, columns.schema, gathered.slices)
     remarks = [
@@ -377,12 +408,12 @@ def _whole_remarks(
         if remark.code == "task-index" and remark.episode is not None
         else remark
         for remark in gathered.remarks
-        # Where the column is of no numbers there are no statistics to compute.
+        # A column without numbers has no statistics to compute.
         if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
     ]
     about_files = list(check_files(dataset, episodes, gathered.slices, survey))
     remarks += about_files
-    # Where a template misses every file, all of them are strays.
+    # If a template misses every file, all of them are strays.
     missed = {
         "data" if remark.stream == DATA_STREAM else "videos"
         for remark in about_files
@@ -401,7 +432,7 @@ def _whole_remarks(
     remarks += check_global_index(episodes, gathered, columns)
     remarks += check_tasks(dataset, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)
-    # What the whole source has is not known from some of its episodes.
+    # A selection of episodes does not tell the totals of the source.
     if len(episodes.index) == len(episodes.listed):
         totals = expected_totals(dataset, episodes, tasks, gathered.slices, survey)
         remarks += check_totals(dataset.stored_info, totals)
@@ -458,9 +489,9 @@ def _undeclared_remark(
 
 
 def _computable(gathered: Gathered, remarks: Sequence[Observation]) -> dict[str, list[int]]:
-    """Return features whose statistics are unsound, and in which episodes they can be computed.
+    """Return features with unsound statistics, and the episodes that can compute them.
 
-    Those that are missing have to be.
+    Missing statistics have to be computed.
     """
     never = {
         (remark.feature, remark.episode)

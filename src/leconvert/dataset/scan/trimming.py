@@ -35,11 +35,11 @@ def trimmed_slices(
 ) -> tuple[list[StreamScan], list[Observation]]:
     """Return the slices of all streams once some episodes are trimmed, and what cannot be cut.
 
-    The index of each of their clips is read again. Nothing is said of what could not be read.
+    The index of each of their clips is read again. Unreadable clips have their findings already.
 
     Args:
         dataset: The source.
-        slices: Those of whole episodes.
+        slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
         intervals: The first frame that stays of an episode, and the one after the last, by its
@@ -59,7 +59,7 @@ def trimmed_slices(
             at = int(np.searchsorted(episode_index, episode))
             samples = int(frames[at])
             misfit[at] |= int(Misfit.SHARED)
-            if not readable[at] or samples < length[at]:
+            if not readable[at] or samples < stop:
                 continue  # why is said
             if each.stream == DATA_STREAM:
                 first[at] += begin
@@ -89,6 +89,42 @@ def trimmed_slices(
     return found, remarks
 
 
+def salvaged_intervals(
+    dataset: Dataset,
+    slices: Sequence[StreamScan],
+    episode_index: IntArray,
+    whole_frames: Mapping[int, int],
+    chosen: Intervals,
+    to: str,
+) -> dict[int, tuple[int, int]]:
+    """Return which frames are kept of damaged episodes whose first ones have rows and pictures.
+
+    Args:
+        dataset: The source.
+        slices: The slices of whole episodes.
+        episode_index: Index of each episode, ascending, shape (E,).
+        whole_frames: How many first frames of damaged episodes agree.
+        chosen: The frames that the user wants of some.
+        to: The version that is to be written. A clip of v2.1 ends where no later frame is needed.
+    """
+    found = {}
+    for episode, whole in whole_frames.items():
+        first, stop = chosen.get(episode, (0, whole))
+        stop = min(stop, whole)
+        if to == "v2.1" and first < stop:
+            at = int(np.searchsorted(episode_index, episode))
+            clips = [
+                _clip(path, dataset.fps, each, at)
+                for each in slices
+                if each.stream != DATA_STREAM
+                for path in dataset.absolute(each.stream, [int(each.key[at])])
+            ]
+            first, stop = _held_by_v21(clips, first, stop) or (first, first)
+        if first < stop and (episode in chosen or first == 0):
+            found[episode] = first, stop
+    return found
+
+
 def trimmed_before(
     dataset: Dataset,
     slices: Sequence[StreamScan],
@@ -100,10 +136,10 @@ def trimmed_before(
 
     Args:
         dataset: The source.
-        slices: Those of whole episodes.
+        slices: The slices of whole episodes.
         episode_index: Index of each episode, ascending, shape (E,).
         length: Frames of each, shape (E,).
-        intervals: The episodes that are trimmed now, of which nothing is said.
+        intervals: The episodes that are trimmed now; they get no finding.
     """
     videos = [each for each in slices if each.stream != DATA_STREAM]
     wider: dict[int, list[StreamScan]] = {}
@@ -162,6 +198,8 @@ def _clip(path: str, fps: Fraction, slices: StreamScan, at: int) -> _Clip:
     """Return the slice of one episode, the index of its file read again."""
     try:
         clip = media.read_clip_index(path)
+    except media.TruncatedClipError as error:
+        clip = error.index
     except media.UnsupportedClipError:
         clip, _ = index_of_remuxed(path, fps)
     begin = int(slices.first[at])

@@ -323,6 +323,12 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "warning stray-file",
         lambda root: shutil.copy(root / TOP, (root / TOP).with_name("file-001.mp4")),
     ),
+    "videos of a camera that is not declared": (
+        "warning undeclared-camera",
+        lambda root: shutil.copytree(
+            root / "videos/observation.images.top", root / "videos/observation.images.back"
+        ),
+    ),
     "a desktop's file": (
         "info stray-file", lambda root: (root / "videos/.DS_Store").write_bytes(b""),
     ),
@@ -779,7 +785,7 @@ def test_findings_of_other_features_are_not_alike_and_all_are_counted() -> None:
 
 def test_every_code_of_the_catalogue_is_tested() -> None:
     tested = {wanted.split()[1] for wanted, _ in DEFECTS.values()}
-    elsewhere = {"float32-reach", "streaming-video", "provenance"}
+    elsewhere = {"float32-reach", "streaming-video", "provenance", "misplaced-file"}
     assert set(V3_CATALOGUE) == tested | elsewhere
 
 
@@ -812,14 +818,14 @@ TRIED = sorted(
 def commands_of(finding: Finding, root: Path) -> list[list[str]]:
     """Return the command lines that a remedy names; a flag alone goes with the first."""
     assert finding.remedy is not None
-    missing = {"CAMERA": "observation.images.top", "NAME": "action", "DATASET": str(root)}
+    missing = {"CAMERA": "observation.images.top", "NAME": "action"}
     told = [shlex.split(text) for text in re.findall(r"`([^`]*)`", finding.remedy)]
     commands = []
     for told_words in told:
         if told_words[0] == "git":
             continue
         is_whole = told_words[0] == "leconvert"
-        words = told_words[1:] if is_whole else ["repair", "DATASET", *told_words]
+        words = told_words[1:] if is_whole else ["repair", str(root), *told_words]
         commands.append([missing.get(word, word) for word in words])
     return [[f"{root}_new" if word == "NEW" else word for word in words] for words in commands]
 
@@ -832,9 +838,9 @@ def test_a_command_that_a_finding_names_makes_it_right(
     code = DEFECTS[defect][0].split()[1]
     (finding,) = check_dataset(broken).findings
     helped = []
-    for number, command in enumerate(commands_of(finding, tmp_path / "N")):
+    for number, command in enumerate(commands_of(finding, broken)):
         root = Path(shutil.copytree(broken, tmp_path / str(number)))
-        words = [word.replace(str(tmp_path / "N"), str(root)) for word in command]
+        words = [word.replace(str(broken), str(root)) for word in command]
         if main([*words, "--json"]) == 0:
             made = Path(f"{root}_new") if f"{root}_new" in words else root
             if code not in {each.code for each in check_dataset(made).findings}:

@@ -260,7 +260,20 @@ FILES = {
             ),
             stats(2, "action", {"min": [0.0] * 6, "max": [0.0] * 6}),
         ),
+        "dtype-mismatch", "warning", "action is stored as float64",
+    ),
+    "another type in one table": damage(
+        every(
+            table(
+                2,
+                lambda rows: with_column(
+                    rows, "action", pa.array([[0] * 6] * 4, pa.list_(pa.int64(), 6))
+                ),
+            ),
+            stats(2, "action", {"min": [0.0] * 6, "max": [0.0] * 6}),
+        ),
         "schema-mismatch", "error", "action is", episode=2,
+        remedy="--drop-feature action",
     ),
     "two columns of one name": damage(
         table(1, lambda rows: rows.append_column("index", rows.column("index"))),

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media
+from leconvert.dataset.findings import named
 from leconvert.dataset.formats.dataset import Dataset as AnyDataset
 from leconvert.dataset.formats.dataset import Slices
 from leconvert.dataset.formats.stats import STATS_PATH, StatsBlock
@@ -39,12 +41,14 @@ from leconvert.dataset.formats.v3.meta import (
     Declared,
     declaration,
     read_json_object,
-    read_tasks,
+    read_task_table,
+    tasks_in,
 )
 from leconvert.dataset.formats.v3.rows import (
     check_ranges,
     files_of,
     first_frames,
+    own_frames,
     routed_files,
     rows_by_column,
     with_leads,
@@ -79,7 +83,7 @@ class Dataset(AnyDataset):
     """A v3.0 dataset, see `leconvert.dataset.formats.Dataset`.
 
     Attributes:
-        contradictions: Where `episodes`, once it was read, contradicts itself or ``info.json``.
+        contradictions: Contradictions of `episodes` to itself or ``info.json``, once it was read.
     """
 
     statistics_help = "; or `leconvert repair {}` adds up those of the episodes"
@@ -112,7 +116,7 @@ class Dataset(AnyDataset):
 
     @cached_property
     def declared(self) -> Declared:
-        """What ``info.json`` says; every feature has a dtype, and every stream a path."""
+        """The content of ``info.json``; every feature has a dtype, and every stream a path."""
         declared, findings = declaration(self.stored_info)
         if declared is not None:
             features = declared.raw["features"]
@@ -151,9 +155,14 @@ class Dataset(AnyDataset):
         return features
 
     @cached_property
+    def stored_tasks(self) -> pa.Table:
+        """``meta/tasks.parquet`` as it stands."""
+        return read_task_table(self.root)
+
+    @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
         """Index and text of each task; the index is the row, which is what readers go by."""
-        return list(enumerate(text for _, text in read_tasks(self.root)))
+        return list(enumerate(text for _, text in tasks_in(self.stored_tasks, self.root)))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -162,9 +171,9 @@ class Dataset(AnyDataset):
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """Where all episodes are, with the places of every stream.
+        """The places of all episodes in every stream.
 
-        Where lengths and ranges of rows differ, the lengths are those that `check_ranges` believes.
+        If lengths and ranges of rows differ, the lengths are those that `check_ranges` believes.
         """
         reader = EpisodesReader(self.root)
         for path in reader.paths:
@@ -183,9 +192,9 @@ class Dataset(AnyDataset):
 
     @property
     def has_quantiles(self) -> bool:
-        """Whether statistics of episodes have them, without which LeRobot cannot go on recording.
+        """Whether statistics of episodes have quantiles; LeRobot needs them to go on recording.
 
-        What it records has a column for each, and LeRobot loads no tables of different columns.
+        Its new recordings have a column for each, and it loads no tables of different columns.
         """
         reader = EpisodesReader(self.root)
         for path in reader.paths:
@@ -229,9 +238,9 @@ class Dataset(AnyDataset):
         return Slices(paths, file, table.from_index - first_of_file[file])
 
     def counted_slices(self, stream: str) -> Slices:
-        """Return the same, found by what is in the files: see `first_frames`, `rows_by_column`.
+        """Return the same, found in the files: see `first_frames`, `rows_by_column`.
 
-        Of files that are missing or damaged nothing is known.
+        Missing and damaged files have no slices.
         """
         table, stream = self.episodes, self._stored_stream(stream)
         paths, file = files_of(table, self.declared, stream)
@@ -242,12 +251,19 @@ class Dataset(AnyDataset):
             with suppress(OSError, UnreadableSourceError):
                 if camera_of(stream) is not None:
                     begins = table.placed[stream].begin_seconds[episodes]
+                    ends = table.placed[stream].end_seconds[episodes]
                     clip, frames = _index_and_frames(path)
-                    own, _ = first_frames(frames, begins, lengths, self.fps)
+                    own, is_counted = first_frames(frames, begins, lengths, self.fps)
                     first[episodes] = own
-                    if clip is not None and own.min() >= 0 and (own + lengths).max() <= frames:
-                        cut_from, cut_to = with_leads(clip, own, own + lengths)
-                        can_cut = cut_from >= 0
+                    if clip is not None:
+                        there = lengths
+                        if not is_counted:
+                            there = own_frames(frames, own, lengths, begins, ends, self.fps)
+                        is_there = there > 0
+                        cut_from, cut_to = with_leads(
+                            clip, np.where(is_there, own, 0), np.where(is_there, own + there, 0)
+                        )
+                        can_cut = is_there & (cut_from >= 0)
                         lead[episodes] = np.where(can_cut, own - cut_from, 0)
                         tail[episodes] = np.where(can_cut, cut_to - own - lengths, 0)
                 elif sum(row_group_rows(path)) == int(lengths.sum()):
@@ -258,7 +274,7 @@ class Dataset(AnyDataset):
         return Slices(paths, file, first, lead=lead, tail=tail)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what is said of each episode beside where it lies; keys without a value are none.
+        """Yield each episode's record without its places and without keys that have no value.
 
         Each has its ``episode_index``.
         """
@@ -290,5 +306,5 @@ class Dataset(AnyDataset):
 
     def _unreadable_info(self, what: str, *helps: str) -> UnreadableSourceError:
         name = f"{self.name}/{INFO_PATH}"
-        advice = " ".join(dict.fromkeys(helps)) or f"{GET_AGAIN}."
+        advice = named(" ".join(dict.fromkeys(helps)), self.root) or f"{GET_AGAIN}."
         return UnreadableSourceError(f"{name} {what}.", path=name, next_step=advice)

@@ -1,8 +1,8 @@
 """Tables of a v3.0 dataset that are not there, or not in their form, derived from what is there.
 
-What an episode is follows from the rows: its number, its length, its tasks and its data file. Where
-its frames are follows from the count of frames, as in `leconvert.dataset.formats.v3.located`.
-Statistics of episodes do not follow without decoding, and are left out.
+The rows of an episode give its number, its length, its tasks and its data file. The count of frames
+gives the place of its frames, as in `leconvert.dataset.formats.v3.located`. Statistics of episodes
+need decoding, and are left out.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Derived(NamedTuple):
     """A dataset with derived tables.
 
     Attributes:
-        root: A folder of links to the dataset's files, but for what was derived.
+        root: A folder of links to the dataset's files, except the derived tables.
         raw: Its ``info.json``.
-        info: What of that was changed.
+        info: Its changed keys.
         files: The tables that were derived, relative to the dataset.
-        said: What was wrong, one sentence each, by the file that is about.
+        said: The faults, one sentence each, by their file.
     """
 
     root: Path
@@ -125,12 +125,15 @@ def refuse_derivable(root: Path, raw: Mapping[str, Any]) -> None:
     with derived_meta(root, raw) as derived:
         if derived is not None:
             path, message = derived.said[0]
+            again = "Then run this command again"
+            if any(each.startswith(EPISODES_DIR) for each in derived.files):
+                again += " with --fill-stats: statistics of episodes do not follow from them"
             raise SourceError(
                 f"{root} cannot be read as it is: {message}",
                 path=str(root / path),
                 details=[f"{path}: {said}" for path, said in derived.said[1:]],
                 next_step=f"`leconvert repair {shlex.quote(str(root))}` derives it from rows and "
-                "files. Then run this command again.",
+                f"files. {again}.",
             )
 
 

@@ -1,7 +1,7 @@
 """``meta/episodes`` of a v3.0 dataset, read and written: one row an episode.
 
-It is read a block of rows at a time. What is kept of an episode is numbers: where its rows are,
-where its frames are, which tasks it names. A million episodes with four cameras take about 200 MB.
+It is read a block of rows at a time. Only numbers are kept of an episode: the places of its rows
+and its frames, and its tasks. A million episodes with four cameras take about 200 MB.
 """
 
 from __future__ import annotations
@@ -210,14 +210,14 @@ def _stats_columns(rows: pa.Table) -> Iterator[tuple[str, str, pa.ChunkedArray]]
             yield feature, statistic, rows.column(name)
 
 
-# Where each episode is, as arrays.
+# The place of each episode, as arrays.
 
 
 _UNKNOWN_TASK = -1
 
 
 class StreamPlaces(NamedTuple):
-    """Where one stream's part of each episode is, arrays of shape (E,).
+    """The place of each episode in one stream, arrays of shape (E,).
 
     Attributes:
         chunk: Number of the chunk folder.
@@ -234,7 +234,7 @@ class StreamPlaces(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeTable:
-    """What meta/episodes says; arrays have shape (E,).
+    """The content of meta/episodes; arrays have shape (E,).
 
     Attributes:
         episode_index: As stored; a reader goes by the row.
@@ -242,7 +242,7 @@ class EpisodeTable:
         from_index: First row in the dataset.
         to_index: Row after the last.
         placed: Each stream's places, for streams whose columns can be used.
-        task_ends: Where each episode's tasks end in ``task_numbers``; empty where unknown.
+        task_ends: The end of each episode's tasks in ``task_numbers``; empty if unknown.
         task_numbers: Rows of tasks.parquet, -1 for a text that is not there.
     """
 
@@ -688,7 +688,7 @@ _GROUP_ROWS = 1000
 
 
 class VideoSpans(NamedTuple):
-    """Where one camera's frames of some episodes are; arrays have shape (n,).
+    """The places of some episodes' frames of one camera; arrays have shape (n,).
 
     Attributes:
         key: The video feature.

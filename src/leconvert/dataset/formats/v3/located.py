@@ -1,9 +1,9 @@
-"""Where a v3.0 dataset's files are, found by what lies there, where its tables say it wrongly.
+"""The places of a v3.0 dataset's files, found from the files, if its tables are wrong.
 
-A data file holds the episodes that its column ``episode_index`` names. A file of a camera is an
-episode's by the count of frames: where the frames of all files that the template finds, in the
-order of their numbers, are those of all episodes, and no episode begins in one file and ends in the
-next, each has its place. Anything less is a guess, and none is made.
+A data file holds the episodes that its column ``episode_index`` names. The count of frames
+tells the episodes of a camera's file: if the files that the template finds, in the order of their
+numbers, have together as many frames as all episodes, and no episode begins in one file and ends in
+the next, each episode has its place. Anything less would be a guess.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def fitted(lengths: IntArray, frames: IntArray) -> tuple[IntArray, IntArray] | N
 
 
 InDoubt = Mapping[str, tuple[int | None, str]]
-"""Streams that may have other files than they name: an episode, and what was seen of it."""
+"""Streams that may have other files than they name: an episode, and the observation."""
 
 
 def streams_in_doubt(seen: Iterable[Finding | Observation]) -> dict[str, tuple[int | None, str]]:
@@ -96,7 +96,7 @@ def streams_in_doubt(seen: Iterable[Finding | Observation]) -> dict[str, tuple[i
 
 
 class Located(NamedTuple):
-    """Where files are that are not where a dataset says.
+    """The places of files that are not where a dataset says.
 
     Attributes:
         info: Path templates that find them, by their key in ``info.json``.
@@ -116,7 +116,7 @@ class Located(NamedTuple):
 
         Args:
             raw: The dataset's ``info.json``.
-            wrong: What was seen of the files that a stream names.
+            wrong: The observations of the files that a stream names.
         """
         for key, template in self.info.items():
             said = f"{key} is {raw.get(key)!r}; the files are named {template!r}."

@@ -36,14 +36,14 @@ from leconvert.tables.arrow import array_of, floats
 from leconvert.tables.data_file import open_parquet, unreadable, with_unique_names
 from leconvert.workdir.fs import make_folders_below
 
-# Where the tables and records of a v3.0 dataset lie, relative to its root.
+# Paths of the tables and records of a v3.0 dataset, relative to its root.
 
 
 INFO_PATH = "meta/info.json"
 TASKS_PATH = "meta/tasks.parquet"
 REPAIRS_PATH = "meta/repairs.json"
 REPAIRED_PATH = "meta/repaired.json"
-"""What `leconvert repair` changed in a v3.0 dataset; `REPAIRS_PATH` tells of a conversion."""
+"""The changes of `leconvert repair` in a v3.0 dataset; `REPAIRS_PATH` has a conversion's."""
 EPISODES_DIR = "meta/episodes"
 
 # The templates that info.json carries; readers fill them with str.format.
@@ -58,7 +58,7 @@ def episodes_path(number: int) -> str:
 
 
 class FileNames(NamedTuple):
-    """What the files of a dataset's streams are called, by their numbers from 0 on.
+    """The names of the files of a dataset's streams, by their numbers from 0 on.
 
     Attributes:
         data_path: Template of data files, as ``info.json`` has it.
@@ -91,7 +91,7 @@ class FileNames(NamedTuple):
 
 
 USUAL_NAMES = FileNames()
-"""Those that leconvert and LeRobot give to files of a new dataset."""
+"""The names that leconvert and LeRobot give to files of a new dataset."""
 
 
 def names_of(info: Mapping[str, Any]) -> FileNames:
@@ -171,10 +171,10 @@ _GIVE_DTYPE = (
 _NO_FOLDER_NAMES = {"", ".", ".."}
 _MAX_DIMENSIONS = 5
 _VISUAL = ("image", "video")
-# Whatever else `datasets` has no type for; a typing error here fails only when the data is read.
+# `datasets` has no type for any other; a misspelt type fails only when the data is read.
 _NUMBER = re.compile(r"(bool|u?int(8|16|32|64)|float(16|32|64))")
 _OTHER_DTYPES = ("string", "language", *_VISUAL)
-# What a template may ask of a number: nothing, or a few digits with zeros in front.
+# The format of a number in a template: none, or a few digits with leading zeros.
 _NUMBER_FORMAT = re.compile(r"(0?\d)?d?")
 
 
@@ -212,7 +212,7 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What info.json says, as far as it makes sense.
+    """The content of info.json, as far as it makes sense.
 
     Attributes:
         raw: The file as parsed.
@@ -424,7 +424,7 @@ def converted_info(
 
 
 def _table(splits: object) -> dict[str, Any]:
-    # LeRobot's readers do not look at them: what is no table is no reason to stop.
+    # LeRobot's readers ignore splits: a value that is not a table is no reason to stop.
     return dict(splits) if isinstance(splits, Mapping) else {}
 
 
@@ -487,17 +487,25 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
 
 
 def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
-    """Return index and text of each task, in row order.
+    """Return index and text of each task, in row order."""
+    return tasks_in(read_task_table(root), Path(root))
+
+
+def read_task_table(root: str | os.PathLike[str]) -> pa.Table:
+    """Read ``meta/tasks.parquet`` as it is stored."""
+    return _read_table(Path(root) / TASKS_PATH)
+
+
+def tasks_in(table: pa.Table, root: Path) -> list[tuple[int, str]]:
+    """Return index and text of each row of a dataset's table of tasks.
 
     The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
     """
-    path = Path(root) / TASKS_PATH
-    table = _read_table(path)
     texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
     try:
         columns = table.select(["task_index", texts])
     except (KeyError, pa.ArrowException) as error:
-        raise unreadable(path, error) from error
+        raise unreadable(root / TASKS_PATH, error) from error
     return list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
 
 
@@ -519,18 +527,17 @@ def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | Non
 
     Return the text of each row (None: the table cannot be used), and what is wrong with it.
     """
-    path = root / TASKS_PATH
     try:
-        table = _read_table(path)
+        table = read_task_table(root)
     except UnreadableSourceError as error:
-        code = "unreadable-file" if path.exists() else "missing-file"
+        code = "unreadable-file" if (root / TASKS_PATH).exists() else "missing-file"
         return None, [found(code, str(error), stream="tasks", path=TASKS_PATH)]
-    return _texts_and_findings(table, info)
+    return check_task_table(table, info)
 
 
 def read_task_numbers(root: Path) -> list[object]:
     """Return ``task_index`` of each row as it is stored."""
-    numbers: list[object] = _read_table(root / TASKS_PATH).column("task_index").to_pylist()
+    numbers: list[object] = read_task_table(root).column("task_index").to_pylist()
     return numbers
 
 
@@ -547,9 +554,10 @@ def read_subtasks(root: str | os.PathLike[str]) -> list[str]:
     return [str(row) for row in (table if index is None else table.column(index)).to_pylist()]
 
 
-def _texts_and_findings(
+def check_task_table(
     table: pa.Table, info: Mapping[str, Any]
 ) -> tuple[list[str] | None, list[Finding]]:
+    """Return what `read_task_rows` does, of a table that was read."""
     findings: list[Finding] = []
 
     def wrong(code: str, message: str, severity: str | None = None) -> None:

@@ -25,7 +25,7 @@ from leconvert.model.values import DATA_STREAM, Finding, FloatArray, IntArray
 from leconvert.support.text import count, shown
 from leconvert.tables.arrow import floats, integers
 
-# Which rows of the dataset, and which files, are an episode's.
+# The rows and files of an episode.
 
 
 class Ranges(NamedTuple):
@@ -63,10 +63,10 @@ def files_of(
 
 
 def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
-    """Return the rows of each episode, and where the table contradicts itself or info.json.
+    """Return the rows of each episode, and contradictions of the table to itself or info.json.
 
-    Lengths and ranges say the same thing twice. Where they differ, those are believed that add up
-    to ``total_frames``.
+    Lengths and ranges say the same thing twice. If they differ, the ones that add up to
+    ``total_frames`` count.
     """
     findings: list[Finding] = []
     number = np.arange(len(table))
@@ -122,7 +122,7 @@ def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[R
     return sorted(files, key=lambda routed: int(routed.episodes[0]))
 
 
-# Where in a file each of its episodes begins.
+# The first row or frame of each episode in its file.
 
 
 def first_frames(
@@ -153,11 +153,10 @@ def first_frames(
 
 
 def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
-    """Return the order in which the episodes of a video file lie in it, None where none is certain.
+    """Return the order of the episodes in their video file; None if no order is certain.
 
-    Usually ``from_timestamp`` and the numbers of the episodes say the same. Where they do not, some
-    of the times are wrong: the order is believed in which more of them are right, and more than
-    half.
+    Usually ``from_timestamp`` and the numbers of the episodes agree. If not, some of the times are
+    wrong: the order with more right times counts, if more than half of them are right.
     """
     by_number = np.arange(len(lengths))
     by_time = np.argsort(begin_seconds, kind="stable")
@@ -173,6 +172,35 @@ def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -
     if times == numbers or 2 * max(times, numbers) <= len(lengths):
         return None
     return by_time if times > numbers else by_number
+
+
+def own_frames(
+    num_frames: int,
+    first: IntArray,
+    lengths: IntArray,
+    begin_seconds: FloatArray,
+    end_seconds: FloatArray,
+    fps: Fraction,
+) -> IntArray:
+    """Return how many of each episode's frames are in a video file before the next one's begin.
+
+    All of them, unless its video is shorter than its rows: then it ends with the file, or where its
+    ``to_timestamp`` says that it ends and another episode begins.
+
+    Args:
+        num_frames: Frames of the file.
+        first: First frame of each episode, see `first_frames`, shape (n,).
+        lengths: Rows of each.
+        begin_seconds: ``from_timestamp`` of each.
+        end_seconds: ``to_timestamp`` of each.
+        fps: Frames a second.
+    """
+    stop = first + lengths
+    seconds = np.nan_to_num(end_seconds - begin_seconds)
+    told = first + np.rint(seconds * float(fps)).astype(np.int64)
+    has_end = (told < stop) & (told > first) & (np.isin(told, first) | (told == num_frames))
+    own = np.minimum(np.where(has_end, told, stop), num_frames) - first
+    return np.where(first < 0, 0, np.clip(own, 0, lengths))
 
 
 def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
@@ -230,7 +258,7 @@ def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, 
 
 
 class PlacedRows(NamedTuple):
-    """Where in a data file the rows of its episodes are, arrays of shape (K,).
+    """The places of episodes' rows in their data file, arrays of shape (K,).
 
     Attributes:
         first: First row of each episode in the file, -1 for nowhere or several places.
@@ -300,7 +328,7 @@ class _Wrong:
 
 
 class OtherTasks(NamedTuple):
-    """What the rows of an episode and ``meta/episodes`` call its tasks, where that differs."""
+    """The tasks of an episode by its rows and by ``meta/episodes``, if they differ."""
 
     of_rows: frozenset[int]
     listed: frozenset[int]
@@ -327,13 +355,13 @@ class RowCheck:
 
     Args:
         routed: The file and its episodes.
-        table: What meta/episodes says.
+        table: The content of meta/episodes.
         ranges: The rows of each episode in the dataset.
-        declared: What info.json declares.
+        declared: The declarations of info.json.
         num_tasks: Number of tasks, None where unknown.
         first: First row of each of the file's episodes in it, ascending; by default they follow
             each other from the first row to the last. Rows that no episode has are passed over.
-        task_numbers: What the rows call each task, ascending; by default they call it by its row.
+        task_numbers: The number of each task in the rows, ascending; by default its row.
 
     Attributes:
         tasks: The tasks of the rows of each episode, as far as they were compared.
