@@ -29,7 +29,7 @@ CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOT
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
-# What macOS calls the same: RENAME_EXCL and RENAME_SWAP of its sys/stdio.h.
+# The same flags of macOS: RENAME_EXCL and RENAME_SWAP of its sys/stdio.h.
 _FLAGS_OF_MACOS = {_RENAME_NOREPLACE: 4, _RENAME_EXCHANGE: 2}
 
 

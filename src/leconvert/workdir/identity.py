@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import os
 import re
+import stat
 import tempfile
 import time
 import uuid
@@ -154,8 +155,8 @@ def process_is_gone(fields: Mapping[str, Any]) -> bool:
 def process_is_running(fields: Mapping[str, Any]) -> bool:
     """Return whether the process that wrote these fields certainly runs, stopped or not.
 
-    True only on the host that it runs on. Of two questions about a process elsewhere, this one and
-    `process_is_gone`, both are answered False.
+    True only on the host that it runs on. For a process elsewhere both this function and
+    `process_is_gone` return False.
     """
     return _is_held(fields) is True
 
@@ -166,20 +167,48 @@ def _lock_of(pid: int) -> str:
     name = f"leconvert-{os.getuid()}.alive/{pid}-{os.urandom(8).hex()}"
     path = Path(tempfile.gettempdir(), name)
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        if not _is_our_own(path.parent):
+            return ""
         _remove_old_locks(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return ""
+    _held.append(descriptor)
     return name
+
+
+_held: list[int] = []
+
+
+def _let_go() -> None:
+    """Close the descriptors of a parent's lock: a forked process would hold it for its parent."""
+    while _held:
+        with suppress(OSError):
+            os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _is_our_own(folder: Path) -> bool:
+    """Return whether only this user can have made what is in a folder of temporary files.
+
+    Anybody may have made the folder's name first, such as a link to a folder of this user.
+    """
+    facts = folder.lstat()
+    others_write = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not others_write
 
 
 def _remove_old_locks(folder: Path) -> None:
     """Remove the locks of processes that ended long ago: nobody waits for their heartbeats."""
     with suppress(OSError):
         for path in folder.iterdir():
-            if time.time() - path.lstat().st_mtime > _KEPT_SECONDS and _is_locked(path) is False:
+            is_old = time.time() - path.lstat().st_mtime > _KEPT_SECONDS
+            is_lock = _LOCK_NAME.match(f"{folder.name}/{path.name}")
+            if is_old and is_lock and _is_locked(path) is False:
                 path.unlink()
 
 

@@ -656,7 +656,7 @@ class OneHost:
         host: The host.
         device: Device number of the run's folder there: another one is another mount.
         has_links: Whether hard links decide all the same; else names are given under a lock.
-        reason: What the attempt to make a hard link ended in, `ASKED_FOR` or `NOT_LINUX`.
+        reason: The outcome of the attempt to make a hard link, `ASKED_FOR` or `NOT_LINUX`.
     """
 
     host: HostIdentity
