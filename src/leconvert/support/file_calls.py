@@ -29,7 +29,7 @@ CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOT
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
-# The same flags of macOS: RENAME_EXCL and RENAME_SWAP of its sys/stdio.h.
+# The same flags on macOS: RENAME_EXCL and RENAME_SWAP of its sys/stdio.h.
 _FLAGS_OF_MACOS = {_RENAME_NOREPLACE: 4, _RENAME_EXCHANGE: 2}
 
 
@@ -93,7 +93,7 @@ def clone_range(source: int, target: int, start: int, count: int, target_start: 
 
 
 def copy_file(source: str | Path, target: str | Path) -> None:
-    """Copy a file's content to a name that is free or a file's; the bytes may be shared.
+    """Copy a file's content to a new or existing file; the bytes may be shared.
 
     macOS clones whole files in one call; elsewhere `shutil.copyfile` copies in the kernel.
     """
@@ -103,7 +103,7 @@ def copy_file(source: str | Path, target: str | Path) -> None:
     if clone is not None and not os.path.lexists(target):
         paths = ctypes.c_char_p(os.fsencode(source)), ctypes.c_char_p(os.fsencode(target))
         if clone(*paths, ctypes.c_uint32(0)) == 0:
-            # A clone has the source's mode as well.
+            # A clone also has the source's mode.
             os.chmod(target, os.stat(target).st_mode | stat.S_IWUSR)  # noqa: PTH101, PTH116
             return
     shutil.copyfile(source, target)
@@ -112,8 +112,8 @@ def copy_file(source: str | Path, target: str | Path) -> None:
 def full_sync(descriptor: int) -> None:
     """Force an open file, or a folder's names, to the disk itself.
 
-    On macOS ``fsync`` leaves them in the disk's own cache, and F_FULLFSYNC empties that. File
-    systems that do not know it (network, FAT) say so.
+    On macOS, ``fsync`` leaves them in the disk's own cache, and F_FULLFSYNC empties this cache.
+    File systems that do not support F_FULLFSYNC (network, FAT) get an ``fsync``.
     """
     if hasattr(fcntl, "F_FULLFSYNC"):
         try:
@@ -136,7 +136,7 @@ def _copy_range(source: int, target: int, start: int, count: int, target_start: 
 
 
 def _send(source: int, target: int, start: int, count: int, target_start: int) -> int:
-    # Elsewhere it sends to sockets alone.
+    # On other platforms it can only send to sockets.
     if sys.platform != "linux" or not hasattr(os, "sendfile"):
         return 0
     os.lseek(target, target_start, os.SEEK_SET)
@@ -172,7 +172,7 @@ def try_lock_range(descriptor: int, start: int, length: int) -> None:
     The lock belongs to the open file description, so it also excludes other threads that opened
     the file themselves.
 
-    On a platform without such locks the whole file is locked; see `locks_ranges`.
+    On a platform without such locks, the whole file is locked; see `locks_ranges`.
 
     Raises:
         BlockingIOError: Another open file description has locked some of these bytes.
@@ -189,7 +189,7 @@ class MemoryFile:
 
     The file exists as long as this object.
 
-    On a platform without such files it is a sparse file in the folder for temporary files.
+    On a platform without such files, it is a sparse file in the folder for temporary files.
 
     Attributes:
         path: The path; valid in this process alone.
@@ -237,7 +237,7 @@ class MemoryFile:
 def _remove(descriptor: int, path: str | None = None) -> None:
     os.close(descriptor)
     if path is not None:
-        with suppress(OSError):  # whoever cleans the folder for temporary files was first
+        with suppress(OSError):  # the folder for temporary files was cleaned before
             os.unlink(path)  # noqa: PTH108
 
 
@@ -318,10 +318,10 @@ def _mounts() -> list[Mount]:
     try:
         for part in psutil.disk_partitions(all=True):
             mount = Mount(part.mountpoint, part.fstype, part.device, part.opts)
-            if mount.has_fleeting_inodes:  # the device of others is not asked for
+            if mount.has_fleeting_inodes:  # no other device number is needed
                 mount = replace(mount, device=os.stat(mount.point).st_dev)  # noqa: PTH116
             mounts.append(mount)
-    except (OSError, psutil.Error):  # nobody tells, or one was unmounted meanwhile
+    except (OSError, psutil.Error):  # unknown, or unmounted meanwhile
         pass
     return mounts
 

@@ -1,8 +1,8 @@
 """The services of the platform for processes: cores, memory, control groups, identity, forks.
 
-Only this module and `leconvert.support.file_calls` name services that Linux or macOS alone has.
-Their functions also work on platforms and in containers without them, in a plainer way: by psutil,
-by the standard library, or with the answer that means "unknown".
+Only this module and `leconvert.support.file_calls` name services that only Linux or macOS has.
+Their functions also work on platforms and in containers without these services: they use psutil or
+the standard library, or answer "unknown".
 
 Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
 ``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
@@ -175,7 +175,7 @@ def has_one_thread() -> bool:
     """Return whether no other thread runs, including those of libraries; False if unknown.
 
     A fork is safe only then: in the child, the locks of other threads would stay locked for ever.
-    On macOS it is never known, and system libraries end a forked process that uses them.
+    On macOS it is always unknown, since system libraries end a forked process that uses them.
     """
     try:
         return hasattr(os, "fork") and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208

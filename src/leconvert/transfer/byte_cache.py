@@ -312,9 +312,9 @@ class ByteCache:
 
 
 def _lock_name(start: int) -> str:
-    """Return the file that bytes are locked in: a few of their own where only whole files can be.
+    """Return the name of a lock's file: one for all locks if ranges of bytes can be locked.
 
-    Then blocks that have one lock by chance are fetched one after the other.
+    Otherwise there are a few files, and blocks that share one by chance are fetched in turn.
     """
     if locks_ranges():
         return "lock"

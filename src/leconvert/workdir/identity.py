@@ -84,7 +84,7 @@ def _machine(root: Path) -> str:
     card = uuid.getnode()
     if not card & (_LOCALLY_MADE | _MULTICAST):
         return _digest(f"{card:012x}")
-    # Elsewhere than on Linux no other host works on a run: its name will do.
+    # On systems other than Linux, no other host works on a run, so its name is enough.
     return "" if is_linux() else _digest(os.uname().nodename)
 
 
@@ -93,7 +93,7 @@ def _digest(found: str) -> str:
     return hmac.new(_PURPOSE, found.encode(), hashlib.sha256).hexdigest()[:_HEX_DIGITS]
 
 
-# Longer than anybody waits for the heartbeat of a process.
+# Longer than any wait for the heartbeat of a process.
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LOCK_NAME = re.compile(r"leconvert-[0-9]+\.alive/[0-9]+-[0-9a-f]+\Z")
 
@@ -146,8 +146,8 @@ class WorkerIdentity:
 def process_is_gone(fields: Mapping[str, Any]) -> bool:
     """Return whether the process that wrote these fields has certainly ended.
 
-    True only if it ran on this host and nobody holds its lock. If anything is unknown the answer is
-    False, and only the process's heartbeat tells.
+    This is so if it ran on this host and its lock is free. If anything is unknown, the answer is
+    False, and only the process's heartbeat can show more.
     """
     return _is_held(fields) is False
 
@@ -155,8 +155,8 @@ def process_is_gone(fields: Mapping[str, Any]) -> bool:
 def process_is_running(fields: Mapping[str, Any]) -> bool:
     """Return whether the process that wrote these fields certainly runs, stopped or not.
 
-    True only on the host that it runs on. For a process elsewhere both this function and
-    `process_is_gone` return False.
+    True only on the host of the process. For a process on another host, this function and
+    `process_is_gone` both return False.
     """
     return _is_held(fields) is True
 
@@ -203,7 +203,7 @@ def _is_our_own(folder: Path) -> bool:
 
 
 def _remove_old_locks(folder: Path) -> None:
-    """Remove the locks of processes that ended long ago: nobody waits for their heartbeats."""
+    """Remove the locks of processes that ended long ago, whose heartbeats no longer matter."""
     with suppress(OSError):
         for path in folder.iterdir():
             is_old = time.time() - path.lstat().st_mtime > _KEPT_SECONDS
@@ -213,9 +213,9 @@ def _remove_old_locks(folder: Path) -> None:
 
 
 def _is_held(fields: Mapping[str, Any]) -> bool | None:
-    """Say whether the process that wrote these fields holds its lock; None where unknown."""
+    """Return whether the process that wrote these fields holds its lock; None if unknown."""
     name = fields.get("lock")
-    # A machine that was copied while it ran has the file and not the process, nor the name.
+    # A machine that was copied while it ran has the file, but neither the process nor the name.
     if fields.get("host") != os.uname().nodename or not isinstance(name, str):
         return None
     return _is_locked(Path(tempfile.gettempdir(), name)) if _LOCK_NAME.match(name) else None

@@ -502,7 +502,7 @@ ONE_HOST_VERSION = 1
 ASKED_FOR = "asked for"
 """The reason in the record of a run with hard links, which was planned with ``--one-host``."""
 NOT_LINUX = "not on Linux"
-"""The reason in the record of a run that was planned on another system."""
+"""The reason in the record of a run that was planned on another system than Linux."""
 
 _WITH_LINKS = "link"
 # Earlier programs wrote "rename" for the second if the kernel refuses a rename to a taken name.
@@ -654,9 +654,9 @@ class OneHost:
 
     Attributes:
         host: The host.
-        device: Device number of the run's folder there: another one is another mount.
-        has_links: Whether hard links decide all the same; else names are given under a lock.
-        reason: The outcome of the attempt to make a hard link, `ASKED_FOR` or `NOT_LINUX`.
+        device: Device number of the run's folder there; a different number means another mount.
+        has_links: Whether hard links decide nevertheless; else names are given under a lock.
+        reason: The error of a hard link, `ASKED_FOR` or `NOT_LINUX`.
     """
 
     host: HostIdentity
@@ -666,7 +666,7 @@ class OneHost:
 
     @property
     def remark(self) -> str:
-        """One sentence that says what follows from it."""
+        """The consequences, in one sentence."""
         if self.reason == NOT_LINUX:
             return (
                 f"Only this host, {self.host.name}, may work on the run: several hosts share a "
@@ -691,7 +691,7 @@ def plan_one_host(
 
     Only Linux hosts share a work dir.
 
-    Call it when the run's folders are there and its manifest is not.
+    Call it when the run's folders exist and its manifest does not.
     """
     why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
     alone = why or (ASKED_FOR if asked_for else "" if is_linux() else NOT_LINUX)

@@ -1,4 +1,4 @@
-"""Tables of a v3.0 dataset that are wrong or missing, derived from its files.
+"""The right content of a v3.0 dataset's tables, derived from its files if they are wrong.
 
 A data file holds the episodes that its column ``episode_index`` names. The count of frames
 tells the episodes of a camera's file: if the files that the template finds, in the order of their
