@@ -803,7 +803,7 @@ def _report(
     others = [
         worker.peak_memory_bytes
         for worker in read_workers(run.paths, manifest.run_id)
-        if (worker.boot, worker.pid, worker.started) != (me.boot, me.pid, me.started)
+        if (worker.host, worker.pid, worker.lock) != (me.host, me.pid, me.lock)
     ]
     return ConversionReport(
         source=manifest.source_name,

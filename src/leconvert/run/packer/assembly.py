@@ -41,6 +41,7 @@ from leconvert.run.layout import first_frames
 from leconvert.run.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.run.proof.files import README_PATH, is_pushed_card
 from leconvert.support.errors import BatchesFailedError, IncompleteError, WorkDirError
+from leconvert.support.file_calls import copy_file
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.workdir.fs import (
@@ -354,7 +355,7 @@ class Assembly:
         if mended is None and self._run.manifest.is_migration:
             link_into_tree(root / relative, target, tree=self._tree)
         elif mended is None:
-            self._put(target, lambda partial: shutil.copyfile(root / relative, partial))
+            self._put(target, lambda partial: copy_file(root / relative, partial))
         else:
             self._put(target, lambda partial: partial.write_bytes(mended))
 

@@ -65,6 +65,7 @@ from leconvert.support.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.support.file_calls import copy_file
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.support.text import amount
@@ -393,7 +394,7 @@ class _TreeWriter:
         ):
             return  # written at the end
         elif is_derived:
-            shutil.copyfile(source, target)
+            copy_file(source, target)
             self.written_bytes += target.stat().st_size
         elif source.is_file():
             self._copied(media.copy_file(source, target))
