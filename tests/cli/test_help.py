@@ -186,6 +186,7 @@ def test_a_usual_option_is_an_option(listed: str) -> None:
 def test_the_docs_name_every_command_and_every_option_of_convert() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "cli.md").read_text("utf-8")
     commands = {name for heading, of in MAIN_COMMANDS.items() if heading for name, _ in of}
-    named = set(re.findall(r"^\| `([a-z-]+)", page, re.MULTILINE))
+    rows = "\n".join(re.findall(r"^\| .*", page, re.MULTILINE))
+    named = set(re.findall(r"`([a-z-]+)", rows))
     assert commands <= named
     assert isinstance(COMMANDS["leconvert convert"], Parser)
