@@ -31,6 +31,7 @@ CASES = {
     "resample": "resampling in several set-ups",
     "hub-push": "what a push sends to a Hub that holds the v2.1 dataset",
     "hub-migration": "what a migration on the Hub moves",
+    "hub-folders": "a migration of many small datasets in folders of one repository",
     "show": "tables and plots of logs",
 }
 

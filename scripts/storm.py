@@ -14,13 +14,15 @@ in their place too, again and again, until one is left alone; the result must ha
 bytes.
 
 Processes are forked from one that has the program loaded, so that they die at work and not while
-Python starts; `--exec` starts `python -m leconvert` instead.
+Python starts; `--exec` starts `python -m leconvert` instead, and `--plain` does
+so on a platform that offers nothing beyond POSIX (`tests/plain_platform`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import shutil
@@ -335,12 +337,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pace", type=float, default=0.03, help="mean seconds between two blows")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--exec", action="store_true", dest="really_exec")
+    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--afterwards", action="store_true", help="change something after a kill")
     parser.add_argument("--edits", action="store_true", help="kill what edits or begins with v3.0")
     parser.add_argument("--keep", action="store_true", help="keep the folders of bad rounds")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--log", type=Path, help="append the rows here as well")
     options = parser.parse_args(arguments)
+    if options.plain:
+        options.really_exec = True
+        site = kit.REPOSITORY / "tests" / "plain_platform" / "site"
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *sys.path])
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
     rows: list[dict[str, Any]] = []
     try:

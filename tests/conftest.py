@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from leconvert.support.machine import own_scheduling
 from tests.program import Leconvert, expecting, run_leconvert, start_leconvert
 
 if TYPE_CHECKING:
@@ -60,14 +61,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{VARIABLE} does not name the folder of the real recordings")
 
 
-_POLICY, _PARAMETERS = os.sched_getscheduler(0), os.sched_getparam(0)
-
-
 @pytest.fixture(autouse=True)
-def _scheduled_as_ever() -> None:
+def _scheduled_as_ever() -> Iterator[None]:
     """Take back what an encoder that was opened without `encode_clip` did to this thread."""
-    if os.sched_getscheduler(0) != _POLICY:
-        os.sched_setscheduler(0, _POLICY, _PARAMETERS)
+    with own_scheduling():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -330,9 +330,8 @@ def header(
 def machine(script: str, arguments: Sequence[str], scratch: Path) -> Row:
     """Return what ran when, and on what."""
     from leconvert._version import __version__
+    from leconvert.support.machine import allowed_cores, cpu_name
 
-    with Path("/proc/meminfo").open("rb") as file:
-        memory_bytes = int(file.readline().split()[1]) * 1024
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join([f"python scripts/{script}", *map(without_path, arguments)]),
@@ -341,8 +340,8 @@ def machine(script: str, arguments: Sequence[str], scratch: Path) -> Row:
         "python": platform.python_version(),
         "kernel": platform.release(),
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": memory_bytes,
+        "cores": allowed_cores(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "file_system": file_system_of(scratch),
     }
 
@@ -360,15 +359,6 @@ def file_system_of(folder: Path) -> str:
     command = ["stat", "--file-system", "--format=%T", str(folder)]
     name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     return name.replace("ext2/ext3", "ext4").replace("/", "-")
-
-
-def cpu_name() -> str:
-    """Return the processor's name as Linux gives it."""
-    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 def commit(tree: Path | None = None) -> str:

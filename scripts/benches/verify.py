@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benches import kit
+from leconvert.support.machine import allowed_cores
 
 BYTES, BYTES_1, STRUCTURE = "bytes", "bytes 1", "structure"
 HASH, HASH_1, START = "hash", "hash 1", "start"
@@ -70,7 +71,7 @@ def command(runner: str, scratch: Path) -> list[str]:
         BYTES: [*verify, "--bytes"],
         BYTES_1: [*verify, "--bytes", "--max-workers", "1"],
         STRUCTURE: verify,
-        HASH: [*hashes, "--processes", str(len(os.sched_getaffinity(0)))],
+        HASH: [*hashes, "--processes", str(allowed_cores())],
         HASH_1: [*hashes, "--processes", "1"],
         CONVERT: convert,
         UNCHECKED: [*convert, "--no-verify"],

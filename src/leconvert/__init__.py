@@ -100,9 +100,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'leconvert' has no attribute {name!r}")
     if name != "LeconvertError":  # with which a caller catches what is raised here
-        from leconvert.support.machine import check_linux
+        from leconvert.support.machine import check_platform
 
-        check_linux()
+        check_platform()
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

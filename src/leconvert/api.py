@@ -1,4 +1,4 @@
-"""One command from source to result: plan, work, pack, verify, swap; and several of them."""
+"""Complete conversions: plan, work, pack, verify and swap; merges, splits and trims."""
 
 from __future__ import annotations
 
@@ -126,46 +126,48 @@ class ConversionReport:
     """The report of a conversion.
 
     Attributes:
-        source: The dataset: its folder, or its URL on the Hub, with the commit.
-        output: The folder of the result. A migration has its result on the Hub alone; this is then
-            the folder of the work dir that stood for it.
+        source: The dataset: its folder, or its URL on the Hub with the commit.
+        output: The folder of the result. After a migration, whose result is only on the Hub, it is
+            the folder in the work dir that stood for the result.
         kept_source: The folder that keeps the replaced dataset; None if nothing was replaced, or
             the dataset was removed.
-        removed_source: The folder that kept it before it was removed on request.
-        kept_because: Why it was kept although it was to be removed.
+        removed_source: The folder that kept it until it was removed on request.
+        kept_because: Why it was kept despite the request to remove it.
         run_id: The run.
-        episodes: Episodes of the dataset.
-        frames: Frames of the dataset.
-        files: Data and video files of the result.
-        source_bytes: Bytes of the source's data and video files; where episodes were appended, of
-            those of the new ones.
-        batches: Batches of the plan.
+        episodes: Number of episodes of the dataset.
+        frames: Number of frames of the dataset.
+        files: Number of data and video files of the result.
+        source_bytes: Size of the source's data and video files, in bytes; if episodes were
+            appended, only of the new ones.
+        batches: Number of batches of the plan.
         cloned_bytes: Coded video bytes that are shared with the source.
         copied_bytes: Coded video bytes that were copied.
         seconds: Wall clock of the whole command.
         stage_seconds: Wall clock of plan, work and pack.
-        verified: The depth of the check before the swap, ``none`` if it was skipped. Where the
-            result was in its place before, what was compared now.
-        verified_because: Why less was compared than was asked for, such as a source that is gone;
-            None otherwise.
-        findings: What the scan found: warnings, remarks, and what was repaired.
-        repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing,
-            and where datasets were merged: ``meta/provenance.parquet`` says it for each.
-        probe: How fast the result loads, as `leconvert probe run` says it; None if it was not
-            measured. Where it could not be, the error.
-        report: The page that tells what happened, or None.
-        work_dir: Where the run's records are kept; None where they were removed.
-        quantiles: Whether the table of the episodes' statistics has quantiles. Without them LeRobot
-            loads the result, but cannot resume recording on it.
-        push: What the push did; None where nothing was to be pushed.
-        peak_memory_bytes: The most that processes had resident: ``command``, this one, whose
-            threads may be workers too; ``workers``, the largest of the other processes that worked,
-            on any host, None where there was none. 0 is not known.
+        verified: The depth of the check before the swap, ``none`` if it was skipped. If the result
+            was in its place before this command, the depth of the comparison now.
+        verified_because: Why less was compared than requested, for example because a source is
+            gone; else None.
+        findings: The findings of the scan: warnings, remarks and repairs.
+        repairs: The changes of the conversion, as in ``meta/repairs.json``. Empty for no changes,
+            and for merged datasets, whose changes are in ``meta/provenance.parquet``.
+        probe: How fast the result loads, as in results of `leconvert probe run`, or the error of
+            the measurement; None if it was not requested.
+        report: The page about the conversion, or None.
+        work_dir: The folder of the run's records; None if they were removed.
+        quantiles: Whether the statistics of episodes have quantiles. Without them LeRobot loads the
+            result, but cannot resume recording on it.
+        push: The report of the push; None if none was requested.
+        peak_memory_bytes: The most memory that processes had resident. ``command``: this process,
+            whose threads may be workers too. ``workers``: the largest of the other worker processes
+            on all hosts, None if there were none. 0 means unknown.
         version: The version of the result.
-        kept_files: How many of the files are the source's own as they are; None in layouts that
-            have none.
-        kept_episodes: To how many episodes, whose files stay, the others were appended.
-        moves: The bytes that a migration moved between here and the Hub, as planned; else None.
+        kept_files: Number of files that are the source's own, unchanged; None for layouts without
+            such files.
+        kept_episodes: Number of episodes that were there before others were appended; their files
+            are unchanged.
+        moves: The bytes that a migration moved between this host and the Hub, as planned; else
+            None.
     """
 
     source: str
@@ -229,45 +231,45 @@ def convert(
 ) -> ConversionReport:
     """Convert a dataset to v3.0, or to v2.1.
 
-    The result appears at its place at once and complete, or not at all. A call that was
-    interrupted, killed or failed is resumed by the same call.
+    The result appears in its place complete and in one step, or not at all. If a call was
+    interrupted, killed or failed, the same call resumes it.
 
     Args:
         root: The dataset folder, the one that holds ``meta/``.
-        arrival: How it came from the Hub, see `leconvert.remote.source`; None for a local dataset.
-        output: Where the result goes; the source, which it may not be, is then never touched. None
-            puts the result in the source's place and keeps the source beside it as ``<root>_old``.
-            Where ``root`` is an outline, None migrates: the result is made on the Hub, in the
-            source's repo, which needs ``push`` and a layout that keeps files.
-        work_dir: Folder for the state of the run; shared by all hosts that work on it. None takes
-            a hidden sibling of the target, which is removed after success.
+        arrival: How the dataset came from the Hub, see `leconvert.remote.source`; None for a local
+            dataset.
+        output: The folder of the result; then the source, which must be another folder, is never
+            touched. None puts the result in the source's place and keeps the source beside it as
+            ``<root>_old``. If ``root`` is an outline, None migrates: the result is made on the Hub,
+            in the source's repo. This needs ``push`` and a layout that keeps files.
+        work_dir: Folder for the state of the run, shared by all hosts that work on it. None uses a
+            hidden folder beside the target, which is removed after success.
         layout: How episodes are cut into files and batches.
-        repairs: What the conversion may change about the dataset; nothing by default.
-        selection: Which episodes are converted; all by default.
-        plan: Whether a run under way is joined or given up, and who may work on it.
+        repairs: The changes that the conversion may make to the dataset; by default none.
+        selection: The episodes to convert; by default all.
+        plan: Whether to join or give up a run under way, and who may work on it.
         workers: Who does the work: threads, processes, or an engine's workers.
         leases: Lease time and attempts.
-        proof: What is proven before the swap, and what it may replace and remove.
-        scratch: Where workers keep what they fetch of a source on the Hub.
-        push: Push the result, to `PushOptions.repo_id` or to where ``arrival`` came from; None for
-            not at all. Where the push fails, the error says so, and the result is in its place.
+        proof: The proof before the swap, and the datasets that it may replace and remove.
+        scratch: The folder for files that workers fetch from a source on the Hub.
+        push: Push the result, to `PushOptions.repo_id` or to the repo that ``arrival`` names; None
+            for no push. If the push fails, its error is raised, and the result stays in its place.
         keep_work_dir: Keep the run's records after success.
-        for_push: Write the record that a later push goes by beside the result, which costs reading
-            all of it; with ``push``, and where the source came from the Hub, it is written in any
-            case.
-        probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
-            torch. A result that cannot be measured is converted all the same.
-        report: Where to write a page that tells what happened, also where the conversion fails
-            once there is a plan; None for none.
-        command: The command line that asks for it, for the run's records; secrets are taken out.
+        for_push: Write the record beside the result that a later push needs, which requires reading
+            the whole result. It is always written with ``push``, and for a source from the Hub.
+        probe_seconds: Seconds to measure how fast the result loads; None for no measurement. Needs
+            torch. The conversion also succeeds if the measurement fails.
+        report: Path of a page about the conversion, which is written even if the conversion fails
+            after planning; None for none.
+        command: The command line, for the run's records; secrets are removed from it.
         stop: Set it from another thread to stop; the run can be resumed.
-        progress: Where to report.
+        progress: Receives the progress.
 
     Returns:
-        What was done.
+        The report.
 
     Raises:
-        LeconvertError: One of its subclasses; see `leconvert.support.errors` for which.
+        LeconvertError: One of its subclasses; `leconvert.support.errors` describes them.
     """
     conversion = Conversion(
         layout=layout,
@@ -295,7 +297,7 @@ def convert(
 
 
 class SharedOptions(TypedDict, total=False):
-    """The keywords that `merge`, `split` and `trim` take as `convert` does; all may be left out."""
+    """The keywords that `merge`, `split` and `trim` share with `convert`; all are optional."""
 
     layout: LayoutOptions
     repairs: RepairOptions
@@ -309,7 +311,7 @@ class SharedOptions(TypedDict, total=False):
 
 
 def _asked(given: SharedOptions, **own: Any) -> tuple[Conversion, Control]:
-    """Return what a caller's keywords ask for, with further parts of the conversion."""
+    """Return the conversion and control from a caller's keywords and further parts."""
     if unknown := given.keys() - SharedOptions.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument: {', '.join(sorted(unknown))}")
     parts: dict[str, Any] = {**given}
@@ -339,29 +341,29 @@ def merge(
 ) -> ConversionReport:
     """Merge datasets of any versions into a new one, v3.0 or v2.1.
 
-    The result has the episodes of the first dataset, then those of the second, and so on. They are
-    numbered through, and tasks of the same text become one. From which dataset each episode is
-    stands in ``meta/provenance.parquet``. A call that was interrupted, killed or failed is resumed
-    by the same call.
+    The result has the episodes of the first dataset, then those of the second, and so on, with
+    consecutive numbers. Tasks with the same text become one. ``meta/provenance.parquet`` names the
+    dataset of each episode. If a call was interrupted, killed or failed, the same call resumes it.
 
     Args:
-        roots: The dataset folders, two or more, each once. Their frame rates and, but for what
-            their cameras' files are like, their features must be the same.
-        output: Where the result goes; no dataset that is merged may be there.
-        work_dir: See `convert`, as for all that follow.
-        push: Push the result to `PushOptions.repo_id`; None for not at all.
+        roots: The dataset folders, at least two, each once. Their frame rates and features must be
+            equal, except properties of the cameras' files.
+        output: The folder of the result; no merged dataset may be there.
+        work_dir: As for `convert`.
+        push: Push the result to `PushOptions.repo_id`; None for no push.
         keep_work_dir: Keep the run's records after success.
-        for_push: Write the record that a later push goes by.
-        report: Where to write a page that tells what happened; None for none.
+        for_push: Write the record that a later push needs.
+        report: Path of a page about the conversion; None for none.
         given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
-            ``stop`` and ``progress``. A feature that ``repairs`` leaves out is left out of each
-            dataset that has it; ``accept=("robot-type",)`` merges datasets of different robots.
+            ``stop`` and ``progress``, as for `convert`. A feature that ``repairs`` drops is dropped
+            from each dataset that has it; ``accept=("robot-type",)`` merges datasets of different
+            robots.
 
     Returns:
-        What was done; ``source`` names all datasets.
+        The report; its ``source`` names all datasets.
 
     Raises:
-        LeconvertError: One of its subclasses. A `SourceError` lists all that differs.
+        LeconvertError: One of its subclasses. A `SourceError` lists all differences.
     """
     check_several(roots)
     conversion, control = _asked(given, push=push)
@@ -378,7 +380,7 @@ def merge(
 
 
 def check_several(roots: Sequence[object]) -> None:
-    """Refuse to merge fewer datasets than two."""
+    """Refuse to merge fewer than two datasets."""
     if isinstance(roots, str | os.PathLike) or len(roots) < 2:
         raise UsageError(
             "To merge takes two datasets at least.",
@@ -400,7 +402,7 @@ def run_conversion(
     probe_seconds: float | None = None,
     report: str | os.PathLike[str] | None = None,
 ) -> ConversionReport:
-    """Convert one dataset, or merge several: what `convert`, `merge`, `split` and `trim` do.
+    """Convert one dataset, or merge several, for `convert`, `merge`, `split` and `trim`.
 
     See `convert` for the arguments and errors.
     """
@@ -508,33 +510,34 @@ def repair(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> RepairReport:
-    """Mend the findings of a check of a v3.0 dataset that its own files are enough to mend.
+    """Repair the findings of a check of a v3.0 dataset for which its own files are enough.
 
-    `convert` mends the others, as for any source. For example
-    ``convert(root, repairs=RepairOptions(on_bad_episode="drop"))`` leaves out the episodes of
-    missing files, and ``RepairOptions(quantiles=True)`` computes the quantiles of each episode,
-    which LeRobot needs to go on recording.
+    `convert` repairs the others, as for any source. For example, ``convert(root,
+    repairs=RepairOptions(on_bad_episode="drop"))`` leaves out episodes with missing files, and
+    ``RepairOptions(quantiles=True)`` computes the quantiles of each episode, which LeRobot needs to
+    resume recording.
 
     Args:
         root: The dataset.
-        output: Where the repaired dataset goes, which must not exist, or be that already; by
-            default it takes the dataset's place, and the dataset is kept as ``<root>_old``.
-        retime: Set timestamps of rows to ``frame_index / fps`` where they are something else.
-        dry_run: Only say what would be done.
+        output: The folder of the repaired dataset, which must not exist, unless it already is this
+            result; by default it takes the dataset's place, and the dataset is kept as
+            ``<root>_old``.
+        retime: Set timestamps of rows to ``frame_index / fps`` if they differ from it.
+        dry_run: Only report what would be done.
         stop: Set it from another thread to stop; then nothing is changed.
-        progress: Where to report.
+        progress: Receives the progress.
 
     Returns:
-        What was changed, and in ``plan.left`` what stays wrong. Where nothing can be made right the
+        The changes; ``plan.left`` lists the findings that remain. If nothing can be repaired, the
         plan is empty, and nothing is written.
 
     Raises:
-        SourceError: It is no v3.0 dataset.
+        SourceError: The dataset is not v3.0.
         TargetError: The output exists, or ``<root>_old`` does.
-        VerificationError: The repaired dataset differs in more than was planned; nothing was moved.
+        VerificationError: The repaired dataset has other changes than planned; nothing was moved.
         BusyError: Another process repairs or converts the dataset.
     """
-    from leconvert.run.repairing import repair_dataset  # nobody else pays for its imports
+    from leconvert.run.repairing import repair_dataset  # only this function needs its imports
 
     return repair_dataset(
         Path(root).resolve(),
@@ -547,8 +550,8 @@ def repair(
 
 
 def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
-    """Refuse before any work what could not be pushed after it."""
-    from leconvert.remote.options import PushOptions  # nobody else pays for its imports
+    """Refuse a push that could not succeed, before any work."""
+    from leconvert.remote.options import PushOptions  # only this function needs its imports
 
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
@@ -565,7 +568,7 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
 def _check_migration(
     arrival: HubOrigin | None, push: PushOptions | None, probe_seconds: float | None
 ) -> None:
-    """Refuse what a conversion whose files stay on the Hub cannot do."""
+    """Refuse options that do not fit a conversion whose files stay on the Hub."""
     origin = arrival.origin if arrival else None
     if origin is None or push is None or push.repo_id not in (None, origin.repo_id):
         raise UsageError(
@@ -581,10 +584,10 @@ def _check_migration(
 
 
 def _on_hub(run: OpenedRun) -> Mapping[str, str]:
-    """Return the SHA-256 of files of a result that are on the Hub alone, by path."""
+    """Return the SHA-256 of the result's files that are only on the Hub, by path."""
     if not run.manifest.is_migration:
         return {}
-    from leconvert.remote.sparse_snapshot import contents_on_hub  # local sources have none
+    from leconvert.remote.sparse_snapshot import contents_on_hub  # local sources do not need it
 
     return contents_on_hub(Path(run.manifest.source), taken_over(run))
 
@@ -604,7 +607,7 @@ def _push_migrated(
     try:
         return push(result, options, on_hub=on_hub, pause=pause, progress=control.progress)
     except HubSourceChangedError as error:
-        # The Hub would copy files of the changed dataset: this run can never be pushed.
+        # The Hub would copy files of the changed dataset, so this run can never be pushed.
         give_up_run(run.work_dir.root, run.manifest.run_id)
         error.next_step = "Run the same command again; it begins with what is there now."
         if (stays := pinned_revision(Path(run.manifest.source))) is not None:
@@ -620,7 +623,7 @@ def _push_migrated(
 
 
 def _say_who_works(run: OpenedRun, progress: Progress) -> None:
-    """Name the workers that the run has already, unless their processes have certainly ended."""
+    """Report the workers of the run so far, unless their processes have certainly ended."""
     workers = [
         worker for worker in read_workers(run.paths, run.manifest.run_id) if not worker.has_ended
     ]
@@ -639,10 +642,13 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
 def _another_may_finish(
     work_dir: Path, target: Path, to: str, *, own_place: bool
 ) -> Iterator[Callable[[OpenedRun], None]]:
-    """Tell the user if the same conversion, started elsewhere, was finished and its run removed.
+    """Raise a plain error if another process finished this conversion and removed its run.
 
     Yields:
-        A function that is given the run that this process joined.
+        A function that takes the run that this process joined.
+
+    Raises:
+        BusyError: The result is in place although this process failed.
     """
     runs: list[str] = []
     was_there = is_converted(target, to)
@@ -656,7 +662,7 @@ def _another_may_finish(
             left = WorkDir(work_dir).current_run_id()
         if was_there or not is_converted(target, to) or left is not None:
             raise
-        if own_place:  # locks and records that this process made since
+        if own_place:  # removes locks and records that this process has made since
             remove_work_dir(work_dir, runs[-1] if runs else "", target)
         raise BusyError(
             f"Another process did this conversion meanwhile; its result stands at {target}.",
@@ -669,14 +675,14 @@ def _another_may_finish(
 def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
     if report is None:
         return nullcontext()
-    from leconvert.report import report_on_exit  # nobody else pays for its imports
+    from leconvert.report import report_on_exit  # only this function needs its imports
 
     return report_on_exit(run, report)
 
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
-    """Measure how fast the result loads; where that fails, the error is what was found."""
-    from leconvert.bench import probe_result  # nobody else pays for its imports
+    """Measure how fast the result loads; return the result, or the error as a record."""
+    from leconvert.bench import probe_result  # only this function needs its imports
 
     try:
         found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
@@ -699,14 +705,32 @@ def run_worker(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> WorkerSummary:
-    """Run one worker on a work dir until nothing is left for it."""
+    """Run one worker on a work dir until there is no more work for it.
+
+    Args:
+        work_dir: The folder of the run's state.
+        leases: Lease time and attempts, the same for all workers of the run.
+        scratch: The folder for files that workers fetch from a source on the Hub.
+        max_batches: End after this many batches; None for no limit.
+        max_idle_seconds: End after waiting this long for work; None for no limit.
+        allow_mixed_versions: Work even if library versions differ from the planner's.
+        command: The command line, for the run's records; secrets are removed from it.
+        stop: Set it from another thread to stop.
+        progress: Receives the progress.
+
+    Returns:
+        The worker's summary.
+
+    Raises:
+        LeconvertError: One of its subclasses; `leconvert.support.errors` describes them.
+    """
     for name, limit in (("max_batches", max_batches), ("max_idle_seconds", max_idle_seconds)):
         if limit is not None and not limit >= 0:
             raise UsageError(f"{name} cannot be {limit}.")
     run = open_run(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
     crew = WorkerPool(run, leases, stop or threading.Event(), scratch)
     left = crew.cost_left()
-    if not left:  # by now the result may stand in the source's place
+    if not left:  # the result may already be in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
     record_invocation(run.paths, run.manifest.run_id, "work", command)
     with crew.inputs() as inputs, crew.stage(progress, left) as stage:
@@ -716,7 +740,7 @@ def run_worker(
 
 
 def _run_in_swap(work_dir: Path, sources: Sequence[Path], target: Path) -> OpenedRun | None:
-    """Return this conversion's run if its swap began: then the source may be at another place."""
+    """Return this conversion's run if its swap has begun; the source may then be elsewhere."""
     if WorkDir(work_dir).current_run_id() is None:
         return None
     run = open_run(work_dir, allow_mixed_versions=True)
@@ -732,9 +756,9 @@ def _finish(
     conversion: Conversion,
     control: Control,
 ) -> tuple[PackReport | None, bool]:
-    """End a run whose swap began; return its report, if any, and whether to start over.
+    """End a run whose swap has begun; return its report, if any, and whether to start over.
 
-    A run answers only for a result that is there, from this source and these options.
+    The run counts only if its result is in place, from this source and these options.
     """
     manifest, target = run.manifest, Path(run.manifest.target)
     in_place, proof, progress = manifest.in_place, conversion.proof, control.progress
@@ -762,7 +786,7 @@ def _finish(
             raise
         progress.say(f"{error.message} Converting anew.")
     except (PlanMismatchError, SourceChangedError, VerificationError) as error:
-        # Episodes are appended to a result that is right alone.
+        # Episodes are appended only to a result that is right.
         appends = conversion.layout.append and not isinstance(error, VerificationError)
         if in_place or not (proof.force_conversion or appends):
             raise
@@ -779,7 +803,7 @@ def _report(
     others = [
         worker.peak_memory_bytes
         for worker in read_workers(run.paths, manifest.run_id)
-        if (worker.boot, worker.pid, worker.started) != (me.boot, me.pid, me.started)
+        if (worker.host, worker.pid, worker.lock) != (me.host, me.pid, me.lock)
     ]
     return ConversionReport(
         source=manifest.source_name,
@@ -814,26 +838,25 @@ def _report(
 
 
 def _has_quantiles(run: OpenedRun) -> bool:
-    """Tell whether a result has quantiles; no where somebody moved it away meanwhile."""
+    """Return whether a result has quantiles; False if somebody has moved it away."""
     with suppress(LeconvertError, OSError):
         return open_dataset(Path(run.manifest.target), version=run.manifest.to).has_quantiles
     return False
 
 
-# Several results of one source: a conversion each.
+# Several results of one source, each by its own conversion.
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """One part of a dataset that was split.
+    """One part of a split dataset.
 
     Attributes:
         name: Its name.
         output: Its folder, which a dry run does not make.
         episodes: Its episodes, by their numbers in the source, such as ``0-3,7``.
-        plan: What its conversion comes to, where nothing was to be written; else None.
-        report: What was done; None where the part was finished before, or nothing was to be
-            written.
+        plan: The summary of its plan in a dry run; else None.
+        report: The report of its conversion; None in a dry run, or if the part was finished before.
         verified: How a part that was finished before was compared with the source now:
             ``structure`` or ``bytes``; else None.
     """
@@ -860,29 +883,30 @@ def split(
     dry_run: bool = False,
     **given: Unpack[SharedOptions],
 ) -> list[SplitPart]:
-    """Split a dataset into several, each episode into exactly one; the source stays as it is.
+    """Split a dataset into several, each episode into exactly one; the source stays unchanged.
 
-    Each part is a conversion of its own, of a selection of the episodes, and appears complete or
-    not at all. The same call again finishes what was interrupted: a part that is there already is
-    compared with the source, every byte where ``proof`` asks for that, and left as it is.
+    Each part has its own conversion of some episodes, and appears complete or not at all. After an
+    interruption, the same call finishes the parts: a part that is already there is compared with
+    the source, every byte if ``proof`` requires it, and left unchanged.
 
     Args:
         root: The dataset folder.
-        output_dir: The folder in which each part gets a folder of its name.
+        output_dir: The folder in which each part gets a folder with its name.
         into: Name of each part, and its share of the episodes, such as ``0.9``, or a list of
             episodes, such as ``"0-99,120"``.
-        seed: Decides which episodes a share takes; see `leconvert.model.selection.split_episodes`.
+        seed: Decides which episodes a share gets; see `leconvert.model.selection.split_episodes`.
         dry_run: Only plan the parts; nothing is written.
         given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
-            ``stop`` and ``progress`` of each part's conversion, see `convert`.
+            ``stop`` and ``progress`` of each part's conversion, as for `convert`.
 
     Returns:
         The parts, in the order of ``into``.
 
     Raises:
         UsageError: ``into`` does not give every episode to exactly one part.
-        TargetError: Something else stands where a part goes; nothing was written then.
-        VerificationError: A part that was finished before differs from the source; likewise.
+        TargetError: Something else is in a part's place; nothing was written.
+        VerificationError: A part that was finished before differs from the source; nothing was
+            written.
         LeconvertError: One of its other subclasses, from the conversion of a part.
     """
     conversion, control = _asked(given)
@@ -913,7 +937,14 @@ def split_dataset(
     """Convert each part of a dataset; see `split`.
 
     Args:
-        work_dir: The folder in which each part's run has a work dir of the part's name, which
+        root: The dataset folder.
+        conversion: The conversion of each part, whose selection is set here.
+        control: How to stop, and where to report.
+        output_dir: The folder of the parts.
+        into: The parts.
+        seed: Decides which episodes a share gets.
+        dry_run: Only plan the parts.
+        work_dir: The folder in which each part's run has a work dir with the part's name, which
             stays; None for hidden ones beside the parts.
         reports: Whether each part gets a report beside it.
     """
@@ -945,7 +976,7 @@ def split_dataset(
             remove_leftovers(work_dirs[part.name])
         run_id = WorkDir(work_dirs[part.name]).current_run_id()
         if not conversion.plan.restart and run_id is not None:
-            continue  # its run knows how far it is
+            continue  # its run knows its progress
         verified = find_finished([source], part.output, conversions[part.name], control)
         if verified is not None:
             finished[part.name] = verified
@@ -984,7 +1015,7 @@ def split_dataset(
 
 
 def _page_beside(target: Path) -> Path:
-    from leconvert.report import default_report_place  # nobody else pays for its imports
+    from leconvert.report import default_report_place  # only this function needs its imports
 
     return default_report_place(target)
 
@@ -997,27 +1028,28 @@ def trim(
     output: str | os.PathLike[str] | None = None,
     **given: Unpack[SharedOptions],
 ) -> ConversionReport:
-    """Cut frames off the beginning or the end of some episodes, without encoding a video.
+    """Cut frames off the beginning or end of some episodes, without encoding a video.
 
-    This is a conversion of the whole dataset in which these episodes have fewer rows, counted and
-    timed from 0 again. Their videos keep every sample that a kept frame needs to decode. Samples
-    between a keyframe and the first kept frame stay in the file, but no reader shows them as part
-    of the episode. The statistics of these episodes are computed from their decoded frames.
+    This converts the whole dataset; the trimmed episodes have fewer rows, with numbers and times
+    from 0 again. Their videos keep every sample that a kept frame needs to decode. Samples between
+    a keyframe and the first kept frame stay in the file, but no reader shows them as part of the
+    episode. The statistics of these episodes are computed from their decoded frames.
 
     Args:
         root: The dataset folder.
-        frames: The first frame that stays of an episode, counted from 0, and the one after the
-            last, None for all that follow; by the episode's number.
-        output: The folder of the result; None for the source's place, as in `convert`.
+        frames: For each episode's number: its first kept frame, counted from 0, and the frame after
+            the last kept one, or None for its end.
+        output: The folder of the result; None for the source's place, as for `convert`.
         given: ``layout``, ``repairs``, ``plan``, ``workers``, ``leases``, ``proof``, ``command``,
-            ``stop`` and ``progress``, see `convert`.
+            ``stop`` and ``progress``, as for `convert`.
 
     Returns:
-        What was done.
+        The report.
 
     Raises:
-        UsageError: There is no such episode, or an interval leaves nothing of it, all of it, or is
-            not within it; or v2.1 is to be written, and the frames are not between keyframes.
+        UsageError: An episode does not exist; an interval keeps no frame or all frames of it, or
+            reaches beyond it; or v2.1 is to be written, and an interval is not bounded by
+            keyframes.
         LeconvertError: One of its other subclasses, as from `convert`.
     """
     intervals = [FrameInterval(episode, *interval) for episode, interval in frames.items()]
@@ -1027,7 +1059,7 @@ def trim(
     return run_conversion([Path(root)], conversion, control, output=output)
 
 
-# Is this the result of these sources, to this depth? Whoever gives a command again asks it here.
+# The check whether a target already holds the result of some sources, to some depth.
 
 
 _DIFFERENCES_SHOWN = 20
@@ -1042,30 +1074,30 @@ def find_finished(
     conversion: Conversion = Conversion(),
     control: Control = Control(),
 ) -> str | None:
-    """Compare what stands at a target with what a conversion would put there.
+    """Compare the dataset at a target with the result that a conversion would put there.
 
-    Nothing is taken for done by its name or by a note, and nothing is written. A comparison by
-    bytes reads the result and its sources completely.
+    A name or a note proves nothing here, and nothing is written. A comparison by bytes reads the
+    result and its sources completely.
 
     Args:
-        sources: As the conversion gets them. The source of a conversion in place is looked for
-            where such a conversion keeps it.
+        sources: The conversion's sources. For a conversion in place, the source is looked for where
+            such a conversion keeps it.
         target: The folder of the result.
-        conversion: The conversion. Every byte is compared if its ``proof`` asks for that, else the
+        conversion: The conversion. Every byte is compared if its ``proof`` requires it, else the
             structure.
         control: How to stop, and where to report.
 
     Returns:
-        What was compared, ``structure`` or ``bytes``, where nothing differs. None where there is
-        something to convert: no dataset of this version stands there, ``proof`` replaces it,
-        ``layout.append`` adds episodes to it, or nothing is kept that a dataset in place could be
-        compared with.
+        The depth of the comparison, ``structure`` or ``bytes``, if nothing differs. None if there
+        is something to convert: the target holds no dataset of this version, ``proof`` replaces it,
+        ``layout.append`` adds episodes to it, or the source of a dataset in place is not kept, so
+        nothing can be compared.
 
     Raises:
-        TargetError: The dataset that stands there was made otherwise, or has other episodes.
-        VerificationError: It was made so, and does not hold what the sources hold.
-        SourceError: A source cannot be read, or not be converted so.
-        StorageError: The disk fails, so that nobody knows.
+        TargetError: The target's dataset was made with other options, or has other episodes.
+        VerificationError: It was made with these options, but its content differs from the sources.
+        SourceError: A source cannot be read, or cannot be converted with these options.
+        StorageError: The disk fails, so the result is unknown.
         InterruptedRunError: ``stop`` was set.
     """
     layout, proof = conversion.layout, conversion.proof
@@ -1082,7 +1114,7 @@ def find_finished(
         try:
             scan = scan_sources(roots, conversion, progress=control.progress)
         except SourceError:
-            if in_place:  # what is kept there may be something else
+            if in_place:  # the kept folder may be something else
                 return None
             raise
         if layout.append and former_episodes(target) < scan.num_episodes:
@@ -1102,14 +1134,14 @@ def find_finished(
     if report.ok:
         return report.depth
     shown = first_few(report.differences, _DIFFERENCES_SHOWN)
-    if not report.files:  # other episodes: no file could be compared
+    if not report.files:  # other episodes, so no file could be compared
         raise _other_result(target, layout.to, shown)
     exchanged = target / META if sources[0] == overlaid_meta(target) else target
     raise does_not_match(exchanged, sources, shown, in_place=in_place)
 
 
 def _nothing_to_compare(target: Path, kept: Path, to: str) -> SourceError:
-    # Opened, so that one which cannot be read says so.
+    # Opened, so an unreadable dataset raises its own error.
     version = open_dataset(target, version=to).info["codebase_version"]
     return SourceError(
         f"{target} is already {version}.",
@@ -1125,7 +1157,7 @@ def _nothing_to_compare(target: Path, kept: Path, to: str) -> SourceError:
 
 
 def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> list[str]:
-    """Say by which options a result was made that are not those of this conversion."""
+    """Return the options of a result that differ from this conversion's, as sentences."""
     found: list[str] = []
     try:
         result, told = open_dataset(target, version=options.to), read_provenance(target)
@@ -1141,7 +1173,7 @@ def _made_otherwise(target: Path, scan: SourceScan, options: LayoutOptions) -> l
             now = [each.meta_digest for each in scan.sources]
             if there != now and Counter(there) == Counter(now):
                 found.append("the datasets stand in another order")
-        if options.append:  # episodes that were appended lie in files of their own
+        if options.append:  # appended episodes are in files of their own
             return found
         episodes = scan.num_episodes
         writes = target_of(options.to, options.layout, views[0].dataset, episodes)
@@ -1191,7 +1223,7 @@ def _other_result(target: Path, to: str, differences: Sequence[str]) -> TargetEr
     )
 
 
-# Hands a planned run to a scheduler: workers, a packer after them, and nobody who waits.
+# Passes a planned run to a scheduler: workers, and a packer after them. Nothing waits for them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -1200,12 +1232,13 @@ class Submission:
 
     Attributes:
         run_id: The run.
-        finished: Whether the result is in place already; then nothing is submitted.
-        workers: Workers that were asked for.
-        worker_job: The scheduler's id for them; None if there are none, or for a dry run.
-        packer_job: The packer's id; likewise, and of a fleet, whose workers pack.
+        finished: Whether the result is already in place; then nothing is submitted.
+        workers: Number of workers requested.
+        worker_job: The scheduler's id of the workers; None if there are none, or for a dry run.
+        packer_job: The scheduler's id of the packer; None if there is none, for a dry run, and for
+            a fleet, whose workers pack.
         logs: The folder of the logs.
-        script: A shell script that submits the same.
+        script: A shell script that submits the same jobs.
     """
 
     run_id: str
@@ -1231,14 +1264,14 @@ def submit_run(
     allow_mixed_versions: bool = False,
     dry_run: bool = False,
 ) -> Submission:
-    """Submit workers for what is left of a run, and a packer that begins when they have ended.
+    """Submit workers for the remaining work of a run, and a packer that begins after them.
 
-    The same call again joins the same run: it submits workers for what is left by then.
+    The same call again submits workers for the work that remains then, for the same run.
 
     Args:
-        work_dir: The folder that all hosts share; every node must see it, the source and the
-            target under the same paths.
-        engine: Who starts them, and how; None for SLURM with its defaults.
+        work_dir: The folder that all hosts share; every node must see it, the source and the target
+            under the same paths.
+        engine: The scheduler and its options; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a run.
         proof: Options of the packer: the depth of its proof, the datasets that it may replace and
             remove, and how long it waits for a silent packer's lock.
@@ -1251,9 +1284,9 @@ def submit_run(
 
     Raises:
         EngineError: There is no scheduler here, or it refused a job.
-        OneHostOnlyError: One host alone may work on the run.
-        UsageError: The proof is too little for the removal of the source, or needs a source that
-            is not on this machine.
+        OneHostOnlyError: Only one host may work on the run.
+        UsageError: The proof is not enough for removing the source, or needs a source that is not
+            on this machine.
         WorkDirError: There is no run, or its records cannot be used.
     """
     if engine is None:
@@ -1270,7 +1303,7 @@ def submit_run(
     run = open_run(root, allow_mixed_versions=True, only_look=True)
     check_may_submit(root, run.one_host)
     run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
-    # Better now than by the packer, when the workers have ended.
+    # Checked now, and not only by the packer after all workers.
     proof.check_source(is_outline=run.manifest.outline is not None)
     proof.check_proof(Path(run.manifest.source), Path(run.manifest.target))
     if proof.keep_as_former:
@@ -1301,7 +1334,7 @@ def submit_run(
 
 
 def check_may_submit(root: Path, one_host: OneHost | None) -> None:
-    """Refuse to submit what one host alone may work on."""
+    """Refuse to submit a work dir on which only one host may work."""
     if one_host is not None:
         raise OneHostOnlyError(
             f"Only {one_host.host.name} may work on {root}, so it cannot be submitted.",
@@ -1313,7 +1346,7 @@ def check_may_submit(root: Path, one_host: OneHost | None) -> None:
 def hand_over(
     engine: Submitter, handover: JobRequest, paths: RunPaths, run_id: str, *, dry_run: bool
 ) -> Submission:
-    """Submit what there is to be started, or only say what that would be."""
+    """Submit workers and packer; for a dry run, only return their script."""
     logs, script = str(paths.logs_dir), engine.script(handover, paths)
     jobs = (None, None) if dry_run else engine.submit(handover, paths)
     return Submission(run_id, False, handover.workers, *jobs, logs, script)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from leconvert.support.machine import allowed_cores
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.program import Leconvert
 from tests.trees import snapshot
@@ -51,7 +52,7 @@ def test_a_conversion_loads_no_more_than_it_needs(small_source: Path, tmp_path: 
     assert not {"difflib", "getpass", "importlib.metadata"} & set(loaded)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a thread more needs a core more")
+@pytest.mark.skipif(allowed_cores() < 2, reason="a thread more needs a core more")
 def test_no_library_starts_a_thread_but_for_a_probe() -> None:
     def threads(*arguments: str) -> int:
         code = (

@@ -27,7 +27,7 @@ def taken(*words: str) -> argparse.Namespace:
     return options
 
 
-@pytest.mark.parametrize("folder", ["set", "./org/set", "/data/org/set", "a/b/c", "../set"])
+@pytest.mark.parametrize("folder", ["set", "./org/set", "/data/org/set", "../set"])
 def test_what_is_no_name_of_the_hub_is_a_folder(folder: str) -> None:
     options = taken(folder, "out")
     assert (options.root, options.repo_id, options.output) == (Path(folder), None, Path("out"))
@@ -39,6 +39,14 @@ def test_org_and_name_are_a_dataset_of_the_hub_unless_such_a_folder_exists(here:
     (here / "org/set").mkdir(parents=True)
     options = taken("org/set")
     assert (options.root, options.repo_id) == (Path("org/set"), None)
+
+
+def test_a_folder_of_a_repository_is_named_unless_its_first_part_is_a_folder(here: Path) -> None:
+    options = taken("org/set/path/to/arm")
+    assert (options.root, options.repo_id) == (None, "org/set/path/to/arm")
+    (here / "org").mkdir()
+    with pytest.raises(UsageError, match="can be a folder here, and a dataset on the Hub"):
+        taken("org/set/path/to/arm")
 
 
 def test_a_name_that_can_be_both_is_refused_with_both_readings(here: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from leconvert.support.machine import allowed_cores
 from tests.program import Leconvert
 
 BRIEF = (
@@ -53,7 +54,7 @@ def test_results_are_summarized_with_their_limit(
     assert [line.split()[0] for line in limit.stdout.splitlines()][:3] == [
         "access", "sequential", "random"
     ]  # fmt: skip
-    cores = len(os.sched_getaffinity(0))
+    cores = allowed_cores()
     assert json.loads(run.stdout)["limit"]["origin"] == f"limit-cpu-p{cores}.json"
     assert summary.returncode == 0, summary.stderr
     assert "stream single b4 w0 cpu" in summary.stdout

@@ -21,6 +21,7 @@ import pickle
 import select
 import shutil
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,6 +88,10 @@ _TRIAL_SECONDS = 60
 _MOUNT_TABLE = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
 _BOOT = "the boot of the trials"
 _births = itertools.count(1)
+# On the platform of `tests.plain_platform` these tests alone have it.
+_fork: Callable[[], int] = (
+    os.fork if hasattr(os, "fork") else vars(sys.modules["sitecustomize"])["fork"]
+)
 _PARTS = {"b": "1", "a": "0"}
 TREE_RECORD = ".leconvert-tree.json"
 
@@ -638,7 +643,7 @@ def run_each(
     workers = []
     for job in range(jobs):
         log = root / f"rows-{job}.jsonl"
-        pid = os.fork()
+        pid = _fork()
         if pid == 0:
             code = 1
             try:
@@ -729,23 +734,14 @@ def _first_problems(case: Case, fault: Fault, first: Outcome) -> Iterator[str]:
 
 
 @contextmanager
-def _proc_handed_down(birth: int) -> Iterator[None]:
-    """Answer for ``/proc``: this process was born as number ``birth``, and others are others."""
-    own = os.getpid()
-
-    def start_time(pid: int) -> int | None:
-        if pid == own:
-            return birth
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        return -1
+def _platform_handed_down(birth: int) -> Iterator[None]:
+    """Answer for the platform: this process holds lock ``birth``, and all before it have ended."""
+    name = f"1-{birth:x}"
 
     with (
         mock.patch.object(host, "boot_id", return_value=_BOOT),
-        mock.patch.object(identity, "_boot", return_value=f"{_BOOT}/trials"),
-        mock.patch.object(identity, "_start_time", start_time),
+        mock.patch.object(identity, "_lock_of", return_value=f"leconvert-0.alive/{name}"),
+        mock.patch.object(identity, "_is_locked", lambda path: path.name == name),
         mock.patch.object(file_calls, "_mount_table", return_value=_MOUNT_TABLE),
         mock.patch.object(parallel, "queued_seconds", return_value=0.0),
     ):
@@ -778,7 +774,7 @@ def in_a_process(
     birth = next(_births)
     _state_file(place).unlink(missing_ok=True)
     reading, writing = os.pipe()
-    pid = os.fork()
+    pid = _fork()
     if pid == 0:
         signal.alarm(_TRIAL_SECONDS)
         gc.disable()  # it would copy every page that the parent shares
@@ -800,7 +796,7 @@ def in_a_process(
 
         disk = place.watched(fault, lambda: report(Outcome("died")), model, on_change)
         try:
-            with _proc_handed_down(birth):
+            with _platform_handed_down(birth):
                 (act or place.convert)(disk)
         except LeconvertError as error:
             name, code = type(error).__name__, error.exit_code

@@ -448,14 +448,17 @@ def _intercepted(watcher: WatchedDisk) -> Iterator[None]:
 def _replacements(watcher: WatchedDisk) -> Iterator[tuple[ModuleType, str, Any]]:
     # All are made before the first takes its place: each keeps the real function.
     made: list[tuple[ModuleType, str, Any]] = [
-        *((os, name, _of_one_path(watcher, name, changes=True)) for name in _NAMES + _DESCRIPTORS),
+        *(
+            (os, name, _of_one_path(watcher, name, changes=True))
+            for name in _NAMES + _DESCRIPTORS
+            if hasattr(os, name)
+        ),
         *((os, name, _of_one_path(watcher, name, changes=False)) for name in _LOOKS),
         *((os, name, _of_two_paths(watcher, name)) for name in _PAIRS),
-        *((os, name, _sync(watcher, name)) for name in _SYNCS),
+        *((os, name, _sync(watcher, name)) for name in _SYNCS if hasattr(os, name)),
         *((os, name, _write(watcher, name)) for name in ("write", "pwrite")),
         *((os, name, _write_pieces(watcher, name)) for name in ("writev", "pwritev")),
-        (os, "copy_file_range", _copy_file_range(watcher)),
-        (os, "sendfile", _sendfile(watcher)),
+        *((os, name, of(watcher)) for name, of in _KERNEL_COPIES.items() if hasattr(os, name)),
         (os, "open", _os_open(watcher)),
         (fcntl, "flock", _flock(watcher)),
         (fcntl, "ioctl", _ioctl(watcher)),
@@ -579,6 +582,9 @@ def _sendfile(watcher: WatchedDisk) -> Callable[..., int]:
         )
 
     return call
+
+
+_KERNEL_COPIES = {"copy_file_range": _copy_file_range, "sendfile": _sendfile}
 
 
 def _os_open(watcher: WatchedDisk) -> Callable[..., int]:

@@ -59,7 +59,7 @@ def test_frames_of_even_times_off_their_place_are_counted_exactly(
     first: int, step: int, count: int, timescale: int, fps: Fraction
 ) -> None:
     index = index_of(range(first, first + step * count, step), timescale)
-    assert index.frames_off_their_place(fps) == naive_off_their_place(index, fps)
+    assert len(index.frames_off_their_place(fps)) == naive_off_their_place(index, fps)
 
 
 @settings(max_examples=300, deadline=None)
@@ -72,12 +72,12 @@ def test_frames_of_any_times_off_their_place_are_counted_exactly(
     times: list[int], timescale: int, fps: Fraction
 ) -> None:
     index = index_of(np.array(times, np.int64), timescale)
-    assert index.frames_off_their_place(fps) == naive_off_their_place(index, fps)
+    assert len(index.frames_off_their_place(fps)) == naive_off_their_place(index, fps)
 
 
 def test_the_frames_of_a_steady_clip_are_where_they_belong() -> None:
     steady = index_of(range(0, 60 * 512, 512), 15360)
-    assert steady.frames_off_their_place(Fraction(30)) == 0
-    assert steady.frames_off_their_place(Fraction(29)) == 60 - 15
+    assert len(steady.frames_off_their_place(Fraction(30))) == 0
+    assert len(steady.frames_off_their_place(Fraction(29))) == 60 - 15
     late = index_of(range(256, 256 + 60 * 512, 512), 15360)
-    assert late.frames_off_their_place(Fraction(30)) == 60
+    assert len(late.frames_off_their_place(Fraction(30))) == 60

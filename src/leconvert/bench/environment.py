@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Self
 
 from leconvert._version import __version__
 from leconvert.support.extras import missing_package
-from leconvert.support.machine import allowed_cores, cpu_name, descendants, home_folder
+from leconvert.support.machine import allowed_cores, cpu_name, descendants, home_folder, is_linux
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
 PACKETS_LOOKED_AT = 500
@@ -268,7 +268,7 @@ def start_again_with_ffmpeg(
 
     It returns if FFmpeg is already found, or cannot be; decoding then falls back to PyAV.
     """
-    if not sys.platform.startswith("linux") or find() is not None:
+    if not is_linux() or find() is not None:
         return
     environment = restart_environment()
     if environment is None:

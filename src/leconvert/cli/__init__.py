@@ -2,15 +2,15 @@
 
 import sys
 
-# Ctrl-C may come before there is anything that could turn it into a sentence; and elsewhere than on
-# Linux the imports below fail one after the other.
+# Ctrl-C may come before there is anything that could turn it into a sentence; and on Windows
+# the imports below fail one after the other.
 try:
     from leconvert.cli.main import fail, prepare_output
     from leconvert.support.errors import InstallationError
-    from leconvert.support.machine import check_linux
+    from leconvert.support.machine import check_platform
 
     try:
-        check_linux()
+        check_platform()
     except InstallationError as error:
         prepare_output()
         raise SystemExit(fail(error, as_json="--json" in sys.argv)) from None

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from leconvert.model.repairs import RepairOptions
     from leconvert.remote.source import HubGroup
     from leconvert.run.conversion import Conversion
+    from leconvert.transfer.names import HubName
 
 
 # Name and one line of help.
@@ -399,7 +400,8 @@ def add_find_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "root", type=path_or_url, metavar="FOLDER",
         help="where to look for datasets: a folder, hf://ORG for those of a user or an "
-        "organisation on the Hub, hf://collections/ORG/SLUG or the address of such a page",
+        "organisation on the Hub, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
+        "folders of a repository, or the address of such a page",
     )  # fmt: skip
     parser.add_argument(
         "--no-scan", action="store_false", dest="scan",
@@ -436,15 +438,17 @@ def run_find(options: argparse.Namespace) -> int:
     return 0
 
 
-def _group(url: str) -> HubGroup:
+def _group(url: str) -> HubGroup | HubName:
     from leconvert.remote.source import parse_group
+    from leconvert.transfer.names import HubName
 
-    group = parse_group(url)
+    group = parse_group(url) or HubName.parse(url, bare=False)
     if group is None:
         raise UsageError(
             f"{url} names no datasets on the Hub.",
             path=url,
-            next_step="Pass hf://ORG, hf://collections/ORG/SLUG, or the address of such a page.",
+            next_step="Pass hf://ORG, hf://collections/ORG/SLUG, hf://datasets/ORG/NAME for the "
+            "folders of a repository, or the address of such a page.",
         )
     return group
 

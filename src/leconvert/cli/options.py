@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shlex
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -25,6 +24,7 @@ from leconvert.support.errors import UsageError
 from leconvert.support.flags import flags_of
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.transfer.names import HubName, download_command, repository_of
 from leconvert.workdir.swap import is_same_folder, source_as_output
 
 if TYPE_CHECKING:
@@ -213,8 +213,10 @@ def dataset_root(options: argparse.Namespace) -> Path:
         raise UsageError(
             f"{options.repo_id} is not on this machine: {root} does not exist.",
             path=str(root),
-            next_step="Download it first: hf download --repo-type dataset "
-            f"{shlex.quote(options.repo_id)} --local-dir {shlex.quote(str(root))}",
+            next_step="Download it first: "
+            + download_command(
+                options.repo_id, None, str(lerobot_home() / repository_of(options.repo_id))
+            ),
         )
     return root
 
@@ -288,9 +290,6 @@ def lease_options(
 # Sources that are named by a URL: a revision on the Hub, or a folder in a store.
 
 
-_HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?\Z")
-
-
 def path_or_url(text: str) -> Path | str:
     """Return a path, or a URL as it is: as a path it would lose a slash."""
     return text if "://" in text else Path(text)
@@ -307,7 +306,7 @@ def local_path(text: str) -> Path:
 
 def name_on_the_hub(options: argparse.Namespace) -> None:
     """Make ``--repo-id`` and ``--revision`` of ``--root hf://datasets/ORG/NAME@REV``."""
-    if not isinstance(options.root, str) or not options.root.startswith("hf://"):
+    if not isinstance(options.root, str) or not _is_of_the_hub(options.root):
         return
     repo_id, revision = _on_the_hub(options.root)
     for name, found in (("repo_id", repo_id), ("revision", revision)):
@@ -317,15 +316,21 @@ def name_on_the_hub(options: argparse.Namespace) -> None:
     options.repo_id, options.revision, options.root = repo_id, revision, None
 
 
+def _is_of_the_hub(url: str) -> bool:
+    """Tell whether a URL is one of the Hub's client, or the address of a dataset's page."""
+    return url.startswith("hf://") or HubName.parse(url, bare=False) is not None
+
+
 def _on_the_hub(url: str) -> tuple[str, str | None]:
-    found = _HUB_URL.match(url)
+    found = HubName.parse(url, bare=False)
     if found is None:
         raise UsageError(
             f"{url} names no dataset on the Hub.",
             path=url,
-            next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV.",
+            next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV, "
+            "in a folder of a repository hf://datasets/ORG/NAME/path/to/dataset@REV.",
         )
-    return found[1], found[2]
+    return found.repo_id, found.revision or None
 
 
 @contextmanager
@@ -340,7 +345,7 @@ def source_at(
         yield place.resolve()
         return
     with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
-        if place.startswith("hf://"):
+        if _is_of_the_hub(place):
             from leconvert.remote.source import download
 
             repo_id, revision = _on_the_hub(place)
@@ -357,16 +362,13 @@ def source_at(
 # Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them.
 
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
 def take_arguments(options: argparse.Namespace) -> None:
     """Make ``--root`` or ``--repo-id``, and ``--output``, of the arguments DATASET and OUTPUT.
 
     A URL of the Hub becomes ``--repo-id`` and ``--revision``.
 
     DATASET is a URL where ``://`` is in it, a folder where it exists or is not of the form
-    ORG/NAME, and else a name on the Hub, unless both readings make sense.
+    ORG/NAME or ORG/NAME/path, and else a name on the Hub, unless both readings make sense.
     """
     if options.result is not None:
         if options.output is not None and options.output.resolve() != options.result.resolve():
@@ -393,19 +395,20 @@ def take_arguments(options: argparse.Namespace) -> None:
 
 def hub_dataset(given: str) -> tuple[str, str | None] | None:
     """Return the name on the Hub and the revision that DATASET means; None for any other."""
-    if given.startswith("hf://"):
+    if _is_of_the_hub(given) and "://" in given:
         return _on_the_hub(given)
     return (given, None) if _is_hub_name(given) else None
 
 
 def _is_hub_name(given: str) -> bool:
-    if "://" in given or not _HUB_NAME.fullmatch(given):
+    if "://" in given or HubName.parse(given) != HubName(given):
         return False
     downloaded = (lerobot_home() / given).is_dir()
     if os.path.lexists(given):
         is_unclear = downloaded and not Path(given).samefile(lerobot_home() / given)
     else:
-        is_unclear = not downloaded and Path(given).parent.is_dir()
+        # If the first part is a folder here, the name is more likely a mistyped path.
+        is_unclear = not downloaded and Path(given.split("/", maxsplit=1)[0]).is_dir()
     if is_unclear:
         word = shlex.quote(given)
         raise UsageError(
@@ -438,8 +441,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repo-id",
         metavar="ORG/NAME",
-        help="the dataset's name on the Hub; its folder is $HF_LEROBOT_HOME/ORG/NAME, or that of "
-        "--root, where it is downloaded to if it is not there",
+        help="the dataset's name on the Hub, or ORG/NAME/PATH; its folder is $HF_LEROBOT_HOME/"
+        "ORG/NAME, or that of --root, where it is downloaded to if it is not there",
     )
     add_revision(parser)
     parser.add_argument(
@@ -528,7 +531,8 @@ def _is_page(word: str) -> bool:
     """
     if word.lower().endswith((".html", ".htm")):
         return True
-    on_the_hub = _HUB_NAME.fullmatch(word) and not Path(word).parent.is_dir()
+    is_name = word.count("/") == 1 and HubName.parse(word) == HubName(word)
+    on_the_hub = is_name and not Path(word).parent.is_dir()
     if not word or word.startswith("-") or "://" in word or Path(word).is_dir() or on_the_hub:
         return False
     raise UsageError(

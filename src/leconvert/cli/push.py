@@ -18,10 +18,14 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.progress import progress_for
 from leconvert.support.errors import LeconvertError, TargetError, UsageError
-from leconvert.support.text import amount
+from leconvert.support.text import amount, count
+from leconvert.workdir.swap import old_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from leconvert.cli.sources import Places
+    from leconvert.remote.options import PushOptions
     from leconvert.remote.provenance import Origin, Provenance
     from leconvert.remote.push import PushReport
     from leconvert.remote.stores import UploadReport
@@ -79,7 +83,12 @@ def show_push(report: PushReport) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("result", type=Path, metavar="RESULT", help="the v3.0 dataset's folder")
+    parser.add_argument(
+        "result",
+        type=Path,
+        metavar="RESULT",
+        help="the v3.0 dataset's folder, or one with several datasets in it",
+    )
     parser.add_argument(
         "url", nargs="?", metavar="URL",
         help="an empty place in a store, such as s3://BUCKET/NAME, instead of the Hub",
@@ -105,11 +114,64 @@ def run(options: argparse.Namespace) -> int:
             next_step="Name it, such as s3://BUCKET/NAME, or leave --create-bucket out.",
         )
     how = push_options(options, options.push_repo_id)
+    if datasets := _datasets_below(options.result):
+        return _push_folders(options, datasets, how)
     report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
     else:
         show_push(report)
+    return 0
+
+
+def _datasets_below(folder: Path) -> dict[Path, str]:
+    """Return the datasets below a folder that is none, and their paths in it."""
+    from leconvert.fleet import find_datasets
+    from leconvert.workdir.swap import info_path
+
+    if not folder.is_dir() or info_path(folder).exists():
+        return {}
+    found = [path for path in find_datasets(folder) if info_path(path).exists()]
+    # A source that a conversion in place kept is not its result.
+    kept = {old_dir(path) for path in found}
+    return {path: path.relative_to(folder).as_posix() for path in found if path not in kept}
+
+
+def _push_folders(
+    options: argparse.Namespace, datasets: Mapping[Path, str], how: PushOptions
+) -> int:
+    """Push datasets in one commit, to below the folder that is named or where they came from."""
+    from leconvert.remote.provenance import noted_origin
+    from leconvert.remote.push_folders import push_folders
+    from leconvert.transfer.names import in_folder
+
+    named = {}
+    for path, place in datasets.items():
+        origin = noted_origin(path)
+        if how.repo_id is None and origin is None:
+            raise UsageError(
+                f"It is not known where {path} came from.",
+                path=str(path),
+                next_step="Pass --push-repo-id ORG/NAME; each dataset goes to its path in that.",
+            )
+        name = in_folder(how.repo_id, place) if how.repo_id else origin.repo_id if origin else ""
+        named[name] = path.resolve()
+    reports = push_folders(named, how, progress=progress_for(quiet=options.json))
+    if options.json:
+        print(json.dumps({"pushed": [report.as_record() for report in reports]}, indent=2))
+        return 0
+    commits = {report.commit for report in reports if report.added or report.deleted}
+    made = max(report.commits for report in reports) if options.dry_run else len(commits)
+    done = "would be pushed" if options.dry_run else "pushed"
+    added, size_bytes = (
+        sum(getattr(r, name) for r in reports) for name in ("added", "added_bytes")
+    )
+    print(f"{count(len(reports), 'dataset')} {done}, in {count(made, 'commit')}:")
+    print(f"  added         {added:,} files, {amount(size_bytes)}")
+    print(f"  copied        {sum(report.copied for report in reports):,} files, by the Hub itself")
+    print(f"  deleted       {sum(report.deleted for report in reports):,} files of old datasets")
+    for report in reports:
+        print(f"  {report.url}")
     return 0
 
 

@@ -23,6 +23,7 @@ from leconvert.cli.push import waits_for_push
 from leconvert.support.errors import HubAccessError, UsageError
 from leconvert.support.machine import lerobot_home
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.transfer.names import download_command, downloaded_at
 from leconvert.workdir.fs import is_folder
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.records import WorkDir
@@ -316,11 +317,10 @@ def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> lis
         if named is not None:
             dataset = NamedDataset((lerobot_home() / named[0]).resolve(), *named)
             if unfetched and not dataset.is_here():
-                asked = ["--revision", named[1]] if named[1] else []
                 raise UsageError(
                     f"{unfetched}, and {word} would have to be fetched.",
-                    next_step="Download it, `hf download --repo-type dataset "
-                    f"{shlex.join([named[0], *asked])} --local-dir DIR`, and name DIR instead.",
+                    next_step=f"Download it, `{download_command(*named, 'DIR')}`, and name "
+                    f"{downloaded_at(named[0], 'DIR')} instead.",
                 )
         elif isinstance(place := path_or_url(word), str):
             raise UsageError(

@@ -38,6 +38,8 @@ _PARTS = frozenset({*EPISODE_FOLDERS, "meta"})
 _PART_PREFIXES = tuple(f"{folder}/" for folder in _PARTS)
 _TOOL_FOLDERS = frozenset({".cache", ".git"})
 _LITTER = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", TREE_RECORD, UPLOAD_MARKER})
+# Beside each file, on file systems that cannot keep what macOS notes on files (exFAT, SMB).
+_APPLE_DOUBLE, _APPLE_DOUBLE_MAGIC = "._", bytes.fromhex("00051607")
 # Nothing else below `.cache` is known: LeRobot's own home is `~/.cache/huggingface/lerobot`.
 _RECORDS = ".cache/leconvert/"
 _CLIENT = ".cache/huggingface/"
@@ -229,7 +231,7 @@ def _names(
                 for entry in entries:
                     path = folder + entry.name
                     if entry.is_file(follow_symlinks=False):
-                        if entry.name not in _LITTER and not path.startswith(UPLOAD_CLAIM):
+                        if not _is_litter(entry) and not path.startswith(UPLOAD_CLAIM):
                             yield path, entry
                     elif enter(path, entry):
                         folders.append(f"{path}/")
@@ -243,6 +245,15 @@ def _names(
             if error.errno == errno.EACCES:
                 message, next_step = denied(place)
             raise UnreadableSourceError(message, path=place, next_step=next_step) from error
+
+
+def _is_litter(entry: os.DirEntry[str]) -> bool:
+    if not entry.name.startswith(_APPLE_DOUBLE):
+        return entry.name in _LITTER
+    # A name proves nothing: the content tells that it holds Finder's notes on another file.
+    with suppress(OSError), open(entry.path, "rb") as file:  # noqa: PTH123
+        return file.read(len(_APPLE_DOUBLE_MAGIC)) == _APPLE_DOUBLE_MAGIC
+    return False
 
 
 def _is_part(path: str, entry: os.DirEntry[str]) -> bool:

@@ -18,7 +18,6 @@ from pathlib import Path
 from leconvert.fleet.lists import (
     FleetDataset,
     FoundDataset,
-    HubName,
     Line,
     Policy,
     PolicyRule,
@@ -57,6 +56,7 @@ from leconvert.fleet.work import (
 )
 from leconvert.run.conversion import Control, Conversion
 from leconvert.support.progress import NO_PROGRESS, Progress
+from leconvert.transfer.names import HubName
 
 __all__ = [
     "DatasetState",

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leconvert.dataset.findings import DROP, all_remedies, lossless_remedy, named
+from leconvert.dataset.findings import DROP, TRIM, all_remedies, lossless_remedy, named
 from leconvert.fleet.lists import as_word
 from leconvert.model.values import camera_of
 from leconvert.support.errors import (
@@ -24,6 +24,7 @@ from leconvert.support.errors import (
 )
 
 _THIS_LINE, _THESE_LINES = "behind this line of LIST", "behind these lines of LIST"
+_OF_EPISODES = (DROP, TRIM)
 # The part of an error's next step that calls for an option of the dataset.
 _AGAIN = re.compile(r"\b[Rr]un the command again with (--assume-.*?)\.?$")
 
@@ -65,8 +66,8 @@ def first_error(errors: Sequence[Mapping[str, Any]], source: object) -> str:
 def flags_for(errors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the flags that help with a dataset's errors, each once."""
     # An episode that is left out needs no other repair.
-    lost = {one["episode"] for one in errors if one["remedy"] == DROP} - {None}
-    needed = [one for one in errors if one["remedy"] == DROP or one["episode"] not in lost]
+    lost = {one["episode"] for one in errors if one["remedy"] in _OF_EPISODES} - {None}
+    needed = [one for one in errors if one["remedy"] in _OF_EPISODES or one["episode"] not in lost]
     return tuple(dict.fromkeys(one["remedy"] for one in needed if one["remedy"]))
 
 

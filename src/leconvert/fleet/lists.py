@@ -27,9 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote
 
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.findings import SOURCE_CATALOGUE, V3_CATALOGUE, all_remedies
@@ -38,12 +39,13 @@ from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import OVERLAY, CountedFinding, camera_of
 from leconvert.model.versions import V3_VERSION
 from leconvert.remote.options import MAIN, PushOptions
-from leconvert.remote.source import HubGroup, datasets_of, glance_at
+from leconvert.remote.source import HubGroup, datasets_of, glances_at
 from leconvert.run.conversion import Conversion
 from leconvert.support.errors import LeconvertError, UsageError
 from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
+from leconvert.transfer.names import HubName
 from leconvert.workdir.former import is_former
 from leconvert.workdir.swap import codebase_version, info_path
 
@@ -87,47 +89,6 @@ def conversion_from_record(record: Mapping[str, Mapping[str, Any]]) -> Conversio
             for part, given in record.items()
         }
     )
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class HubName:
-    """A dataset on the Hub, as a user names it.
-
-    Attributes:
-        repo_id: ``ORG/NAME``.
-        revision: A tag, branch or commit; empty for the newest tag ``v2.x``, else ``main``.
-    """
-
-    repo_id: str
-    revision: str = ""
-
-    def __str__(self) -> str:
-        return f"hf://datasets/{self.repo_id}" + (f"@{self.revision}" if self.revision else "")
-
-    @classmethod
-    def parse(cls, text: str, *, bare: bool = True) -> HubName | None:
-        """Return the dataset that ``ORG/NAME`` or a URL names, with or without ``@REV``; else None.
-
-        The address of a dataset's page is also accepted, with a revision as ``/tree/REV``.
-
-        Args:
-            text: The name.
-            bare: Whether a name that is not a URL is accepted.
-        """
-        if not (bare or _URL.match(text)):
-            return None
-        if (page := _HUB_PAGE.match(text)) is not None:
-            return cls(page[1], unquote(page[2] or ""))
-        found = _HUB_PLACE.match(text)
-        return None if found is None else cls(found[1], found[2] or "")
-
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_REPO = r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
-_HUB_PLACE = re.compile(rf"(?:hf://datasets/)?{_REPO}(?:@([^@\s]+))?\Z")
-_HUB_PAGE = re.compile(
-    rf"https://(?:huggingface\.co|hf\.co)/datasets/{_REPO}(?:/tree/([^/\s]+))?/?\Z"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +346,7 @@ def _without_comment(line: str) -> str:
 
 def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], list[str]]:
     """Return the datasets that a line names, and descriptions of what its glob leaves out."""
-    if _URL.match(line.place):
+    if "://" in line.place:
         if (named := HubName.parse(line.place, bare=False)) is not None:
             return [named], []
         convert = f"leconvert convert --root {shlex.quote(line.place)} --output RESULT"
@@ -788,15 +749,20 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
 _HUB_THREADS = 8
 
 
-def find_on_hub(group: HubGroup) -> Iterator[FoundDataset]:
+def find_on_hub(group: HubGroup | HubName) -> Iterator[FoundDataset]:
     """Look at the datasets of a user, an organisation or a collection, sorted by name.
 
-    Their files are not downloaded, so the findings of a scan are missing.
+    Datasets in the folders of a repository are found by its listing; ``group`` may also be one
+    repository. Their files are not downloaded, so the findings of a scan are missing.
     """
-    for seen in map_on_hub(glance_at, datasets_of(group)):
+    revision = group.revision if isinstance(group, HubName) else ""
+    named = [group.repo_id] if isinstance(group, HubName) else datasets_of(group)
+    look = partial(glances_at, revision=revision or None)
+    for seen in chain.from_iterable(map_on_hub(look, named)):
+        source = HubName(seen.repo_id, revision)
         yield FoundDataset(
-            HubName(seen.repo_id),
-            seen.repo_id,
+            source,
+            str(source).removeprefix("hf://datasets/"),
             seen.version,
             seen.episodes,
             seen.size_bytes,

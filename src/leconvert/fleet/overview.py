@@ -30,7 +30,7 @@ from leconvert.fleet.advice import (
     next_step_of,
     reasons,
 )
-from leconvert.fleet.lists import FleetDataset, HubName, Policy, map_on_hub
+from leconvert.fleet.lists import FleetDataset, Policy, map_on_hub
 from leconvert.fleet.results import asked_of, read_made, snapshot_at, source_state
 from leconvert.fleet.work import (
     Fleet,
@@ -60,6 +60,7 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import amount, count
 from leconvert.transfer.client import read_pause
 from leconvert.transfer.hub import HubRepo
+from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import read_workers
 from leconvert.workdir.former import count_former

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.dataset.files import files_below
-from leconvert.fleet.lists import FleetDataset, HubName, conversion_record
+from leconvert.fleet.lists import FleetDataset, conversion_record
 from leconvert.remote.options import PushOptions
 from leconvert.remote.provenance import HubOrigin, facts_of
 from leconvert.remote.push import PushReport, push, push_stands
@@ -50,6 +50,7 @@ from leconvert.run.planner import MovedBytes
 from leconvert.support.errors import LeconvertError, SourceError
 from leconvert.transfer.client import Pace, wait_for_hub
 from leconvert.transfer.hub import HubStore
+from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.transfer.scratch import folder_of, hold_folder, usual_limit
 from leconvert.transfer.store import RemoteFile, files_of, read_all
@@ -369,5 +370,6 @@ def already_on_hub(dataset: FleetDataset) -> SourceError:
         f"{dataset.source.repo_id} is on the Hub in v3.x already.",
         path=str(dataset.source),
         next_step=f"To convert its v2.x revision all the same, name it: "
-        f"{dataset.source.repo_id}@v2.1, or write --force-conversion behind it.",
+        f"{dataset.source.repo_id}@{'COMMIT' if dataset.source.folder else 'v2.1'}, "
+        "or write --force-conversion behind it.",
     )

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from glob import escape
 from typing import Any
 
-from leconvert.dataset.findings import DROP, TASKS_FROM_EPISODES
+from leconvert.dataset.findings import DROP, TASKS_FROM_EPISODES, TRIM
 from leconvert.fleet.advice import errors_of, message_of, next_step_of
 from leconvert.fleet.lists import FleetDataset, Policy, PolicyRule, as_word
 from leconvert.fleet.overview import DatasetStatus, FleetStatus
@@ -40,6 +40,7 @@ _LOSES = {
     "--drop-feature {column}": "leave the columns out that the findings name",
     "--drop-feature {camera}": "leave the cameras out that the findings name",
     DROP: "leave the damaged episodes out, and number the others anew",
+    TRIM: "end the damaged episodes where rows and frames cease to agree, or leave them out",
 }
 
 
@@ -152,7 +153,7 @@ def _rules(
         # A flag that leaves data out is given to named datasets only, not to one that another flag
         # would mend. The flag that drops episodes is always limited to named datasets, since bad
         # episodes may be found in others later.
-        by_name = word == DROP or (
+        by_name = word in (DROP, TRIM) or (
             loses is not None and any(len(words[code]) > 1 for code in codes)
         )
         named = sorted(names[word])
@@ -205,6 +206,8 @@ def _way(
 def _lossless(error: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return an error's code and a flag that repairs it without loss; None if there is none."""
     for remedy in error["remedies"]:
+        if remedy["flag"] == TRIM:  # it leaves frames behind that have no rows
+            continue
         keeps, of = remedy["keeps"], remedy["of"]
         is_empty = error["code"] == "phantom-feature" and camera_of(error["stream"] or "") is None
         if keeps["frames"] == of["frames"] and (keeps["features"] == of["features"] or is_empty):

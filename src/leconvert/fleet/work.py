@@ -55,7 +55,6 @@ from leconvert.api import (
 )
 from leconvert.fleet.lists import (
     FleetDataset,
-    HubName,
     Policy,
     conversion_from_record,
     conversion_record,
@@ -119,6 +118,7 @@ from leconvert.support.progress import NO_PROGRESS, Progress, Stage
 from leconvert.support.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.transfer.client import Pace, check_can_push
 from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.names import HubName
 from leconvert.transfer.options import ScratchOptions
 from leconvert.workdir.activity import WorkerReporter, read_workers
 from leconvert.workdir.former import former_target

@@ -6,10 +6,11 @@
     for batch in loader:
         ...
 
-torch is needed, torchcodec wanted: the extra ``probe``. Nothing of it is imported before one of
-the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`, `StreamLoader`,
-`StreamFacts`, `UnreadableFrame`, `group_episodes_by_files`, `partition_episodes`, `resample`,
-`Resampled` and `ResampledDataset` are for everybody, the other names for benchmarks and stores.
+torch and torchcodec are in the extra ``probe``; PyAV can replace torchcodec on the CPU. They are
+imported only when one of the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`,
+`StreamLoader`, `StreamFacts`, `UnreadableFrame`, `group_episodes_by_files`, `partition_episodes`,
+`resample`, `Resampled` and `ResampledDataset` are public; the other names are for benchmarks and
+stores.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Put samples together: rows, windows and frames of a batch, each written where it stays."""
+"""Assembles samples: rows, windows and frames of a batch, each written to its final place."""
 
 from __future__ import annotations
 
@@ -26,12 +26,9 @@ from leconvert.media import decode_image
 from leconvert.model.values import IntArray
 from leconvert.support.errors import LeconvertError, UnreadableSourceError
 
-# Distances out of what a depth camera stores.
-#
-# A depth video holds 12-bit codes c of distances d between a least and a largest one, in metres,
-# either evenly spaced or, by default, evenly in log(d + shift):
-#
-#     d = exp(log(least + shift) + c / 4095 * log((largest + shift) / (least + shift))) - shift
+# Distances from the values that a depth camera stores.
+# A depth video holds 12-bit codes c of distances d between a least and a largest distance, in
+# metres. The codes are spaced evenly or, by default, evenly in log(d + shift):
 
 
 _LARGEST_CODE = 4095
@@ -41,7 +38,7 @@ _LARGEST_MM = 65535.0
 
 @dataclass(frozen=True, slots=True)
 class DepthScale:
-    """How a depth video's codes are spaced."""
+    """How the codes of a depth video are spaced."""
 
     least: float  # distance of code 0, metres
     largest: float  # distance of code 4095, metres
@@ -50,7 +47,7 @@ class DepthScale:
 
     @classmethod
     def of_feature(cls, feature: Mapping[str, Any]) -> DepthScale:
-        """Return the scale that a feature's ``info`` states, with LeRobot's defaults."""
+        """Return the scale in a feature's ``info``, with LeRobot's defaults."""
         facts = feature.get("info") or {}
 
         def fact(name: str, default: float) -> float:
@@ -65,7 +62,7 @@ class DepthScale:
         )
 
     def millimetres(self, codes: torch.Tensor) -> torch.Tensor:
-        """Return distances, whole millimetres as float32, of the shape of ``codes``."""
+        """Return distances in whole millimetres, float32, in the shape of ``codes``."""
         if self.use_log:
             begin = math.log(self.least + self.shift)
             step = (math.log(self.largest + self.shift) - begin) / _LARGEST_CODE
@@ -80,11 +77,11 @@ class DepthScale:
 
 
 def image_depth_factor(feature: Mapping[str, Any]) -> float:
-    """Return what a stored depth image is multiplied by to give millimetres."""
+    """Return the factor from the values of a stored depth image to millimetres."""
     return _MM_PER_METRE if (feature.get("info") or {}).get("depth_unit") == "m" else 1.0
 
 
-# Put samples together: rows, windows and frames of a batch, each written where it stays.
+# The assembly of samples.
 
 
 Batch = dict[str, Any]
@@ -96,15 +93,15 @@ class SampleFormat:
 
     windows: Mapping[str, Window]  # by feature
     return_uint8: bool  # images as uint8 instead of float32 between 0 and 1
-    # A transform of the pictures of each camera except depth; None for no change.
+    # A transform of the images of each camera except depth; None for no change.
     image_transforms: Callable[[torch.Tensor], torch.Tensor] | None
-    count_unreadable: bool  # frames that cannot be decoded are black and counted, not raised
+    count_unreadable: bool  # black images for frames that cannot be decoded, instead of an error
 
 
 class BatchMaker:
-    """Makes batches of samples, in the order and of the types that LeRobot's dataset gives them.
+    """Makes batches of samples, in the order and with the types of LeRobot's dataset.
 
-    Images are written as (height, width, channels), as decoders give them, and handed out as
+    Images are written as (height, width, channels), as decoders return them, and yielded as
     (channels, height, width) without a copy.
     """
 
@@ -135,11 +132,18 @@ class BatchMaker:
         self._places_of_cameras = {key: place for place, key in enumerate(meta.camera_keys)}
 
     def make(self, places: IntArray, frames: IntArray) -> Batch:
-        """Make a batch.
+        """Return a batch.
+
+        Args:
+            places: Position of each sample's episode, shape (B,).
+            frames: Number of each sample's frame in its episode, shape (B,).
 
         Returns:
             Tensors by feature with B as the first dimension, lists of values that are not numbers,
             and ``task``.
+
+        Raises:
+            UnreadableSourceError: Rows or frames cannot be read or decoded.
         """
         begin = time.perf_counter_ns()
         lengths = self._meta.table.length[places]
@@ -209,7 +213,7 @@ class BatchMaker:
         return tensors | allocate(plans, self.memory)
 
     def _image_plan(self, key: str, size: int, steps: int | None) -> TensorPlan:
-        # LeRobot's dataset drops the axis of a window of one step, of videos only.
+        # For a window of one step, LeRobot's dataset drops the axis of time, but only for videos.
         dropped = steps is None or (steps == 1 and key in self._meta.video_keys)
         lead = (size,) if dropped else (size, steps or 1)
         is_float = self._meta.is_depth(key) or not self._sample.return_uint8
@@ -225,7 +229,7 @@ class BatchMaker:
         frames: IntArray,
         chosen: Mapping[str, IntArray],
     ) -> None:
-        """Learn the size of every camera's pictures from one, before room is made for them all."""
+        """Learn each camera's image size from one image, before memory is allocated."""
         for key in self._places_of_cameras:
             if key in self._image_shapes:
                 continue
@@ -247,7 +251,7 @@ class BatchMaker:
                 raise self._placed(error, key, int(places[0]), int(frames[0])) from error
 
         self._reader.read([(FrameRequest(key, places, frames), write, give_up)])
-        # The declared shape may be wrong, but nothing else is known if no picture can be decoded.
+        # The declared shape may be wrong, but nothing else is known if no image can be decoded.
         return shapes[0] if shapes else _declared_shape(self._meta.features[key])
 
     def _fill_videos(
@@ -281,13 +285,13 @@ class BatchMaker:
                 pictures = scale.millimetres(pictures)
             elif target.dtype == torch.float32:
                 if len(members) == 1 and target.device.type == "cpu":
-                    # Written where it stays, and by this thread alone, as torch would not do it.
+                    # Written in place and by this thread alone, in contrast to torch.
                     out = target.numpy()[int(members[0])]
                     np.divide(pictures[0].numpy(), np.float32(255), out=out)
                     return
                 pictures = pictures / 255
             if target.device.type == "cpu":
-                # A copy a picture is what this costs; torch's index_put_ costs several.
+                # This costs one copy per image; torch's index_put_ costs several.
                 target.numpy()[members] = pictures.numpy()
             else:
                 target[torch.from_numpy(members).to(target.device)] = pictures
@@ -314,7 +318,7 @@ class BatchMaker:
     def _placed(
         self, error: UnreadableSourceError, camera: str, place: int, frame: int
     ) -> UnreadableSourceError:
-        """Return the error of a frame with where it is."""
+        """Return the error of a frame with its episode, number and camera."""
         episode = int(self._meta.table.index[place])
         return UnreadableSourceError(
             f"{error.message.rstrip('.')} (episode {episode}, frame {frame} of {camera}).",
@@ -365,7 +369,7 @@ class BatchMaker:
 
 
 def _declared_shape(feature: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return height, width and channels of a camera's pictures as its feature states them."""
+    """Return height, width and channels of a camera's images, from its feature."""
     shape = tuple(int(size) for size in feature["shape"])
     names = feature.get("names")
     if isinstance(names, list) and names and str(names[0]).startswith("channel"):

@@ -1,8 +1,8 @@
 """Frames of one video file by their number: PyAV on the CPU, torchcodec on a GPU.
 
-On the CPU both give the same pictures, bit by bit. torchcodec seeks through FFmpeg's demuxer and
-feeds the decoder on until the frame comes out by itself; where a decoder holds frames back, as that
-of H.264 does, this decodes a frame or two that nobody asked for. PyAV is spared both.
+On the CPU both return the same images, bit by bit. torchcodec seeks with FFmpeg's demuxer and feeds
+the decoder until the frame comes out by itself. If a decoder holds frames back, as for H.264, this
+decodes a frame or two too many. PyAV needs neither.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from leconvert.support.errors import LeconvertError, UnreadableSourceError, Usag
 from leconvert.support.extras import command_for_extra
 from leconvert.transfer.files import OpenFile
 
-# An open video file: which frames it holds, when they are shown and where their bytes lie.
+# An open video file: its frames, their times, and the positions of their bytes.
 
 
-# Fetched before anything is known of a remote file; most indices fit.
+# Fetched before anything is known about a remote file; most indices fit.
 _HEAD_BYTES = 64 * 1024
-# torchcodec feeds a decoder on until a frame comes out: past the 16 that H.264 may hold back, and
-# then some.
+# torchcodec feeds a decoder until a frame comes out. H.264 may hold 16 frames back; this is a
+# little more.
 _FED_BEYOND = 20
 # FFmpeg looks at the first packets of a file before it decodes any other.
 _FIRST_SAMPLES = 4
-# How far a rate may be from the one that frame numbers are computed with, over a whole file.
+# How many frames a rate may deviate over a whole file from the rate that frame numbers assume.
 _MOST_FRAMES_OFF = 0.25
 
 
 class Clip:
     """A video file of a dataset.
 
-    Frames are known by rank: their number in the order of presentation, from 0.
+    A frame is identified by its rank: its number in presentation order, from 0.
 
     Attributes:
         source: The file.
-        num_frames: Frames that it holds; None where its index is of a kind that we do not read.
-        index: Its index, kept where bytes must be found or times are uneven.
-        rate: Frames a second where frame *n* is shown at *n* / rate exactly; else None.
+        num_frames: Number of frames; None if its index is of an unknown kind.
+        index: Its index, kept if bytes must be located or times are uneven; else None.
+        rate: Frames a second if frame *n* is shown exactly at *n* / rate; else None.
     """
 
     def __init__(self, source: OpenFile, index: ClipIndex | None, *, keep_index: bool) -> None:
@@ -62,7 +62,7 @@ class Clip:
             self._times = np.sort(index.presentation_times) / index.timescale
 
     def seconds(self, ranks: IntArray) -> npt.NDArray[np.float64] | None:
-        """Return when frames are shown, in seconds; None where that is not known."""
+        """Return the times at which frames are shown, in seconds; None if they are unknown."""
         if self._times is not None:
             return self._times[ranks]
         return None if self.rate is None else ranks / self.rate
@@ -79,7 +79,7 @@ class Clip:
         return right & close
 
     def frame_spans(self, ranks: IntArray, *, uses_pyav: bool) -> list[tuple[int, int]]:
-        """Return the ranges of bytes that single frames are decoded from."""
+        """Return the byte ranges needed to decode single frames."""
         index = self.index
         if index is None:
             return [(0, self.source.size_bytes)]
@@ -90,7 +90,7 @@ class Clip:
         begins = np.zeros(len(ranks), np.int64)
         if len(heads):
             groups = np.maximum(np.searchsorted(heads, samples, side="right") - 1, 0)
-            # A frame shown before its keyframe may also refer to the group before.
+            # A frame shown before its keyframe may also refer to the previous group.
             groups -= (ranks < all_ranks[heads[groups]]) & (groups > 0)
             begins = heads[groups]
         beyond = 0 if uses_pyav else _FED_BEYOND
@@ -102,7 +102,7 @@ class Clip:
         ]
 
     def spans(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Return the ranges of bytes that ``count`` frames from ``first`` are decoded from."""
+        """Return the byte ranges needed to decode ``count`` frames from ``first`` on."""
         if self.index is None:
             return [(0, self.source.size_bytes)]
         ranks = self.index.ranks
@@ -118,7 +118,11 @@ class Clip:
 
 
 def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
-    """Read a video file's index."""
+    """Read the index of a video file.
+
+    Raises:
+        UnreadableSourceError: The file is damaged, or cannot be read.
+    """
 
     def pread(descriptor: int, count: int, position: int) -> bytes:
         source.need([(position, position + count)])
@@ -128,7 +132,7 @@ def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
     try:
         index = read_clip_index(source.path, pread=pread)
     except UnsupportedClipError:
-        # Sound, but of a kind that cannot be joined as it lies; FFmpeg knows what to do with it.
+        # The file is valid, but of a kind that cannot be joined unchanged; FFmpeg can decode it.
         source.need([(0, source.size_bytes)])
         return Clip(source, None, keep_index=False)
     except UnreadableSourceError as error:
@@ -146,7 +150,7 @@ def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
 
 
 def _even_rate(index: ClipIndex) -> float | None:
-    """Return the frame rate if frame *n* is shown at *n* times one duration, else None."""
+    """Return the frame rate if frame *n* is shown at *n* times the same duration, else None."""
     times = index.shown
     if isinstance(times, range):
         step = times.step
@@ -162,12 +166,12 @@ def _even_rate(index: ClipIndex) -> float | None:
 
 
 def is_rate_close(rate: float, other: float, num_frames: int) -> bool:
-    """Return whether frame numbers computed with one rate are those of the other."""
+    """Return whether two rates give the same frame numbers for a file of this length."""
     return abs(rate / other - 1) * num_frames < _MOST_FRAMES_OFF
 
 
 def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
-    """Return the error of a clip whose frames do not come out."""
+    """Return the error of a clip that cannot be decoded."""
     first_line = reason.strip().partition("\n")[0].rstrip(".")
     return UnreadableSourceError(
         f"{clip.source.name} cannot be decoded: {first_line}.",
@@ -176,22 +180,21 @@ def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
     )
 
 
-# Frames of one video file through PyAV, which is handed packets that our own index finds.
-#
-# A decoder gets the packets from a keyframe to the wanted frame and is then told that nothing
-# follows, so it gives out what it holds back, and no frame beyond is decoded.
+# Frames of one video file through PyAV, which gets the packets that our own index locates.
+# A decoder gets the packets from a keyframe to the wanted frame and then the end of the stream. So
+# it returns the frames it holds back, and decodes no frame too many.
 
 
 class Codec:
-    """FFmpeg's decoder of one kind of stream, fed with packets of any file of that kind.
+    """FFmpeg's decoder of one kind of stream, which decodes packets of any file of that kind.
 
-    Opening one takes FFmpeg as long as decoding a few frames. The decoder is flushed before every
-    run of packets, so that no state of one file reaches the next. It is for one thread.
+    FFmpeg needs as long to open one as to decode a few frames. The decoder is flushed before every
+    run of packets, so the state of one file does not affect the next. It is for one thread.
 
     Attributes:
         context: The decoder.
-        picture: Turns its frames into RGB.
-        depth_picture: Turns its frames into depth codes.
+        picture: Converts its frames to RGB.
+        depth_picture: Converts its frames to depth codes.
     """
 
     def __init__(self, clip: Clip) -> None:
@@ -209,9 +212,12 @@ class Codec:
 
 
 class Codecs(threading.local):
-    """The decoders that each thread has open, by kind: at most so many of those used last.
+    """The open decoders of each thread, by kind; only the most recently used ones stay open.
 
-    A kind is what the sample entry says but for bit rates, which differ from file to file.
+    The kind is the content of the sample entry without bit rates, which differ from file to file.
+
+    Args:
+        most: Number of decoders that a thread keeps open.
     """
 
     def __init__(self, most: int = 1) -> None:
@@ -219,9 +225,9 @@ class Codecs(threading.local):
         self._open: OrderedDict[str, Codec] = OrderedDict()
 
     def of(self, clip: Clip) -> Codec:
-        """Return this thread's decoder for a clip whose index is known, opened if need be."""
+        """Return this thread's decoder for a clip with a known index; it is opened if necessary."""
         assert clip.index is not None
-        # It says all that a decoder must know before the first packet.
+        # It contains everything that a decoder must know before the first packet.
         kind = clip.index.config_key
         codec = self._open.get(kind) or Codec(clip)
         self._open[kind] = codec
@@ -234,12 +240,12 @@ class Codecs(threading.local):
 class PyavDecoder:
     """Random access through PyAV: only the packets from the keyframe to the frame are decoded.
 
-    A frame is known by the number of its packet, which the decoder carries through; times play no
-    part. Pictures are handed out one by one, as they come.
+    A frame is identified by the number of its packet, which the decoder passes on; times are not
+    used. Images are yielded one at a time, as they are decoded.
 
-    FFmpeg's decoders paint over damage and say so of the frame. If strict, such a frame ends the
-    run of packets, since those behind it may refer to it. (``err_detect=explode`` finds no more in
-    H.264 and AV1, little more in HEVC, and refuses sound H.264 with open groups.)
+    FFmpeg's decoders conceal damage and mark the frame. If ``is_strict``, such a frame ends the run
+    of packets, since later frames may refer to it. (``err_detect=explode`` finds nothing more in
+    H.264 and AV1, little more in HEVC, and refuses valid H.264 with open groups.)
     """
 
     def __init__(
@@ -275,7 +281,7 @@ class PyavDecoder:
         picture_of = codec.depth_picture if self._is_depth else codec.picture
         samples = ranks if self._is_in_order else self._sample_of_rank[ranks]
         groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
-        # A frame shown before its keyframe may also refer to the group before.
+        # A frame shown before its keyframe may also refer to the previous group.
         groups = groups - ((ranks < self._head_ranks[groups]) & (groups > 0))
         runs: dict[int, dict[int, int]] = {}
         of_frames = zip(groups.tolist(), samples.tolist(), strict=True)
@@ -298,14 +304,14 @@ class PyavDecoder:
                 raise undecodable(self._clip, f"frame {missing} does not come out")
 
     def _decoded(self, context: Any, begin: int, stop: int) -> Iterator[Any]:
-        """Yield what decodes from a run of packets, the first of which is a keyframe."""
+        """Yield the frames of a run of packets; the first packet is a keyframe."""
         import av
 
         sizes, offsets = self._sizes[begin:stop].tolist(), self._offsets[begin:stop].tolist()
         context.flush_buffers()
         for sample, size, offset in zip(range(begin, stop), sizes, offsets, strict=True):
             packet = av.Packet(os.pread(self._descriptor, size, offset))
-            # Our own numbers come out again with the frames, whatever the times are.
+            # These numbers come out again with the frames, whatever the times are.
             packet.pts = packet.dts = sample
             yield from context.decode(packet)
         yield from context.decode(None)
@@ -316,7 +322,7 @@ class PyavDecoder:
 
 Backend = Literal["torchcodec", "pyav"]
 
-# The most bytes that torchcodec is asked for at once; a larger request is split.
+# Most bytes in one request to torchcodec; a larger request is split.
 _MOST_BYTES = 16 * 1024**2
 _FIRST_FRAMES = 16
 
@@ -327,31 +333,45 @@ class ClipDecoder(Protocol):
     def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield frames, a part at a time, in any order.
 
+        Args:
+            ranks: The frames' ranks, ascending, shape (N,).
+
         Yields:
-            Places in ``ranks``, and their frames: uint8 of shape (n, H, W, 3), or for depth uint16
-            codes of shape (n, H, W, 1). Frames yielded before an error are right.
+            Positions in ``ranks``, and their frames: uint8 of shape (n, H, W, 3), or for depth
+            uint16 codes of shape (n, H, W, 1). Frames yielded before an error are right.
+
+        Raises:
+            UnreadableSourceError: A frame cannot be decoded.
         """
 
 
 @cache
 def torchcodec_trouble() -> str | None:
-    """Return why torchcodec does not load, or None where it does."""
+    """Return why torchcodec does not load; None if it loads."""
     try:
         import torchcodec.decoders
     except (ImportError, OSError, RuntimeError) as error:
         return str(error).strip().partition("\n")[0] or repr(error)
-    # From version 0.17 on it loads without FFmpeg, and fails when it first decodes.
+    # Since version 0.17 it loads without FFmpeg, and fails when it first decodes.
     if getattr(torchcodec, "ffmpeg_major_version", 0) is None:
         return "it could not load FFmpeg"
     return None
 
 
 def choose_backend(wanted: str, decode_device: str) -> Backend:
-    """Return what to decode with."""
+    """Return the library to decode with.
+
+    Args:
+        wanted: ``auto``, ``torchcodec`` or ``pyav``.
+        decode_device: ``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: A name is unknown, or the library or GPU is missing.
+    """
     if wanted not in {"auto", "torchcodec", "pyav"}:
         raise UsageError(f"video_backend must be auto, torchcodec or pyav, not {wanted!r}.")
     device = torch.device(decode_device)
-    # It takes its time to load, and most who decode on the CPU never need it.
+    # torchcodec loads slowly, and for decoding on the CPU it is mostly not needed.
     trouble = None if wanted != "torchcodec" and device.type == "cpu" else torchcodec_trouble()
     if device.type == "cuda":
         _check_cuda(wanted, trouble)
@@ -367,7 +387,7 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
         )
     if wanted == "torchcodec":
         return "torchcodec"
-    # Here rather than in each worker: those that are forked have it then.
+    # Imported here and not in each worker: forked workers inherit it.
     import av  # noqa: F401
 
     return "pyav"
@@ -391,14 +411,14 @@ def _check_cuda(wanted: str, trouble: str | None) -> None:
 
 
 def _torchcodec_version() -> str:
-    """Return the version with the build, such as ``0.11.1+cpu``, which its metadata may lack."""
+    """Return the version with its build, such as ``0.11.1+cpu``; metadata may lack the build."""
     import torchcodec
 
     return str(torchcodec.__version__)
 
 
 def device_refused(device: str, reason: str) -> UsageError:
-    """Return the error of a device that does not decode: the dataset has no part in it."""
+    """Return the error of a device that does not decode, independent of the dataset."""
     return UsageError(
         f"torchcodec {_torchcodec_version()} cannot decode on {device}: {reason}.",
         next_step=f"Install torchcodec's build for CUDA {torch.version.cuda}, which PyTorch's own "
@@ -415,10 +435,14 @@ def open_decoder(
     is_strict: bool = True,
     codecs: Codecs | None = None,
 ) -> ClipDecoder:
-    """Open a decoder of a clip; torchcodec's hears nothing of damage, strict or not.
+    """Open a decoder of a clip.
 
-    Depth is always decoded by PyAV: torchcodec gives colours only. Files whose index is of a kind
-    that we do not read are decoded by torchcodec: it finds their packets itself.
+    PyAV always decodes depth, since torchcodec returns only colours. torchcodec decodes files with
+    an index of an unknown kind, since it finds their packets itself. It does not report damage,
+    whatever ``is_strict`` is.
+
+    Raises:
+        UnreadableSourceError: The file cannot be decoded.
     """
     if is_depth or (backend == "pyav" and clip.index is not None):
         return PyavDecoder(clip, is_depth=is_depth, is_strict=is_strict, codecs=codecs)
@@ -433,8 +457,8 @@ class TorchcodecDecoder:
     """Random access through torchcodec.
 
     torchcodec finds a frame by its time, which it computes from the frame's number ("approximate")
-    or looks up. The former is right where times are even, and opens in a millisecond. Elsewhere it
-    is given the times of our own index, so that it need not read the whole file to find them.
+    or looks up. The former is right if times are even, and opens in a millisecond. Otherwise,
+    torchcodec gets the times of our own index, so it need not read the whole file to find them.
     """
 
     def __init__(self, clip: Clip, device: str) -> None:
@@ -463,14 +487,14 @@ class TorchcodecDecoder:
             return VideoDecoder(path, seek_mode="exact", **options)
         try:
             return VideoDecoder(path, custom_frame_mappings=_frame_mappings(clip), **options)
-        except TypeError:  # torchcodec before 0.6 reads them all from the file
+        except TypeError:  # torchcodec before 0.6 reads all times from the file
             return VideoDecoder(path, seek_mode="exact", **options)
 
     def _failed(self, error: Exception, ranks: IntArray | None = None) -> LeconvertError:
-        """Return whose fault it is: a file that the CPU decodes is sound, whatever a GPU says.
+        """Return the error of the file or of the device: a file that the CPU decodes is valid.
 
-        Frames that only the device refuses must not count as unreadable, nor send anybody to
-        mend the dataset.
+        Frames that only the device refuses must not count as unreadable, and the user need not
+        repair the dataset.
         """
         if torch.device(self._device).type != "cpu":
             try:
@@ -485,7 +509,7 @@ class TorchcodecDecoder:
         return undecodable(self._clip, str(error))
 
     def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield frames, as many at once as a bounded piece of memory holds."""
+        """Yield as many frames at once as a bounded piece of memory holds."""
         first, step = 0, _FIRST_FRAMES
         while first < len(ranks):
             part = slice(first, min(first + step, len(ranks)))
@@ -506,7 +530,7 @@ class TorchcodecDecoder:
         except (RuntimeError, ValueError, IndexError) as error:
             failed = self._failed(error, ranks)
             if isinstance(failed, UnreadableSourceError):
-                # It may stay behind at the damage, and then fail for sound frames too.
+                # The old one may stay at the damage, and then fail for valid frames too.
                 self._decoder = self._open(self._clip, self._device)
             raise failed from error
         _check_times(self._clip, ranks, seconds)
@@ -515,7 +539,7 @@ class TorchcodecDecoder:
 
 
 def _frame_mappings(clip: Clip) -> str:
-    """Describe every frame as ffprobe would, in the order of presentation."""
+    """Return a description of every frame as ffprobe gives it, in presentation order."""
     assert clip.index is not None
     times = clip.index.presentation_times
     order = np.argsort(times, kind="stable")
@@ -531,7 +555,11 @@ def _frame_mappings(clip: Clip) -> str:
 
 
 def _check_times(clip: Clip, ranks: IntArray, found: Any) -> None:
-    """See to it that what was decoded is the frame that was wanted, and not a neighbour."""
+    """Check that the decoded frames are the wanted ones, and not their neighbours.
+
+    Raises:
+        UnreadableSourceError: A frame has the wrong time.
+    """
     wanted = clip.seconds(ranks)
     if wanted is None:
         return

@@ -1,8 +1,8 @@
-"""The episodes that a worker mixes: rows out of data files, frames out of videos, and their pool.
+"""The episodes that a worker mixes: rows from data files, frames from videos, and their pool.
 
 If a row group holds one episode, only that row group is read. If it holds several (LeRobot's
-converter writes such files), it is read whole, the last few are kept, and an episode gets a copy of
-its rows.
+converter writes such files), it is read whole, the latest few stay in memory, and an episode gets a
+copy of its rows.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _TRAILER_BYTES = 8
 class EpisodeRows:
     """The rows of one episode."""
 
-    # Numbers by feature: float32, int64 or bool, of shape (length, ...).
+    # Numbers by feature: float32, int64 or bool, shape (length, ...).
     arrays: Mapping[str, Array]
-    images: Mapping[str, Sequence[pa.Buffer]]  # coded images by feature
-    objects: Mapping[str, Sequence[Any]]  # everything else as Python's values
+    images: Mapping[str, Sequence[pa.Buffer]]  # encoded images by feature
+    objects: Mapping[str, Sequence[Any]]  # everything else, as Python's values
 
 
 class _DataFile:
-    """A data file, opened by the first that asks for its reader, and where its row groups begin."""
+    """A data file and the first rows of its row groups; the first call of `reader` opens it."""
 
     source: OpenFile
 
@@ -79,7 +79,7 @@ class _DataFile:
         source = self.source = self._files.open(self._path)
         size = source.size_bytes
         with ExitStack() as undone:
-            undone.callback(source.close)  # who asks again opens it again
+            undone.callback(source.close)  # a later caller opens it again
             try:
                 source.need([(max(0, size - _FOOTER_BYTES), size)])
                 with open(source.path, "rb") as file:  # noqa: PTH123 (a name, not a Path)
@@ -95,7 +95,7 @@ class _DataFile:
         return reader
 
     def groups(self, first: int, count: int) -> range:
-        """Return the row groups that hold some rows."""
+        """Return the row groups that contain some rows."""
         if first + count > self.starts[-1]:
             raise SourceError(
                 f"{self.source.name} has {self.starts[-1]} rows, but meta/episodes says that rows "
@@ -107,7 +107,7 @@ class _DataFile:
         return range(int(head) - 1, int(last))
 
     def spans(self, groups: range) -> list[tuple[int, int]]:
-        """Return where the bytes of row groups are."""
+        """Return the byte ranges of row groups."""
         metadata = self.reader().metadata
         spans = []
         for group in groups:
@@ -134,7 +134,7 @@ class _DataFile:
 
 
 class RowReader:
-    """Reads the rows of episodes. But for `need` it is for one thread."""
+    """Reads the rows of episodes. Only `need` may be called from several threads."""
 
     def __init__(self, meta: DatasetMeta, files: Files) -> None:
         self._meta = meta
@@ -151,7 +151,7 @@ class RowReader:
         """Fetch an episode's rows, once before they are read; from any thread.
 
         Returns:
-            Bytes that were fetched; nothing is where the files are local.
+            Number of bytes fetched; 0 for local files.
         """
         if self._files.is_local:
             return 0
@@ -161,33 +161,36 @@ class RowReader:
         return file.source.take_fetched_bytes()
 
     def file_of(self, place: int) -> int:
-        """Return which data file an episode's rows are in."""
+        """Return the number of the data file with an episode's rows."""
         return int(self._meta.table.data_file[place])
 
     def release(self, place: int) -> None:
-        """Say that an episode's rows will not be read again."""
+        """Release an episode's rows, which will not be read again."""
         if self._files.is_local:
             return
         file = self._file(place)
         file.source.release(file.spans(self._groups(file, place)))
         with self._lock:
             file.users -= 1
-            is_unused = not file.users  # asked here: a thread may be about to fetch from it
+            # read under the lock: a thread may be about to fetch from it
+            is_unused = not file.users
             if is_unused:
                 del self._open[self.file_of(place)]
         if is_unused:
             file.close()
 
     def read(self, place: int) -> EpisodeRows:
-        """Read an episode.
+        """Return the rows of an episode.
 
         Raises:
-            SourceChangedError: Its file is not any more what it was when the stream was made.
+            SourceChangedError: Its file has changed since the stream was made.
+            SourceError: The rows are not the episode's.
+            UnreadableSourceError: The file cannot be read.
         """
         try:
             return self._read(place)
         finally:
-            if self._files.is_local:  # else it was looked at when its bytes were fetched
+            if self._files.is_local:  # else it was checked when its bytes were fetched
                 self._files.check(self._meta.table.data_paths[self.file_of(place)])
 
     def _read(self, place: int) -> EpisodeRows:
@@ -289,7 +292,7 @@ class RowReader:
                 path=name,
                 next_step=f"{GET_AGAIN}, or convert the dataset again.",
             )
-        # LeRobot looks frames and tasks up by these columns; this loader does not.
+        # LeRobot finds frames and tasks by these columns; this loader does not.
         wrong = [] if np.all(columns["frame_index"] == frame) else ["frame_index"]
         tasks = columns["task_index"]
         if np.any((tasks < 0) | (tasks >= len(self._meta.task_texts))):
@@ -310,7 +313,7 @@ class RowReader:
 
 
 def _numbers(column: pa.Array) -> Array | None:
-    """Return the numbers of a column in one row, however deep they are nested; None for others."""
+    """Return a column's numbers in one dimension, whatever their nesting; None for other types."""
     while isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         if column.null_count:
             raise ValueError("a list is missing")
@@ -325,16 +328,16 @@ def _numbers(column: pa.Array) -> Array | None:
 
 
 def _as_lerobot_types(values: Array, *, copy: bool) -> Array:
-    """Cast numbers to what ``torch.tensor`` makes of Python's."""
+    """Cast numbers to the types that ``torch.tensor`` chooses for Python's numbers."""
     if values.dtype == np.bool_:
         return values
     kind = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int64
-    # Arrow's memory cannot be written to, and a part of it would keep all of it alive.
+    # Arrow's memory is read-only, and a part of it would keep all of it in memory.
     return values.astype(kind, copy=copy)
 
 
 def _coded_images(key: str, column: pa.Array, *, is_shared: bool) -> list[pa.Buffer]:
-    """Return each image's bytes; without `is_shared` they are parts of the column's memory."""
+    """Return each image's bytes; unless `is_shared`, they are parts of the column's memory."""
     if not pa.types.is_struct(column.type):
         raise ValueError(f"{key} holds no images")
     cells = column.field("bytes")
@@ -360,7 +363,7 @@ def _unreadable(name: str, error: Exception) -> UnreadableSourceError:
 
 _FileKey = tuple[str, int]
 _Ranges = list[tuple[int, int]]
-# Threads that fetch what the batch under way waits for; stores answer so many at once.
+# Threads that fetch for the current batch; stores answer this many at once.
 _URGENT_THREADS = 16
 
 
@@ -369,19 +372,19 @@ class FrameRequest:
     """Frames of one camera."""
 
     camera: str  # the video feature
-    places: IntArray  # place of the episode of each frame, shape (N,)
-    frames: IntArray  # number within the episode, shape (N,)
+    places: IntArray  # position of each frame's episode, shape (N,)
+    frames: IntArray  # number of each frame within its episode, shape (N,)
 
 
-# Called with places in a request, shape (n,), and their frames, shape (n, H, W, C), or the one
-# frame of them all, shape (1, H, W, C).
+# Called with positions in a request, shape (n,), and their frames, shape (n, H, W, C), or one frame
+# for all of them, shape (1, H, W, C).
 Writer = Callable[[IntArray, torch.Tensor], None]
-# Called with places in a request that cannot be decoded, and why.
+# Called with the positions in a request that cannot be decoded, and the error.
 Trouble = Callable[[IntArray, UnreadableSourceError], None]
 
 
 class _Group(NamedTuple):
-    """The part of a request that one file answers."""
+    """The part of a request that is in one file."""
 
     key: _FileKey
     members: IntArray
@@ -393,11 +396,12 @@ class _Group(NamedTuple):
 class FrameReader:
     """Decodes frames by episode and number.
 
-    It guarantees that a frame is the one asked for: its place in the file is counted, and its time
-    checked, never guessed. It holds at most ``cache_size`` decoders. Where there are more files,
-    one of the half that was not used for longest is closed: a shuffled order asks for the files of
-    the pool in turn, and would always miss the one that was not used for longest. But for `need`
-    and `need_frames` it is for one thread.
+    Guaranteed: each frame is the requested one. Its position in the file is counted and its time is
+    checked, never guessed. At most ``cache_size`` decoders are open.
+
+    If there are more files than decoders, a random one of the less recently used half is closed. A
+    shuffled order uses the files of the pool in turn, so the least recently used one would always
+    be the next. Only `need` and `need_frames` may be called from several threads.
     """
 
     def __init__(
@@ -422,7 +426,7 @@ class FrameReader:
         self._counters = counters
         self._clips: dict[_FileKey, Clip] = {}
         self._users: dict[_FileKey, int] = {}
-        # By episode: what is held for it.
+        # By episode: its clips, their files and the byte ranges that are in use.
         self._held: dict[int, list[tuple[Clip, _FileKey, _Ranges]]] = {}
         self._opening: dict[_FileKey, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -432,10 +436,10 @@ class FrameReader:
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
     def need(self, place: int) -> int:
-        """Fetch what all frames of an episode are decoded from; from any thread.
+        """Fetch the bytes of all frames of an episode; from any thread.
 
         Returns:
-            Bytes that were fetched; nothing is where the files are local.
+            Number of bytes fetched; 0 for local files.
         """
         length = int(self._meta.table.length[place])
 
@@ -445,11 +449,15 @@ class FrameReader:
         return sum(self._need(place, camera, spans) for camera in self._meta.table.cameras)
 
     def file_of(self, place: int, camera: str) -> _FileKey:
-        """Return which file an episode's frames are in."""
+        """Return the file with an episode's frames: the camera, and the file's number."""
         return camera, int(self._meta.table.cameras[camera].file[place])
 
     def need_frames(self, place: int, camera: str, frames: IntArray) -> int:
-        """Fetch what some frames of an episode are decoded from; from any thread."""
+        """Fetch the bytes that some frames of an episode need; from any thread.
+
+        Returns:
+            Number of bytes fetched; 0 for local files.
+        """
 
         def spans(clip: Clip, first: int) -> _Ranges:
             return clip.frame_spans(first + frames, uses_pyav=self._uses_pyav(camera))
@@ -473,7 +481,7 @@ class FrameReader:
         return clip.source.take_fetched_bytes()
 
     def release(self, place: int) -> None:
-        """Say that an episode's frames are not needed any more."""
+        """Release an episode's frames, which are no longer needed."""
         for clip, key, spans in self._held.pop(place, []):
             clip.source.release(spans)
             with self._lock:
@@ -482,10 +490,10 @@ class FrameReader:
                     self._forget(key)
 
     def read(self, requests: Sequence[tuple[FrameRequest, Writer, Trouble]]) -> None:
-        """Decode frames and hand them to the writers, in any order.
+        """Decode frames and pass them to the writers, in any order.
 
-        Frames that cannot be decoded are reported, and the others still come. With threads,
-        writers are called from several at once.
+        Frames that cannot be decoded are passed to ``trouble``, and the others still come. With
+        threads, writers are called from several threads at once.
         """
         groups = [group for request in requests for group in self._grouped(*request)]
         if self._pool is None:
@@ -493,7 +501,7 @@ class FrameReader:
                 self._serve(group, self._decoder(group))
             return
         for first in range(0, len(groups), self._threads):
-            # The decoders of these cannot push one another out.
+            # The decoders of this part cannot close each other.
             part = groups[first : first + self._threads]
             opened = [self._decoder(group) for group in part]
             list(self._pool.map(self._serve, part, opened))
@@ -543,7 +551,7 @@ class FrameReader:
             return error
         self._decoders[group.key] = decoder
         if len(self._decoders) > self._cache_size:
-            # Not one of those that are about to be used at the same time.
+            # Not a decoder that is about to be used at the same time.
             most = min(len(self._decoders) // 2, len(self._decoders) - max(1, self._threads))
             chosen = next(islice(self._decoders, self._random.randrange(max(1, most)), None))
             del self._decoders[chosen]
@@ -563,11 +571,11 @@ class FrameReader:
         self._counters.put("cache_size", len(self._decoders))
 
     def _serve(self, group: _Group, decoder: ClipDecoder | UnreadableSourceError) -> None:
-        """Give a group its frames, and see to it that they are of the file that was noted."""
+        """Give a group its frames, and check that the file is still the noted one."""
         try:
             self._give(group, decoder)
         finally:
-            if self._files.is_local:  # else it was looked at when its bytes were fetched
+            if self._files.is_local:  # else it was checked when its bytes were fetched
                 camera, number = group.key
                 self._files.check(self._meta.table.cameras[camera].paths[number])
 
@@ -595,7 +603,7 @@ class FrameReader:
     def _decode(
         self, group: _Group, decoder: ClipDecoder, members: IntArray, ranks: IntArray
     ) -> None:
-        """Decode frames of a group, each once however often it is wanted."""
+        """Decode frames of a group, each once even if it is wanted several times."""
         distinct, heads = np.unique(ranks, return_index=True)  # ranks ascend
         bounds = [*heads.tolist(), len(ranks)]
         try:
@@ -611,7 +619,7 @@ class FrameReader:
             if len(distinct) == 1:
                 group.trouble(members, error)
                 return
-            # Which of them is it? The others are still wanted.
+            # One of them is damaged; the others are still wanted.
             for rank in distinct.tolist():
                 mine = ranks == rank
                 self._decode(group, decoder, members[mine], ranks[mine])
@@ -621,11 +629,11 @@ class FrameReader:
 
 
 class EpisodePool:
-    """Holds an episode from its first frame of an epoch until all ranks are past its last.
+    """Holds an episode from its first frame of an epoch until all ranks are past its last frame.
 
-    A batch waits for its rows and for the bytes of its own frames alone. With threads these are
-    fetched side by side, and the rest of the episodes, and those that come next, while others are
-    decoded. That changes when bytes arrive, never which sample is next.
+    A batch waits only for its rows and for the bytes of its own frames. With threads, these are
+    fetched side by side; the other frames of the episodes, and the next episodes, are fetched while
+    frames are decoded. This changes when bytes arrive, but not which sample is next.
     """
 
     def __init__(
@@ -642,7 +650,7 @@ class EpisodePool:
         self._held: dict[int, EpisodeRows] = {}
         self._last_numbers: dict[int, int] = {}
         self._expected: Sequence[int] = ()
-        # By episode: the fetching of its rows, and of all its frames.
+        # By episode: the tasks that fetch its rows, and all of its frames.
         self._rows_coming: dict[int, Future[None]] = {}
         self._frames_coming: dict[int, Future[None]] = {}
         self._fetched_bytes = 0
@@ -653,13 +661,13 @@ class EpisodePool:
             self._ahead = ThreadPoolExecutor(fetch_workers, "fetch-ahead")
 
     def stop(self) -> None:
-        """Give up what nobody has begun to fetch; then nothing more is fetched."""
+        """Cancel fetches that have not begun; after this, nothing more is fetched."""
         if self._urgent is not None:
             for fetchers in (self._urgent, self._ahead):
                 fetchers.shutdown(wait=False, cancel_futures=True)
 
     def bring(self, places: IntArray, frames: Mapping[str, IntArray]) -> None:
-        """Fetch what a batch is made of, and begin to fetch what comes next.
+        """Fetch the data of a batch, and begin to fetch the next episodes.
 
         Args:
             places: The episode of each sample, shape (N,).
@@ -669,8 +677,8 @@ class EpisodePool:
             return
         needed = np.unique(places).tolist()
         waiting: list[Future[None]] = []
-        # By file: who comes first opens it, and the others wait for that. So the first of each
-        # file begin first, or all threads would wait for one.
+        # By file: the first fetch opens the file, and the others wait for it. So the first fetches
+        # of all files begin first, or all threads would wait for one file.
         begins: dict[object, list[Callable[[], None]]] = {}
 
         def begin(need: Callable[[], int]) -> None:
@@ -682,7 +690,7 @@ class EpisodePool:
             begins.setdefault(rows_file, []).append(partial(self._bring_rows, place))
             coming = self._frames_coming.get(place)
             if coming is not None and coming.done():
-                coming.result()  # raises what went wrong
+                coming.result()  # raises its error
                 continue
             samples = places == place
             for camera, wanted in frames.items():
@@ -696,7 +704,7 @@ class EpisodePool:
                     start()
         for coming in waiting:
             coming.result()
-        # Only now: it would take the bandwidth from what the batch waits for.
+        # Only now, since it would take bandwidth that the batch is waiting for.
         for place in [*needed, *self._expected]:
             self._bring_rows(place)
             if place not in self._frames_coming:
@@ -721,7 +729,7 @@ class EpisodePool:
         self._counters.add("fetched_bytes", fetched)
 
     def rows(self, place: int) -> EpisodeRows:
-        """Return an episode's rows; it enters the pool if it is not there."""
+        """Return an episode's rows; the episode enters the pool if necessary."""
         found = self._held.get(place)
         if found is None:
             coming = self._rows_coming.pop(place, None)
@@ -736,15 +744,15 @@ class EpisodePool:
         return found
 
     def expect(self, places: Sequence[int]) -> None:
-        """Say which episodes will be wanted soon, the first one first."""
+        """Note the episodes that are wanted soon, the first one first."""
         self._expected = places
 
     def keep_until(self, places: IntArray, last_numbers: IntArray) -> None:
-        """Say with which sample of the order each episode ends; of equal ones the last counts."""
+        """Note each episode's last sample in the order; for a repeated episode, the last one."""
         self._last_numbers.update(zip(places.tolist(), last_numbers.tolist(), strict=True))
 
     def leave_before(self, number: int) -> None:
-        """Let the episodes go that ended before a sample of the order."""
+        """Release episodes that ended before this sample of the order."""
         ended = [place for place, last in self._last_numbers.items() if last < number]
         for place in ended:
             self._leave(place)
@@ -757,13 +765,13 @@ class EpisodePool:
 
     def _release_frames(self, place: int) -> None:
         coming = self._frames_coming.pop(place, None)
-        # An error of bytes that nobody waits for any more concerns nobody.
+        # Errors of bytes that are no longer needed do not matter.
         if coming is not None and not coming.cancel():
             wait([coming])
         self._frame_reader.release(place)
 
     def clear(self) -> None:
-        """Let every episode go."""
+        """Release all episodes."""
         self._expected = ()
         for coming in self._frames_coming.values():
             coming.cancel()  # all of them, before waiting for any

@@ -30,10 +30,10 @@ from leconvert.support.machine import keep_freed_memory
 
 _FORMAT = "leconvert.stream-state"
 _VERSION = 4
-# Facts that only some stores tell: the Hub commits, the others sizes. A state from one store
-# continues with a copy of the dataset in another.
+# Facts that only some stores report: the Hub commits, the others sizes. A state from one store is
+# valid for a copy of the dataset in another.
 _WHERE_KNOWN = {"commit", "data_commit", "sizes"}
-# Samples that are compared to see whether the order is still computed as it was.
+# Number of samples that are compared to see whether the order is still computed as before.
 _WITNESSES = 64
 _SAID_AS = {
     "seed": "the seed",
@@ -55,7 +55,7 @@ class _WorkerError(NamedTuple):
 
 
 class _BatchStream(IterableDataset[Any]):
-    """The batches of a stream, made where the samples are; from workers in shared memory."""
+    """The batches of a stream, made in the process that makes the samples; workers share memory."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class _BatchStream(IterableDataset[Any]):
         self._writer: SharedBufferWriter | None = None
 
     def renew(self, buffers: SharedBufferPool) -> None:
-        """Have workers that start from now on use these buffers, and leave others as they are."""
+        """Let workers that start from now on use these buffers; others keep theirs."""
         self._begin = shared_numbers(2)
-        # Not the pool itself: what it maps stays in the training process.
+        # Not the pool itself, whose mappings stay in the training process.
         self._buffers = buffers.number, buffers.states
 
     def begin_at(self, epoch: int, taken: int) -> None:
@@ -97,14 +97,17 @@ class _BatchStream(IterableDataset[Any]):
                 number, states = self._buffers
                 self._writer = SharedBufferWriter(number, states[info.id], info.id)
             memory, share = self._writer.memory, self._writer.share
+        batches = self._stream.batches(
+            self._batch_size, begin=(epoch, taken), drop_last=self._drop_last, memory=memory
+        )
+        made = map(share, batches)
+        if info is None:
+            # Without `except`: where Python ends in the middle of a pass, no names are left.
+            yield from made
+            return
         try:
-            for batch in self._stream.batches(
-                self._batch_size, begin=(epoch, taken), drop_last=self._drop_last, memory=memory
-            ):
-                yield share(batch)
+            yield from made
         except LeconvertError as error:
-            if info is None:
-                raise
             yield _WorkerError(error)
 
     def _collated(self, batch: Sample) -> Any:
@@ -115,31 +118,35 @@ class _BatchStream(IterableDataset[Any]):
 class StreamLoader:
     """Batches of a stream, from worker processes.
 
-    It guarantees that global batches, the batches of all ranks together, are the same for any
-    number of ranks and workers at an equal global batch size; that after
-    ``load_state_dict(state_dict())`` the samples are those that would have come without a break,
-    for any number of ranks and workers and any batch size, wherever it stopped; and that a state
-    is refused where it cannot hold. Each pass, which begins when its first batch is asked for, is
-    the epoch after that of the pass before, also where that one was broken off. Several passes may
-    be under way, but not with ``persistent_workers``; epoch and state are those of the one that
-    began last.
+    Guaranteed:
 
-    It does not guarantee that all ranks have the last batch: see `batches_on_every_rank`.
+    - Global batches, the batches of all ranks together, are the same for any number of ranks and
+      workers if the global batch size is equal.
+    - After ``load_state_dict(state_dict())`` the samples are the same as without a break, wherever
+      it stopped and whatever the numbers of ranks and workers and the batch size are now.
+    - A state is refused if the stream cannot continue from it.
+    - Each pass begins when its first batch is asked for. It is the epoch after that of the previous
+      pass, even if the previous pass was not finished.
+
+    Several passes may be under way, but not with ``persistent_workers``; epoch and state are those
+    of the latest pass.
+
+    Not guaranteed: that all ranks have the last batch; see `batches_on_every_rank`.
 
     Args:
-        stream: What to load: an `EpisodeStream` or a `MixedStream`.
-        batch_size: Samples of a batch.
-        num_workers: Worker processes; 0 loads in this one.
-        drop_last: Leave out the last batch where it is smaller on any rank.
+        stream: The stream to load, an `EpisodeStream` or a `MixedStream`.
+        batch_size: Samples per batch.
+        num_workers: Worker processes; 0 loads in this process.
+        drop_last: Leave out the last batch if it is smaller on any rank.
         prefetch_factor: Batches that each worker prepares ahead.
         pin_memory: Copy batches into pinned memory; without effect for frames decoded on a GPU.
         persistent_workers: Keep workers from epoch to epoch.
-        collate_fn: Makes a batch of samples instead of `EpisodeStream.batches`, more slowly.
-        multiprocessing_context: How workers start; always ``spawn`` where they decode on a GPU.
+        collate_fn: Makes a batch from a list of samples, more slowly than `EpisodeStream.batches`.
+        multiprocessing_context: How workers start; always ``spawn`` if they decode on a GPU.
         timeout: Seconds to wait for a batch; 0 for no limit.
 
     Raises:
-        UsageError: A number makes no sense.
+        UsageError: A number is out of its range.
     """
 
     def __init__(
@@ -171,7 +178,7 @@ class StreamLoader:
         if stream.decode_device != "cpu":
             pin_memory = False
             multiprocessing_context = "spawn" if num_workers else None
-        # Without workers torch takes neither.
+        # Without workers, torch accepts none of these.
         in_workers: dict[str, Any] = {}
         if num_workers:
             in_workers = {
@@ -184,8 +191,8 @@ class StreamLoader:
         self._batch_stream = _BatchStream(
             stream, batch_size, drop_last=drop_last, collate_fn=collate_fn
         )
-        # Seeds of the workers. Torch's own generator is left to the training, which therefore
-        # draws the same numbers after a resume, although loading begins once more.
+        # These are the seeds of the workers. The training keeps torch's own generator, so after a
+        # resume it draws the same numbers, although loading begins again.
         self._seeds = torch.Generator()
         self._loader: DataLoader[Any] = DataLoader(
             self._batch_stream,
@@ -201,29 +208,30 @@ class StreamLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the pass under way or broken off; after a whole one the next."""
+        """The epoch of the current or unfinished pass; after a finished pass, the next epoch."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass an epoch, from its first sample on."""
+        """Let the next pass begin at the first sample of this epoch."""
         self._stand_at(epoch, 0)
 
     def _stand_at(self, epoch: int, taken: int) -> None:
-        """Make the next pass begin there."""
+        """Let the next pass begin after this many samples of an epoch."""
         self._epoch = epoch
         self._taken = taken
-        self._has_begun = False  # whether a pass began there, so that the next is another epoch
+        self._has_begun = False  # whether a pass has begun there, so the next pass is another epoch
         self._newest: object | None = None
 
     def start_at(self, samples: int) -> None:
-        """Make the next pass begin where all ranks together have taken so many samples.
+        """Let the next pass begin after this many samples of all ranks together.
 
-        Counted from the beginning of epoch 0; for programs that count steps themselves.
+        The count starts at the beginning of epoch 0. This is for programs that count steps
+        themselves.
         """
         self._stand_at(*divmod(samples, self.stream.order.num_frames))
 
     def __len__(self) -> int:
-        """Return the batches of this rank in an epoch."""
+        """Return the number of batches of this rank in an epoch."""
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no length")
         return self._share(self.stream.rank).num_batches(self.stream.order.num_frames)
@@ -231,11 +239,11 @@ class StreamLoader:
     def batches_on_every_rank(self) -> int:
         """Return how many batches each rank has at least in the next pass.
 
-        If training steps wait for all ranks, end an epoch after so many. A rank can lack only the
+        If training steps wait for all ranks, end an epoch after this many. A rank can lack only the
         last batch, if that batch has fewer samples than there are ranks.
 
         Raises:
-            TypeError: The stream repeats: every rank has as many as anybody asks for.
+            TypeError: The stream repeats, so the number is unlimited.
         """
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no last batch on any rank")
@@ -243,21 +251,22 @@ class StreamLoader:
         return self._share(self.stream.rank).num_batches_of_each(left)
 
     def batch_workers(self) -> Iterator[int]:
-        """Yield which worker makes each batch of the epoch, from its first one on."""
+        """Yield the worker's number for each batch of the epoch, from the first batch on."""
         numbers = count() if self.stream.repeat else range(len(self))
         return (number % max(1, self.num_workers) for number in numbers)
 
     def __iter__(self) -> Iterator[Any]:
         if self._has_begun:
             self._stand_at(self._epoch + 1, 0)
-        # Workers that stay read the same memory for ever.
+        # Persistent workers read the same memory for ever.
         if self._buffers is None or not self._are_workers_kept:
             self._buffers = SharedBufferPool(max(1, self.num_workers))
             self._batch_stream.renew(self._buffers)
         self._batch_stream.begin_at(self._epoch, self._taken)
         self._has_begun = True
         self._tell_stream()
-        # Its own, although the loader may be iterated once more meanwhile: batches lie in it.
+        # This pass keeps its own buffers, which contain its batches, even if the loader is iterated
+        # again meanwhile.
         buffers = self._buffers
         self._newest = mine = object()
         self._seeds.manual_seed((torch.initial_seed() + self._epoch) % 2**63)
@@ -265,7 +274,8 @@ class StreamLoader:
             buffers.collect()
             if isinstance(batch, _WorkerError):
                 raise batch.error
-            # Counted first: whoever asks for the state while using a batch has taken it.
+            # Counted before the yield, so a state that is asked for while the batch is in use
+            # includes it.
             if self._newest is mine:
                 self._take()
             yield batch.batch() if isinstance(batch, SharedBatch) else batch
@@ -273,7 +283,7 @@ class StreamLoader:
             self._stand_at(self._epoch + 1, 0)
 
     def _tell_stream(self) -> None:
-        """Let passes over the stream that other loaders begin be later epochs."""
+        """Let passes that other loaders begin over the stream be later epochs."""
         following = self._epoch + self._has_begun
         if self.stream.epoch != following:
             self.stream.set_epoch(following)
@@ -287,7 +297,7 @@ class StreamLoader:
             return
         self._epoch += taken // frames
         self._taken = taken % frames
-        # An epoch of which nothing was taken yet is new to the next pass too.
+        # An epoch of which no sample is taken yet is also new to the next pass.
         self._has_begun = self._taken > 0
         self._tell_stream()
 
@@ -299,10 +309,10 @@ class StreamLoader:
     # --- resuming -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where all ranks together stand, as numbers and texts.
+        """Return the position of all ranks together, as numbers and texts.
 
-        Batches that were handed out count as used. The state is equal on all ranks in step; where
-        nodes load files of their own, on those of a node.
+        Batches that were handed out count as used. The state is equal on all ranks after the same
+        step; if nodes load files of their own, on all ranks of a node.
         """
         return {
             "format": _FORMAT,
@@ -314,13 +324,13 @@ class StreamLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass go on where a state was taken, by whichever rank.
+        """Let the next pass continue where a state was taken, by any rank.
 
-        The number of ranks, that of workers and the batch size may be others now.
+        The number of ranks, the number of workers and the batch size may have changed.
 
         Raises:
-            PlanMismatchError: The order is another one, or NumPy draws other numbers now;
-                ``details`` says what changed.
+            PlanMismatchError: The order has changed, or NumPy now draws other numbers; ``details``
+                lists the changes.
         """
         is_ours = isinstance(state, Mapping) and state.get("format") == _FORMAT
         if not is_ours or state.get("version") != _VERSION:
@@ -347,7 +357,7 @@ class StreamLoader:
         self._stand_at(epoch, taken)
 
     def _witness(self, epoch: int, taken: int) -> str:
-        """Return a digest of the samples that come next on all ranks."""
+        """Return a digest of the next samples of all ranks."""
         block = self.stream.order.at(epoch, np.arange(taken, taken + _WITNESSES))
         digest = hashlib.blake2b(block.episodes.tobytes(), digest_size=8)
         digest.update(block.frames.tobytes())
@@ -355,7 +365,7 @@ class StreamLoader:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") -> Iterator[str]:
-    """Yield what an order follows from and is not what it was."""
+    """Yield a sentence for each change of a fact that decides the order."""
     if ("datasets" in before) != ("datasets" in now):
         kinds = "one dataset", "a mixture"
         was, is_now = (kinds["datasets" in each] for each in (before, now))
@@ -368,7 +378,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") ->
         elif key in _WHERE_KNOWN and key not in before:
             continue
         elif key == "marks":
-            # Stores tell of equal files other things; only what the same one told is compared.
+            # Stores mark equal files differently, so only marks of the same store are compared.
             for url, mark in value.items():
                 if before.get(key, {}).get(url, mark) != mark:
                     yield f"what {url} says of its files{of} is another (ETag, time)"

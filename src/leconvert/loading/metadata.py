@@ -1,4 +1,4 @@
-"""The metadata of a v3.0 dataset, as plain arrays that every worker gets a copy of."""
+"""The metadata of a v3.0 dataset, as plain arrays; every worker gets a copy."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _LANGUAGE_COLUMNS = frozenset({"language_persistent", "language_events"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeTable:
-    """``meta/episodes`` as far as loading needs it; arrays of shape (E,)."""
+    """The columns of ``meta/episodes`` that loading needs; arrays of shape (E,)."""
 
     index: IntArray  # ``episode_index``
-    length: IntArray  # frames
-    from_index: IntArray  # number of the first frame in the whole dataset
+    length: IntArray  # number of frames
+    from_index: IntArray  # number of its first frame in the whole dataset
     data_paths: tuple[str, ...]  # every data file, relative to the dataset
-    data_file: IntArray  # place in ``data_paths`` of each episode's file
+    data_file: IntArray  # position in ``data_paths`` of each episode's file
     first_row: IntArray  # first row within that file
-    # Video files and first frames by camera, in the order of the features.
+    # For each camera, in the order of the features: its video files and first frames.
     cameras: Mapping[str, Slices]
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class EpisodeTable:
         return [self.data_file, *(camera.file for camera in self.cameras.values())]
 
     def paths(self, places: IntArray) -> list[str]:
-        """Return every file that some episodes lie in, relative to the dataset."""
+        """Return the paths of all files that contain some episodes, relative to the dataset."""
         streams = [self.data_paths, *(camera.paths for camera in self.cameras.values())]
         return [
             paths[number]
@@ -77,7 +77,7 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
         return list(self._rows.column_names)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all of it as a table of pandas."""
+        """Return all rows as a pandas DataFrame."""
         return self._rows.to_pandas()
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
     def __getitem__(self, key: int | str | slice) -> Any:
         if isinstance(key, str):
             return self._rows.column(key).to_pylist()
-        if isinstance(key, slice):  # as a Dataset of Hugging Face does: the columns
+        if isinstance(key, slice):  # the columns, as in a Dataset of Hugging Face
             return self._rows.take(list(range(*key.indices(len(self))))).to_pydict()
         place = key + len(self) if key < 0 else key
         if not 0 <= place < len(self):
@@ -109,10 +109,10 @@ class EpisodeRecords(Sequence[dict[str, Any]]):
 class FeatureMeta:
     """The features of samples, under the names that LeRobot's code uses."""
 
-    root: str  # where they come from
-    fps: float  # frames a second, as ``info`` writes it
+    root: str  # the dataset's folder or URL
+    fps: float  # frames a second, as in ``info.json``
     features: Mapping[str, Mapping[str, Any]]  # declared features by key
-    # ``meta/stats.json``: arrays by feature and statistic; empty where there is none.
+    # ``meta/stats.json``: arrays by feature and statistic; empty if the file is missing.
     stats: Mapping[str, Mapping[str, Any]] = field(repr=False)
 
     @property
@@ -127,17 +127,17 @@ class FeatureMeta:
 
     @property
     def image_keys(self) -> tuple[str, ...]:
-        """Cameras whose frames are in tables."""
+        """Cameras whose frames are in parquet tables."""
         return tuple(key for key, ft in self.features.items() if ft["dtype"] == "image")
 
     @property
     def depth_keys(self) -> tuple[str, ...]:
-        """Cameras that give distances."""
+        """Depth cameras."""
         return tuple(key for key in self.camera_keys if self.is_depth(key))
 
     @property
     def has_language_columns(self) -> bool:
-        """Whether samples have lists of what was said."""
+        """Whether samples have lists of language instructions."""
         return not _LANGUAGE_COLUMNS.isdisjoint(self.features)
 
     @property
@@ -151,7 +151,7 @@ class FeatureMeta:
         return tuple(key for key, ft in self.features.items() if ft["dtype"] in {"video", "image"})
 
     def is_depth(self, key: str) -> bool:
-        """Return whether a camera gives distances."""
+        """Return whether a camera is a depth camera."""
         feature = self.features[key]
         facts = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
         return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
@@ -159,23 +159,23 @@ class FeatureMeta:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DatasetMeta(FeatureMeta):
-    """A v3.0 dataset's metadata, under the names that LeRobot's code asks for."""
+    """A v3.0 dataset's metadata, under the names that LeRobot's code uses."""
 
     info: Mapping[str, Any]  # ``meta/info.json``
     task_texts: tuple[str, ...]  # by ``task_index``
-    table: EpisodeTable  # all episodes, as far as loading needs it
-    # The rows of ``meta/episodes`` where they were fetched; None where they are on this disk.
+    table: EpisodeTable  # all episodes, with the columns that loading needs
+    # The rows of ``meta/episodes`` if they were fetched; None if they are on this disk.
     fetched_rows: pa.Table | None = field(default=None, repr=False)
 
     @cached_property
     def episodes(self) -> EpisodeRecords:
-        """The records of all episodes; those of a local dataset are read at the first use."""
+        """The records of all episodes; for a local dataset, they are read at the first use."""
         rows = self.fetched_rows
         return EpisodeRecords(_episode_rows(self.root) if rows is None else rows)
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """``task_index`` by the text of each task, as a table of pandas, which LeRobot brings."""
+        """``task_index`` by task text, as a DataFrame; needs pandas, which LeRobot installs."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -185,7 +185,7 @@ class DatasetMeta(FeatureMeta):
 
     @property
     def repo_id(self) -> str:
-        """``OWNER/NAME`` on the Hub, else the name of the folder."""
+        """``OWNER/NAME`` on the Hub, else the folder's name."""
         on_hub = self.root.removeprefix("hf://datasets/").removeprefix("hf://buckets/")
         parts = on_hub.split("/")
         return "/".join(parts[:2] if on_hub != self.root else parts[-1:]).partition("@")[0]
@@ -207,11 +207,11 @@ class DatasetMeta(FeatureMeta):
 
     @property
     def robot_type(self) -> str | None:
-        """The robot, if it is named."""
+        """The robot's type, if the dataset has one."""
         return self.info.get("robot_type")
 
     def fingerprint(self) -> str:
-        """Return a digest of what the order and the content of samples follow from."""
+        """Return a digest of everything that decides the order and content of samples."""
         digest = hashlib.blake2b(digest_size=16)
         said = [self.fps, self.features, self.task_texts]
         digest.update(json.dumps(said, sort_keys=True).encode())
@@ -230,7 +230,11 @@ class DatasetMeta(FeatureMeta):
 def load_meta(files: Files) -> DatasetMeta:
     """Read the metadata of a v3.0 dataset.
 
-    ``meta/`` of a remote dataset is fetched into a temporary folder first.
+    The ``meta/`` of a remote dataset is fetched into a temporary folder first.
+
+    Raises:
+        SourceError: The dataset is not v3.0, or cannot be loaded.
+        UnreadableSourceError: Metadata are missing or damaged.
     """
     info = _load_info(files)
     if files.is_local:
@@ -318,7 +322,7 @@ def _read(dataset: v3.Dataset, *, lists_files: bool = False) -> DatasetMeta:
     )
 
 
-# Windows of frames around a frame: which frames, and which of them are padding. Pure.
+# Windows of frames around a sample's frame: their frames, and which of them are padding. Pure.
 
 
 PAD_SUFFIX = "_is_pad"
@@ -344,7 +348,7 @@ class Window:
         return np.clip(wanted, 0, lengths[:, None] - 1)
 
     def distinct_frames(self, frames: IntArray, lengths: IntArray) -> int:
-        """Return how many frames the samples take; what repeats in a window counts once."""
+        """Return how many distinct frames each sample's window has, summed over all samples."""
         chosen = np.sort(self.frames(frames, lengths), axis=1)
         return len(chosen) + int(np.count_nonzero(np.diff(chosen, axis=1)))
 
@@ -362,10 +366,13 @@ def make_windows(
     tolerance_s: float,
     features: Mapping[str, object],
 ) -> dict[str, Window]:
-    """Turn times relative to a sample into frames, as LeRobot does.
+    """Convert times relative to a sample into frames, as LeRobot does.
 
     Returns:
-        A window by feature, in the order given.
+        A window for each feature, in the order given.
+
+    Raises:
+        UsageError: A feature is unknown, or its times are invalid.
     """
     windows: dict[str, Window] = {}
     for key, seconds in (delta_timestamps or {}).items():

@@ -1,6 +1,6 @@
 """`MixedStream`: samples of several datasets in fixed shares, as one stream.
 
-See ``docs/loading.md`` for how it is used and what it guarantees.
+See ``docs/loading.md`` for its use and its guarantees.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from leconvert.support.text import count, shown
 
 _DATASET_INDEX = "dataset_index"
 _ACCEPTED = ("fps", "names", "missing")
-# One window of a feature: its times, and the frames at these times.
+# The window of a feature: its times, and the frames at these times.
 _Steps = tuple[list[float], list[int]]
-# The axes of a picture; a batch of pictures has more.
+# Number of axes of one picture; a batch of pictures has more.
 _PICTURE_AXES = 3
 
 
@@ -37,42 +37,45 @@ class MixtureMeta(FeatureMeta):
     Statistics describe the samples as they are mixed: each dataset counts by its share.
     """
 
-    total_episodes: int  # of all datasets
-    total_frames: int  # of all datasets
+    total_episodes: int  # in all datasets
+    total_frames: int  # in all datasets
 
 
 class MixedStream(SampleStream):
-    """An iterable dataset over several datasets, of which each has a fixed share of the samples.
+    """An iterable dataset over several datasets, each with a fixed share of the samples.
 
-    It guarantees that
+    Guaranteed:
 
-    - of any 1,000 samples in a row each dataset has its share to within 10;
-    - each dataset goes through its own epochs, one after the other; in each every frame comes once,
-      over all ranks and workers. Its samples come in its own order (see `EpisodeStream`), but up to
-      256 of them earlier or later, at the ends of its epochs too;
-    - there is one order over all ranks and workers; it follows from the seed, the weights, and the
-      orders of the datasets, alone;
-    - a sample is what the dataset's own stream gives, and ``dataset_index`` says which it is from;
-      ``index``, ``episode_index`` and ``task_index`` are those within that dataset.
+    - In any 1,000 consecutive samples, the number of each dataset differs from its share by at most
+      10.
+    - Each dataset goes through its own epochs, one after the other. In each of them, all ranks and
+      workers together yield every frame once. The samples come in the dataset's own order (see
+      `EpisodeStream`), except that some come up to 256 of its samples earlier or later, also across
+      the ends of its epochs.
+    - All ranks and workers take turns in one order. It depends only on the seed, the weights, and
+      the orders of the datasets.
+    - A sample equals the sample of the dataset's own stream. Its ``dataset_index`` is the number of
+      that dataset; ``index``, ``episode_index`` and ``task_index`` count within that dataset.
 
-    An epoch has as many samples as the datasets have frames together. Where an epoch ends, those of
-    the datasets go on.
+    An epoch has as many samples as the datasets have frames together. The end of an epoch does not
+    end the epochs of the datasets.
 
     Args:
-        datasets: Each dataset and its weight; weights are relative to one another. A dataset is an
-            `EpisodeStream`, or a folder or URL to make one of. The streams are for this mixture
-            alone; ``repeat`` of theirs is not looked at.
-        seed: Selects which dataset has which turn, and the order of folders and URLs.
-        features: For each dataset, what features of it are called in the mixture: OLD to NEW.
-        accept: Differences that shall not stop it: ``fps`` (the mixture's is the first's),
-            ``names`` of the values of a feature, and ``missing`` for features that a dataset lacks,
-            which are then zeros there, with ``<feature>_is_pad`` true.
-        repeat: Go on with the next epoch, without end.
-        **options: Of `EpisodeStream`, for folders and URLs.
+        datasets: Each dataset and its weight; weights are relative to each other. A dataset is an
+            `EpisodeStream`, or a folder or URL from which one is made. Only this mixture may use
+            these streams; it ignores their ``repeat``.
+        seed: Selects which dataset has which turn, and the order in datasets given as a folder or
+            URL.
+        features: For each dataset, new names of its features in the mixture: OLD to NEW.
+        accept: Differences to accept: ``fps`` (the mixture has the first dataset's), ``names`` of a
+            feature's values, and ``missing`` features: for a dataset that lacks them they are zero,
+            and ``<feature>_is_pad`` is true.
+        repeat: Continue with the next epoch, without end.
+        **options: Options of `EpisodeStream`, for folders and URLs.
 
     Raises:
         SourceError: The datasets differ; ``details`` is a table of all differences.
-        UsageError: Arguments make no sense, or something must be installed.
+        UsageError: An argument is invalid, or a package is missing.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class MixedStream(SampleStream):
         self.meta: MixtureMeta = self._make_meta()
 
     def _check_alike(self, accept: Collection[str]) -> None:
-        """Refuse datasets whose samples do not fit together, with all that differs."""
+        """Refuse datasets whose samples do not fit together, with a table of all differences."""
         members = self._members
         rows: list[list[str]] = []
 
@@ -180,7 +183,7 @@ class MixedStream(SampleStream):
         aggregate = v3.StatsAggregator(image_features=cameras)
         counts: dict[str, Any] = {}
         stats = [member.stats for member in self._members]
-        # A statistic that one dataset lacks is unknown for the mixture.
+        # If one dataset lacks a statistic, it is unknown for the mixture.
         unknown = {
             key
             for member, own in zip(self._members, stats, strict=True)
@@ -209,32 +212,32 @@ class MixedStream(SampleStream):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of each dataset, as it is kept: ten-thousandths."""
+        """The exact share of each dataset, in steps of 1/10,000."""
         whole = self.order.shares
         return tuple((whole / whole.sum()).tolist())
 
     @property
     def num_frames(self) -> int:
-        """Frames of all datasets: the samples of an epoch, over all ranks."""
+        """Number of frames of all datasets: the samples of an epoch, over all ranks."""
         return self.order.num_frames
 
     @property
     def num_episodes(self) -> int:
-        """Episodes of all datasets."""
+        """Number of episodes of all datasets."""
         return self.order.num_episodes
 
     @property
     def features(self) -> Mapping[str, Mapping[str, Any]]:
-        """Features by key; what several datasets have, as the first of them declares it."""
+        """Features by key; for features of several datasets, the declaration of the first."""
         return self.meta.features
 
     @property
     def fps(self) -> float:
-        """Frames a second; of the first dataset where they differ."""
+        """Frames a second; the first dataset's if they differ."""
         return self.meta.fps
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order follows from, but for the epoch, as numbers and texts."""
+        """Return everything but the epoch that decides the order, as numbers and texts."""
         return {
             "mixture_seed": self.seed,
             "shares": self.order.shares.tolist(),
@@ -244,7 +247,7 @@ class MixedStream(SampleStream):
     # --- what happened ------------------------------------------------------------------------
 
     def facts(self) -> StreamFacts:
-        """Return what all workers did since the streams were made, or since `reset_facts`."""
+        """Return the work of all workers since the streams were made, or since `reset_facts`."""
         return _sum_of([stream.facts() for stream in self.streams])
 
     def worker_facts(self) -> list[StreamFacts]:
@@ -257,18 +260,18 @@ class MixedStream(SampleStream):
         ]
 
     def reset_facts(self) -> None:
-        """Forget what workers did; call it while none is at work."""
+        """Set the facts of all workers to zero; call it while no worker runs."""
         for stream in self.streams:
             stream.reset_facts()
 
     def unreadable(self) -> list[UnreadableFrame]:
-        """Return the frames that could not be decoded: the first sixteen of worker and dataset."""
+        """Return the frames that could not be decoded: the first 16 of each worker and dataset."""
         return [frame for stream in self.streams for frame in stream.unreadable()]
 
     # --- iteration ----------------------------------------------------------------------------
 
     def enter(self, worker: int) -> Workplace:
-        """Return what this process opened, without what an earlier iteration left in it."""
+        """Return this process's workplace, without the episodes of an earlier pass."""
         workplaces = [stream.enter(worker) for stream in self.streams]
         if self._workplace is None or self._workplace.process != os.getpid():
             self._workplace = _MixedWorkplace(
@@ -278,7 +281,7 @@ class MixedStream(SampleStream):
 
 
 class _Member:
-    """A stream of a mixture, under the mixture's names."""
+    """A stream of a mixture, with the mixture's names."""
 
     def __init__(self, stream: EpisodeStream, names: Mapping[str, str]) -> None:
         self.stream = stream
@@ -302,7 +305,7 @@ class _Member:
         self.cameras = {self.name_of[key] for key in stream.meta.camera_keys}
         meta = stream.meta
         others = [key for key in meta.features if key not in meta.video_keys]
-        # As samples have them.
+        # In the order of a sample's keys.
         self.keys = [self.name_of[key] for key in (*meta.video_keys, *others)]
         self.windows: dict[str, _Steps] = {}
         for key, seconds in (stream.delta_timestamps or {}).items():
@@ -314,7 +317,7 @@ class _Member:
 
     @property
     def stats(self) -> dict[str, Mapping[str, Any]]:
-        """Statistics of the features, where they are known."""
+        """Statistics of the features that have them."""
         known = self.stream.meta.stats
         return {
             self.name_of[key]: known[key]
@@ -323,7 +326,7 @@ class _Member:
         }
 
     def told_kind(self, key: str) -> str:
-        """Return what a sample holds of a feature, apart from what the feature declares."""
+        """Return how samples hold a feature, as a word: its window, and whether it is depth."""
         said = ["depth"] if self.is_depth(key) else []
         if key in self.windows:
             times = self.windows[key][0]
@@ -331,7 +334,7 @@ class _Member:
         return ", ".join(said) or "no window"
 
     def is_depth(self, key: str) -> bool:
-        """Return whether a feature is a camera that gives distances."""
+        """Return whether a feature is a depth camera."""
         own = next(old for old, new in self.name_of.items() if new == key)
         return own in self.stream.meta.depth_keys
 
@@ -354,7 +357,7 @@ def _sum_of(several: Sequence[StreamFacts]) -> StreamFacts:
 
 
 class _Room:
-    """Memory for one part of a batch after the other: a part is copied before the next is made."""
+    """Memory for one part of a batch at a time: a part is copied before the next is made."""
 
     def __init__(self) -> None:
         self._piece = torch.empty(0, dtype=torch.uint8)
@@ -370,15 +373,15 @@ class _Part:
 
     def __init__(self, member: int, rows: IntArray, values: Sample) -> None:
         self.member = member
-        self.rows = rows  # its samples' places in the batch
+        self.rows = rows  # positions of its samples in the batch
         self.values = values
 
 
 class _MixedWorkplace:
-    """The workplaces that a process opened, one for each dataset of a mixture.
+    """The workplaces that a process has opened, one for each dataset of a mixture.
 
-    Each makes its samples of a batch, which are then copied to their places. That costs a copy a
-    picture; everything else is done as for one dataset.
+    Each makes its samples of a batch, which are then copied to their positions. This costs one more
+    copy of each picture; everything else is as for one dataset.
     """
 
     def __init__(
@@ -396,17 +399,17 @@ class _MixedWorkplace:
         features = {key: ft for one in members for key, ft in one.features.items()}
         self._cameras = {key for one in members for key in one.cameras}
         lacking = [key for key in features if not all(key in member.features for member in members)]
-        # By key of what some member lacks, the feature that it belongs to.
+        # Keys that some member lacks, each with the feature it belongs to.
         self._padded = {key: key for key in lacking}
         self._padded |= {key + PAD_SUFFIX: key for key in lacking}
         self._no_text = {key for key in lacking if features[key]["dtype"] == "string"}
         keys = [key for member in members for key in member.keys]
         self._keys = [*dict.fromkeys([*keys, *self._padded]), "task"]
-        # Values without samples, of what some member lacks: what it is padded with has their kind.
+        # Empty values of the keys that some member lacks; padding has their kind.
         self._patterns: dict[str, Any] = {}
 
     def expect(self, episodes: list[int]) -> None:
-        """Hear which episodes of the order come next."""
+        """Receive the next episodes of the order, to prepare them."""
         coming: list[list[int]] = [[] for _ in self._members]
         owners = np.searchsorted(self._first_episodes, episodes, side="right") - 1
         for episode, owner in zip(episodes, owners.tolist(), strict=True):
@@ -415,7 +418,7 @@ class _MixedWorkplace:
             workplace.expect(mine)
 
     def make(self, block: OrderBlock, memory: Memory) -> Sample:
-        """Make a batch, written into such memory."""
+        """Return a batch in memory that ``memory`` provides."""
         owners = np.searchsorted(self._first_episodes, block.episodes, side="right") - 1
         parts = []
         for member in np.unique(owners).tolist():
@@ -428,7 +431,7 @@ class _MixedWorkplace:
         return self._joined(parts, owners, memory)
 
     def clear(self) -> None:
-        """Let every episode go."""
+        """Release all episodes."""
         for workplace in self._workplaces:
             workplace.clear()
 
@@ -438,10 +441,10 @@ class _MixedWorkplace:
         return {names.get(key, key): value for key, value in made.items()}
 
     def _learn(self, made: dict[int, Sample]) -> None:
-        """Learn the kinds of what is padded; once, from a sample of each member."""
+        """Learn the kinds of padded values once, from a sample of each member."""
         for member in range(len(self._members)):
             if member not in made:
-                # The first frame of the first episode, which need not stay.
+                # The first frame of the first episode, which need not stay in memory.
                 zero = np.zeros(1, np.int64)
                 made[member] = self._made_by(member, OrderBlock(zero, zero, zero, zero - 1))
         flags = torch.empty(0, dtype=torch.bool)
@@ -450,7 +453,7 @@ class _MixedWorkplace:
             self._patterns[key] = found[0] if found else flags
 
     def _joined(self, parts: Sequence[_Part], owners: IntArray, memory: Memory) -> Sample:
-        """Return a batch of parts."""
+        """Return the batch that consists of the parts."""
         size = len(owners)
         plans = [TensorPlan(_DATASET_INDEX, torch.int64, (size,))]
         elsewhere: dict[str, torch.Tensor] = {}
@@ -485,7 +488,7 @@ class _MixedWorkplace:
                     continue
                 value = self._as_stored(key, part.values[key])
                 if target.device.type == "cpu":
-                    # As in one stream: one copy is what this costs, and torch's costs several.
+                    # As in one stream: this needs one copy, while torch's way needs several.
                     target.numpy()[part.rows] = value.numpy()
                 else:
                     target[torch.from_numpy(part.rows).to(target.device)] = value
@@ -502,7 +505,7 @@ class _MixedWorkplace:
         return values
 
     def _padding(self, key: str, member: int) -> int | bool:
-        """Return what stands for a key that a member has no value of."""
+        """Return the padding for a key of which a member has no value."""
         if key.endswith(PAD_SUFFIX):
             return self._padded[key] not in self._members[member].features
         return 0
@@ -511,7 +514,7 @@ class _MixedWorkplace:
         return key in self._cameras and value.ndim > _PICTURE_AXES
 
     def _as_stored(self, key: str, value: torch.Tensor) -> torch.Tensor:
-        """Return pictures as they lie in memory: channels last."""
+        """Return pictures in memory order: channels last."""
         return value.movedim(-3, -1) if self._is_picture(key, value) else value
 
 

@@ -1,20 +1,21 @@
-"""The frames that a loader gives out, and their order: pure functions, no I/O.
+"""The frames that a loader yields, and their order: pure functions, no I/O.
 
-There is one order of all frames an epoch, whatever the number of ranks and workers. The episodes
-are shuffled and their frames, shuffled too, are laid end to end; this row is cut into as many
-slots of equal size as the pool has. The order takes one frame of each slot in turn, so a batch of
-no more samples than there are slots has frames of as many episodes as there are slots in it.
+All ranks and workers share one order of all frames of an epoch. The episodes are shuffled. Their
+frames, shuffled too, are laid end to end in a row, and the row is cut into equal *slots*, as many
+as the pool has episodes. The order takes one frame of each slot in turn. So a batch with no more
+samples than there are slots takes each of its frames from another slot.
 
-Ranks take turns in the order, and workers of a rank make its batches in turn. If the number of
-ranks divides that of the slots, a rank meets the same slots again and again, and with them few
-episodes but its own. Two rules prevent that. The turns visit the slots in an order (digits of the
-slot's number reversed, as in a Fourier transform) in which every W-th turn belongs to neighbours,
-while consecutive turns are far apart. And every other slot is played from its end: an episode that
-a cut divides is then played by both slots at the same time. The same digits give each rank its turn
-in a round, so neighbouring ranks, such as those of one host, have neighbouring slots.
+Ranks take turns in the order, and the workers of a rank make its batches in turn. If the number of
+ranks divides the number of slots, a rank always gets the same slots, and should get few episodes
+that other ranks also need. Two rules ensure this. First, the turns visit the slots in an order that
+reverses the digits of the slot's number, as in a Fourier transform: every W-th turn belongs to
+neighbouring slots, while consecutive turns are far apart. Second, every other slot is read
+backwards: if a cut divides an episode, both of its slots read it at the same time. The same digits
+decide each rank's turn in a round, so neighbouring ranks, such as the ranks of one host, have
+neighbouring slots.
 
-The frame at a position of the order is computed, so skipping costs nothing. The order follows from
-the lengths of the episodes, the seed, the epoch and the pool size.
+The frame at a position of the order is computed, so skipping costs nothing. The order depends only
+on the lengths of the episodes, the seed, the epoch and the pool size.
 """
 
 from __future__ import annotations
@@ -35,48 +36,53 @@ from leconvert.model.values import IntArray
 from leconvert.support.errors import UsageError
 
 _BLOCK_FRAMES = 2**14
-# Purposes of random streams; each has a stream of its own, independent of the others.
+# Purposes of random streams; each purpose has an independent stream.
 _EPISODES, _FRAMES, _MEMBERS = range(3)
-# Shares of a mixture are whole numbers of so many turns of a column, and then repeat.
+# The shares of a mixture are whole numbers of turns in this many rows; then they repeat.
 _CYCLE = 10_000
-# Turns of a row: ranks whose number divides it have episodes of their own.
+# Turns per row. If the number of ranks divides it, each rank mostly has episodes of its own.
 _COLUMNS = 64
-# From row to row; nearly the golden section of a cycle, and prime to it.
+# The step from row to row: nearly the golden section of a cycle, and coprime to it.
 _ROW_STEP = 6_181
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of one worker of one rank in an order: its part of every so manyth global batch.
+    """The share of one worker of one rank in an order: a part of every ``num_workers``-th batch.
 
-    A global batch has ``batch_size`` x ``world_size`` samples; ranks take them in turns, though not
-    in the order of their numbers: see `turn_of`.
+    A global batch has ``batch_size`` x ``world_size`` samples. Ranks take them in turns, but not in
+    the order of their numbers: see `turn_of`.
     """
 
-    rank: int = 0  # number of the training process, from 0
+    rank: int = 0  # the training process, from 0
     world_size: int = 1  # number of training processes
-    worker: int = 0  # number of the loader worker of that process, from 0
-    num_workers: int = 1  # number of its loader workers; 1 where the process loads by itself
-    batch_size: int = 1  # samples that a rank has in a global batch
-    drop_last: bool = False  # leave out a last global batch that is smaller
+    worker: int = 0  # the loader worker of that process, from 0
+    num_workers: int = 1  # number of its loader workers; 1 if the process itself loads
+    batch_size: int = 1  # samples per rank in a global batch
+    drop_last: bool = False  # leave out a smaller last global batch
 
     @property
     def global_batch_size(self) -> int:
-        """Samples of a batch over all ranks."""
+        """Number of samples of a batch over all ranks."""
         return self.batch_size * self.world_size
 
     def num_batches(self, samples: int) -> int:
-        """Return how many batches the rank has of so many samples of all ranks."""
+        """Return the rank's number of batches if all ranks together have ``samples``."""
         whole, rest = divmod(samples, self.global_batch_size)
         return whole + (rest > turn_of(self.rank, self.world_size) and not self.drop_last)
 
     def num_batches_of_each(self, samples: int) -> int:
-        """Return how many batches every rank has at least of so many samples of all ranks."""
+        """Return the least number of batches of a rank; all ranks together have ``samples``."""
         whole, rest = divmod(samples, self.global_batch_size)
         return whole + (rest >= self.world_size and not self.drop_last)
 
     def numbers(self, samples: int | None, *, at_once: int) -> Iterator[IntArray]:
-        """Yield which of so many samples the worker takes, ascending; None for no end."""
+        """Yield the numbers of the worker's samples, ascending.
+
+        Args:
+            samples: Number of samples of all ranks; None for no end.
+            at_once: Largest length of a yielded array, which holds at least one batch.
+        """
         if samples is not None and self.drop_last:
             samples -= samples % self.global_batch_size
         turn = turn_of(self.rank, self.world_size)
@@ -96,22 +102,22 @@ class Share:
 class OrderBlock(NamedTuple):
     """Consecutive frames of a share; arrays of shape (N,)."""
 
-    episodes: IntArray  # numbers of the episodes, as the lengths were given
+    episodes: IntArray  # the episodes, numbered as their lengths were given
     frames: IntArray  # frame within the episode
-    numbers: IntArray  # number of the sample in the order, counted on from epoch to epoch
-    last_numbers: IntArray  # that of the last sample of the episode in the epoch, whoever takes it
+    numbers: IntArray  # number of the sample in the order, continued from epoch to epoch
+    last_numbers: IntArray  # number of the episode's last sample in the epoch, on any rank
 
     def part(self, first: int, stop: int | None = None) -> OrderBlock:
-        """Return the frames from one place to another."""
+        """Return the frames from position ``first`` to before ``stop``."""
         return OrderBlock(*(array[first:stop] for array in self))
 
 
 class Order(ABC):
-    """An order of samples that counts on from epoch to epoch.
+    """An order of samples that continues from epoch to epoch.
 
     Attributes:
-        num_frames: Samples of an epoch.
-        num_episodes: Episodes that are numbered.
+        num_frames: Samples per epoch.
+        num_episodes: Number of episodes.
     """
 
     num_frames: int
@@ -120,43 +126,43 @@ class Order(ABC):
     def blocks(
         self, share: Share, *, epoch: int = 0, taken: int = 0, repeat: bool = False
     ) -> Iterator[OrderBlock]:
-        """Yield what a share has of the order.
+        """Yield the samples of a share.
 
         Args:
-            share: Whose.
-            epoch: The epoch to begin in.
-            taken: Samples of that epoch that all ranks together leave out.
-            repeat: Go on with the next epoch, without end; a global batch may then have samples of
-                two epochs.
+            share: The share.
+            epoch: The first epoch.
+            taken: Samples of that epoch that all ranks together skip.
+            repeat: Continue with the next epoch, without end; a global batch may then have samples
+                of two epochs.
         """
         samples = None if repeat else self.num_frames - taken
-        # Not many short epochs at once.
+        # Limited, so that short epochs are not computed by the thousand.
         for numbers in share.numbers(samples, at_once=min(_BLOCK_FRAMES, self.num_frames)):
             yield self.at(epoch, taken + numbers)
 
     @abstractmethod
     def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
-        """Return the samples of some ascending numbers, which count on from an epoch to the next.
+        """Return the samples with some numbers, which continue from one epoch to the next.
 
         Args:
-            epoch: The epoch whose first sample is number 0.
-            numbers: One or more.
+            epoch: The epoch whose first sample has number 0.
+            numbers: At least one number, ascending.
         """
 
 
 class EpisodeOrder(Order):
     """The order of all frames of an epoch, and the share of each rank and worker.
 
-    It guarantees that an epoch has each frame once, that equal arguments give equal orders (with
-    one version of NumPy, whose random streams these are), and that never more episodes than
-    ``pool_size`` have begun and not ended. The shares of an epoch are disjoint and together
-    complete, and ranks differ by one sample at most.
+    Guaranteed: an epoch has each frame once. Equal arguments give equal orders, with the same
+    version of NumPy, whose random streams these are. At no point have more than ``pool_size``
+    episodes begun and not ended. The shares of an epoch are disjoint and together complete, and
+    ranks differ by at most one sample.
 
     Args:
         lengths: Frames of each episode, shape (E,), all above 0.
         seed: Selects the order.
-        shuffle: False gives episodes and frames as they come.
-        pool_size: Episodes that the order mixes; its slots.
+        shuffle: False yields episodes and frames in the given order.
+        pool_size: Number of episodes that the order mixes, which is its number of slots.
     """
 
     def __init__(
@@ -175,7 +181,7 @@ class EpisodeOrder(Order):
         self.num_episodes = len(self._lengths)
 
     def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
-        """Return the samples of some numbers; see `Order.at`."""
+        """Return the samples with some numbers; see `Order.at`."""
         epochs = numbers // self.num_frames
         heads = np.flatnonzero(np.diff(epochs)) + 1
         parts = []
@@ -190,7 +196,7 @@ class EpisodeOrder(Order):
         return OrderBlock(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def episodes(self, epoch: int, rank: int, world_size: int) -> IntArray:
-        """Return the episodes of which a rank has frames in an epoch, ascending."""
+        """Return the episodes of a rank's frames in an epoch, ascending."""
         found = self._epoch(epoch)
         positions = np.arange(turn_of(rank, world_size), self.num_frames, world_size)
         return np.unique(found.episodes(positions))
@@ -226,7 +232,7 @@ class _Epoch:
             self._slots = np.zeros(1, np.int64)
         self._ends = np.cumsum(lengths[self._row])
         num_slots = len(self._slots)
-        # The last round of turns need not reach all of them.
+        # The last round of turns may not reach all slots.
         sizes = np.full(num_slots, num_frames // num_slots)
         sizes[self._slots[: num_frames % num_slots]] += 1
         self._slot_starts = np.cumsum(sizes) - sizes
@@ -234,7 +240,7 @@ class _Epoch:
         self.last = self._last_positions()
 
     def frames(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """Return episode and frame at each position; positions ascend."""
+        """Return episode and frame for each position; positions ascend."""
         turns = self._turns(positions)
         ranks = np.searchsorted(self._ends, turns, side="right")
         episodes = self._row[ranks]
@@ -256,11 +262,11 @@ class _Epoch:
         return episodes, frames
 
     def episodes(self, positions: IntArray) -> IntArray:
-        """Return the episode at each position."""
+        """Return the episode for each position."""
         return self._row[np.searchsorted(self._ends, self._turns(positions), side="right")]
 
     def _turns(self, positions: IntArray) -> IntArray:
-        """Return which frame of the row is at each position."""
+        """Return the place in the row for each position."""
         rounds, residues = np.divmod(positions, len(self._slots))
         slots = self._slots[residues]
         backwards = slots % 2 == 1
@@ -269,7 +275,7 @@ class _Epoch:
         return turns
 
     def _last_positions(self) -> IntArray:
-        """Return where each episode is at an end: the last of the slots that it lies in."""
+        """Return the position of each episode's last frame, over all slots that contain it."""
         starts = np.unique(np.concatenate(([0], self._ends[:-1], self._slot_starts)))
         starts = starts[starts < self._ends[-1]]
         stops = np.append(starts[1:], self._ends[-1])
@@ -285,19 +291,22 @@ class _Epoch:
 
 
 class MixedOrder(Order):
-    """Several orders as one, of which each has a fixed share of the samples.
+    """Several orders as one; each has a fixed share of the samples.
 
-    Each member goes through its own epochs, one behind the other and none cut short; an epoch of
-    the mixture, of as many samples as the members have frames, is but a stretch of all this.
+    Each member goes through its own epochs, one after the other, all complete. An epoch of the
+    mixture has as many samples as the members have frames together, and is just a section of this
+    sequence.
 
-    The turns are laid out in rows of 64. A member's turn in a column is its next one whose number
-    leaves the column's remainder by 64; so with W ranks, W a divisor of 64, a rank has every W-th
-    turn of each member, and with them few episodes but its own, as in the order of one dataset.
-    The price is that turns of a member come up to 256 turns before or after where they would be.
+    The turns are arranged in rows of 64, so a turn has a column from 0 to 63. A member's turn in a
+    column is its next turn whose number modulo 64 is the column. So with W ranks, if W divides 64,
+    a rank has every W-th turn of each member, and mostly episodes of its own, as in the order of
+    one dataset. The price is that turns of a member come up to 256 turns before or after their
+    place.
 
     A grid of evenly spread points decides which member has a turn (a rank-1 lattice, see
-    Niederreiter 1992, chapter 5): each row and each column has every member's share to within
-    a turn or two anywhere, and a column exactly after 10,000 rows. All is found in a table.
+    Niederreiter 1992, chapter 5). In any part of a row or column, each member has its share to
+    within one or two turns; in a column, the share is exact after 10,000 rows. All of this is
+    looked up in a table.
 
     Args:
         orders: The orders of the members.
@@ -306,8 +315,8 @@ class MixedOrder(Order):
 
     Attributes:
         shares: Samples of each member in 10,000 samples, shape (M,).
-        first_episodes: The number of each member's first episode, shape (M,); episodes of all
-            members are numbered through.
+        first_episodes: The number of each member's first episode, shape (M,). Episodes of all
+            members have consecutive numbers.
     """
 
     def __init__(
@@ -320,7 +329,7 @@ class MixedOrder(Order):
         points = np.arange(_CYCLE) * _ROW_STEP + columns[:, None] + random.integers(_CYCLE)
         line = np.repeat(np.arange(len(orders), dtype=np.int16), self.shares)
         self._owners = line[points % _CYCLE]  # by column and row
-        # Where each member's turns are in each column: rows, those of the first member first.
+        # For each column, the rows of each member's turns, the first member's first.
         rows = np.argsort(self._owners, axis=1, kind="stable")
         self._heads = np.cumsum(self.shares) - self.shares
         turns = np.empty((_COLUMNS, _CYCLE), np.int32)
@@ -333,7 +342,7 @@ class MixedOrder(Order):
         self.num_frames = sum(order.num_frames for order in orders)
 
     def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
-        """Return the samples of some numbers; see `Order.at`."""
+        """Return the samples with some numbers; see `Order.at`."""
         begin = epoch * self.num_frames
         rows, columns = np.divmod(begin + numbers, _COLUMNS)
         cycles, rows = np.divmod(rows, _CYCLE)
@@ -347,7 +356,8 @@ class MixedOrder(Order):
             found = self._orders[member].at(0, turns[mine])
             episodes[mine] = self.first_episodes[member] + found.episodes
             frames[mine] = found.frames
-            # No turn up to the last one of an episode is behind the row that has it in any column.
+            # In every column, the member's turns up to the episode's last round are in this row or
+            # before.
             cycles, rest = np.divmod(found.last_numbers // _COLUMNS, self.shares[member])
             last_rows = cycles * _CYCLE + self._last_rows[self._heads[member] + rest]
             last_numbers[mine] = (last_rows + 1) * _COLUMNS - 1 - begin
@@ -355,7 +365,10 @@ class MixedOrder(Order):
 
 
 def _whole_shares(weights: Sequence[float]) -> IntArray:
-    """Return what each weight is of 10,000: rounded down, and what is left to the largest rests."""
+    """Return each weight in ten-thousandths, rounded so that the sum is exact.
+
+    Weights are rounded down; the remainder goes to the weights with the largest fractions.
+    """
     exact = np.array(weights, np.float64)
     if not len(exact) or not np.isfinite(exact).all() or (exact <= 0).any():
         raise UsageError(f"Weights must be numbers above 0, not {list(weights)}.")
@@ -372,11 +385,11 @@ def _whole_shares(weights: Sequence[float]) -> IntArray:
 
 
 def spread_order(size: int) -> IntArray:
-    """Return an order of 0 ... size - 1 in which those that follow one another are far apart.
+    """Return 0 ... size - 1 in an order in which consecutive numbers are far apart.
 
-    Digits are reversed, the smallest prime factor's first. So where W is the product of the first
-    prime factors (for a power of two: any smaller one), every W-th number of the order, from any
-    of the first W on, is one of ``size / W`` neighbours.
+    It reverses digits, beginning with the digit of the smallest prime factor. Let W be the product
+    of the first prime factors; for a power of two, W is any smaller power. Then every W-th number
+    of the order, from any of the first W on, is one of ``size / W`` neighbours.
     """
     order = np.zeros(1, np.int64)
     width = size
@@ -386,7 +399,7 @@ def spread_order(size: int) -> IntArray:
             prime += 1
             continue
         width //= prime
-        # A large prime's digits are spread by their bits.
+        # The digits of a large prime are spread by their bits.
         digits = sorted(range(prime), key=lambda digit: f"{digit:b}"[::-1].ljust(64, "0"))
         order = (np.array(digits)[:, None] * width + order).reshape(-1)
     return order
@@ -394,7 +407,7 @@ def spread_order(size: int) -> IntArray:
 
 @cache
 def turn_of(rank: int, world_size: int) -> int:
-    """Return which turn of each round a rank has, so that neighbours have neighbouring slots."""
+    """Return a rank's turn in each round; neighbouring ranks get neighbouring slots."""
     return int(np.flatnonzero(spread_order(world_size) == rank)[0])
 
 
@@ -402,7 +415,7 @@ def _generator(*words: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
-# Batches of an order, and which episodes come next. Pure.
+# Batches of an order, and the episodes that come next. Pure.
 
 
 def order_batches(
@@ -412,7 +425,14 @@ def order_batches(
     coming: Callable[[list[int]], None],
     ahead: int,
 ) -> Iterator[OrderBlock]:
-    """Yield the frames of each batch; batches go on over the ends of blocks."""
+    """Yield the frames of each batch; batches continue over the ends of blocks.
+
+    Args:
+        blocks: The frames of a share.
+        batch_size: Frames per batch.
+        coming: Called before each batch with the next episodes that appear first in it or later.
+        ahead: How many such episodes to name; 0 never calls ``coming``.
+    """
     rest: OrderBlock | None = None
     for block in blocks:
         joined = block if rest is None else _joined(rest, block)
@@ -433,29 +453,25 @@ def _joined(first: OrderBlock, second: OrderBlock) -> OrderBlock:
 
 
 def _first_appearances(block: OrderBlock) -> tuple[IntArray, list[int]]:
-    """Return where each episode appears first, ascending, and the episodes."""
+    """Return the positions where episodes first appear, ascending, and these episodes."""
     episodes, places = np.unique(block.episodes, return_index=True)
     by_place = np.argsort(places)
     found: list[int] = episodes[by_place].tolist()
     return places[by_place], found
 
 
-# Shares of nodes: whole groups of episodes that share files, so that no file is fetched twice.
-#
-# If there are fewer such groups than nodes, single episodes are shared out instead.
-#
+# Shares of nodes: whole groups of episodes that share files, so no file is fetched twice.
 # Pure. `EpisodeOrder` shares the episodes of a node among its ranks and workers.
 
 
 def group_episodes_by_files(files: Sequence[npt.ArrayLike]) -> list[IntArray]:
-    """Group episodes that are connected by files that they share (union-find).
+    """Group episodes that are connected by shared files (union-find).
 
     Args:
-        files: For the tables and each camera, the number of the file that each episode is in, of
-            shape (E,).
+        files: For the tables and each camera, the number of each episode's file, shape (E,).
 
     Returns:
-        Places of the episodes of each group, ascending; groups in the order of their first.
+        The positions of the episodes of each group, ascending; groups are sorted by their first.
     """
     streams = [np.asarray(numbers, np.int64) for numbers in files]
     num_episodes = len(streams[0]) if streams else 0
@@ -471,7 +487,7 @@ def group_episodes_by_files(files: Sequence[npt.ArrayLike]) -> list[IntArray]:
         first_of: dict[int, int] = {}
         for episode, file in enumerate(numbers.tolist()):
             left, right = root_of(first_of.setdefault(file, episode)), root_of(episode)
-            # The smaller place becomes the root, so that roots come in the order of the groups.
+            # The smaller position becomes the root, so roots have the order of the groups.
             parents[max(left, right)] = min(left, right)
     roots = np.array([root_of(episode) for episode in range(num_episodes)], np.int64)
     members = np.argsort(roots, kind="stable")
@@ -482,18 +498,18 @@ def group_episodes_by_files(files: Sequence[npt.ArrayLike]) -> list[IntArray]:
 def partition_episodes(
     groups: Sequence[npt.ArrayLike], lengths: npt.ArrayLike, num_partitions: int
 ) -> list[IntArray]:
-    """Share groups out: the longest first, each to the partition with the fewest frames.
+    """Share groups among partitions: the longest first, each to the one with the fewest frames.
 
-    Longest processing time first keeps the largest partition within 4/3 of the best possible
-    (Graham 1969).
+    This rule, longest processing time first, keeps the largest partition within 4/3 of the best
+    possible (Graham 1969).
 
     Args:
-        groups: Places of the episodes of each group, as `group_episodes_by_files` returns them.
-        lengths: Frames of each episode, of shape (E,).
-        num_partitions: How many parts to make; some stay empty where there are fewer groups.
+        groups: Positions of the episodes of each group, as returned by `group_episodes_by_files`.
+        lengths: Frames of each episode, shape (E,).
+        num_partitions: Number of partitions; some stay empty if there are fewer groups.
 
     Returns:
-        Places of the episodes of each partition, ascending.
+        The positions of the episodes of each partition, ascending.
     """
     members = [np.asarray(group, np.int64) for group in groups]
     frames_of = np.asarray(lengths, np.int64)
@@ -517,10 +533,22 @@ def chosen_episodes(
     num_partitions: int = 1,
     partition_index: int = 0,
 ) -> IntArray:
-    """Return the places of the episodes that a node loads, ascending.
+    """Return the positions of the episodes that a node loads, ascending.
 
-    First the episodes asked for are taken, then the first ``max_episodes`` of them, and these are
+    The chosen episodes are taken first, then the first ``max_episodes`` of them, and these are
     partitioned.
+
+    Args:
+        indices: ``episode_index`` of each episode, shape (E,).
+        lengths: Frames of each episode, shape (E,).
+        files: For the tables and each camera, the number of each episode's file, shape (E,).
+        episodes: ``episode_index`` of the episodes to load; None for all.
+        max_episodes: Load at most this many.
+        num_partitions: Number of nodes that share the episodes.
+        partition_index: The number of this node.
+
+    Raises:
+        UsageError: An episode does not exist, a number is out of its range, or nothing is left.
     """
     places: IntArray = np.arange(len(indices))
     if episodes is not None:
@@ -557,10 +585,11 @@ def chosen_episodes(
 # The number of this training process among several.
 
 
-# torchrun's, then those of SLURM's srun. SLURM_NTASKS would not do: a batch script has it too, with
-# SLURM_PROCID=0, and would then load the share of one of several ranks of which it is the only one.
+# First the variables of torchrun, then of SLURM's srun. SLURM_NTASKS is unsuitable: a batch script
+# has it too, with SLURM_PROCID=0, and would load the share of one of several ranks although it is
+# the only one.
 _VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
-_OF_NODE = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"),)  # torchrun's and accelerate's
+_OF_NODE = (("LOCAL_RANK", "LOCAL_WORLD_SIZE"),)  # of torchrun and accelerate
 
 
 def find_rank(
@@ -570,9 +599,12 @@ def find_rank(
     of_node: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[int, int]:
-    """Return rank and world size: as given, else accelerate's, torchrun's or SLURM's, else 0 of 1.
+    """Return rank and world size: the arguments, else accelerate's, torchrun's, SLURM's, or (0, 1).
 
-    accelerate is only asked where the program already started it: asking would start it.
+    accelerate is asked only if the program has already started it, since asking would start it.
+
+    Raises:
+        UsageError: Numbers are invalid, or a node's share is needed and its processes are unknown.
     """
     variables = os.environ if environment is None else environment
     if rank is not None or world_size is not None:
@@ -587,7 +619,7 @@ def find_rank(
 
 
 def local_rank() -> int:
-    """Return which process of its node this is, as torchrun, accelerate or SLURM says; else 0."""
+    """Return this process's number on its node, from torchrun, accelerate or SLURM; else 0."""
     return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
 
 
@@ -631,9 +663,9 @@ def _checked(rank: int | None, world_size: int | None, origin: str) -> tuple[int
 
 
 def is_shared_out_by_accelerate(dataset: object) -> bool:
-    """Return whether the loader that accelerate iterates just now deals the samples of a dataset.
+    """Return whether the loader that accelerate iterates now distributes a dataset's samples.
 
-    That is a `DataLoader` of it which went through ``accelerate.prepare``.
+    This is a `DataLoader` of the dataset that went through ``accelerate.prepare``.
     """
     state = sys.modules.get("accelerate.state")
     if state is None:

@@ -1,7 +1,7 @@
-"""Trajectories of unequal length and rate are brought to one rate, a whole batch at once.
+"""Resamples trajectories of unequal length and rate to one rate, a whole batch at once.
 
-`resample` takes a padded batch of tensors; `ResampledDataset` reads a set and gives such batches to
-torch's ``DataLoader``. Both pack the batch, find the samples beside each target, and mix them.
+`resample` takes a padded batch of tensors. `ResampledDataset` reads a set and yields such batches
+to torch's ``DataLoader``. Both pack the batch, find the samples next to each target, and mix them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Resampled(NamedTuple):
     """Trajectories at their targets, as a padded batch.
 
     Attributes:
-        times: Seconds after each trajectory's first sample, float64, of shape (B, M); only what
-            ``mask`` marks counts. Not to be written to: trajectories may share one row.
-        values: By feature, of shape (B, M, ...); zero where there is no target.
-        lengths: Targets of each trajectory, int64, of shape (B,).
-        mask: Whether there is a target, of shape (B, M).
+        times: Seconds after each trajectory's first sample, float64, shape (B, M); only values that
+            ``mask`` marks are valid. Do not write to it: trajectories may share one row.
+        values: By feature, shape (B, M, ...); zero at padding.
+        lengths: Number of targets of each trajectory, int64, shape (B,).
+        mask: True for targets, False for padding, shape (B, M).
     """
 
     times: Tensor
@@ -75,35 +75,35 @@ def resample(
 ) -> Resampled:
     """Resample a padded batch of trajectories of unequal length and rate, on its device.
 
-    Either ``hz`` gives targets, every 1/hz from each trajectory's first sample as far as its last,
-    or ``targets`` does. Times are rebased per trajectory in float64, so Unix times lose nothing.
+    Give either ``hz``, for targets every 1/hz from each trajectory's first sample to its last, or
+    ``targets``. Times are rebased for each trajectory in float64, so Unix times lose nothing.
 
     Args:
-        times: Seconds, ascending, float64 (or integers); of shape (B, T). What lies beyond a
-            trajectory's length is not looked at. float32 is refused, as a Unix time in it is good
-            to two minutes.
-        values: By feature, of shape (B, T, ...): float32, bfloat16, float64, integers or booleans.
-        lengths: Samples of each trajectory, of shape (B,); None if all have T.
+        times: Seconds, ascending, float64 (or integers), shape (B, T). Values beyond a trajectory's
+            length are ignored. float32 is refused, since its step for Unix times is two minutes.
+        values: By feature, shape (B, T, ...): float32, bfloat16, float64, integers or booleans.
+        lengths: Number of samples of each trajectory, shape (B,); None if all have T.
         hz: Targets a second.
-        targets: Or the targets' times, of shape (B, M), from the same origin as ``times``, in any
+        targets: The times of the targets, shape (B, M), with the same origin as ``times``, in any
             order.
-        target_lengths: How many of them count, of shape (B,); None if all do.
+        target_lengths: Number of valid targets of each trajectory, shape (B,); None if all are
+            valid.
         methods: By ``feature``, ``feature[column]`` or ``feature[start:stop]``: ``linear``,
             ``previous``, ``nearest`` or ``slerp``. By default floats are linear, integers and
             booleans previous.
-        outside: What happens to a target before the first sample or after the last. ``error``, the
-            default, since such a target mostly means that two clocks were mixed up, and a value
-            held for an hour looks like any other; ``clamp`` takes the sample at that end, as
-            `numpy.interp` does.
+        outside: For targets before the first sample or after the last: ``error`` raises; ``clamp``
+            takes the sample at that end, as `numpy.interp` does. The default is ``error``, since
+            such a target mostly means that two clocks were mixed up, and a value held for an hour
+            looks normal.
         dtype: Type of the floats in the result: float32, bfloat16 or float64; None keeps each
-            feature's own. Mixing is done in float32 at least and rounded once.
+            feature's own. Mixing is done at least in float32 and rounded once.
 
     Returns:
         The padded batch, on the device of ``times``; gradients do not pass through it.
 
     Raises:
         UsageError: Shapes, types or lengths do not fit, a trajectory has no samples, times are NaN
-            or not in order, values are not finite, a quaternion is zero, a target is outside.
+            or not ascending, values are not finite, a quaternion is zero, or a target is outside.
     """
     _check_types(times, values, dtype)
     batch, room = times.shape
@@ -193,7 +193,7 @@ def _counts(
 
 
 def _refuse(wrong: Tensor, what: str) -> None:
-    """Raise if a sample of the padded batch is wrong."""
+    """Raise an error that names the first wrong sample of the padded batch, if there is one."""
     if bool(wrong.any()):
         row, sample = wrong.nonzero()[0].tolist()
         raise UsageError(
@@ -205,7 +205,7 @@ def _refuse(wrong: Tensor, what: str) -> None:
 def _rows(key: str, table: Tensor, is_sample: Tensor, dtype: torch.dtype | None) -> Tensor:
     rows = table.reshape(is_sample.numel(), -1).contiguous()
     if table.is_floating_point():
-        # As what is mixed: a float64 can be too large for the type that was asked for.
+        # Check the converted values: a float64 can be too large for the requested type.
         rows = rows if dtype is None else rows.to(dtype)
         odd = ~rows.isfinite().all(1).view(is_sample.shape)
         converted = "" if dtype is None else f" as {dtype}"
@@ -231,21 +231,21 @@ def _check_targets(packed: Packed, targets: Targets, outside: str) -> None:
 
 
 def _numpy_type(dtype: torch.dtype) -> np.dtype[np.generic]:
-    """Return NumPy's type, or for bfloat16, which it lacks, another float."""
+    """Return NumPy's type; for bfloat16, which NumPy lacks, another float."""
     if dtype == torch.bfloat16:
         return np.dtype(np.float32)
     found: np.dtype[np.generic] = torch.empty(0, dtype=dtype).numpy().dtype
     return found
 
 
-# Under this key a batch says how many targets each trajectory has.
+# The key under which a batch holds the number of targets of each trajectory.
 LENGTHS = "_lengths"
 
 Batch = dict[str, Tensor]
 
 
 class ResampledBatches(Dataset[Batch]):
-    """A set of trajectories brought to one rate, a batch at once.
+    """A set of trajectories resampled to one rate, a batch at a time.
 
     Attributes:
         source: The set.
@@ -284,32 +284,32 @@ class ResampledBatches(Dataset[Batch]):
 
     @staticmethod
     def collate(batch: Any) -> Batch:
-        """Return the batch that `__getitems__` made: what ``DataLoader`` is to collate with."""
+        """Return the batch of `__getitems__` unchanged, as a ``collate_fn`` for ``DataLoader``."""
         made: Batch = batch
         return made
 
 
 class ResampledDataset(ResampledBatches):
-    """Trajectories brought to one rate: a map-style dataset for torch's ``DataLoader``.
+    """Trajectories resampled to one rate: a map-style dataset for torch's ``DataLoader``.
 
-    All trajectories of a batch are resampled at once, so ``DataLoader`` has nothing left to
-    collate: give it ``collate_fn=ResampledDataset.collate``. A batch holds every feature, of shape
-    (B, M, ...), zero where there is no target, and under ``"_lengths"`` the targets of each
-    trajectory, of shape (B,). One item is one trajectory, of shape (M, ...), without the lengths.
+    All trajectories of a batch are resampled at once, so ``DataLoader`` has nothing to collate:
+    give it ``collate_fn=ResampledDataset.collate``. A batch holds every feature, shape (B, M, ...),
+    zero at padding, and under ``"_lengths"`` the number of targets of each trajectory, shape (B,).
+    One item is one trajectory, shape (M, ...), without the lengths.
 
     Args:
-        place: A v3.0 dataset (a folder, a URL), or a file of robomimic that ends in ``.hdf5`` or
+        place: A v3.0 dataset (a folder or URL), or a robomimic file that ends in ``.hdf5`` or
             ``.h5``.
         hz: Targets a second.
         columns: The features; None for all numeric ones.
         methods: As for `resample`.
         revision: Branch, tag or commit of a dataset on the Hub.
-        source_hz: Samples a second in a file of robomimic that does not say it.
-        in_memory: Whether all trajectories are read once, and checked, when this is made.
+        source_hz: Samples a second of a robomimic file, instead of the rate in the file.
+        in_memory: Read and check all trajectories once, when the dataset is made.
 
     Raises:
         SourceError: The set cannot be read, or its trajectories differ in their columns.
-        UsageError: A column or a method that cannot be.
+        UsageError: ``hz``, a column or a method is invalid.
     """
 
     def __init__(
@@ -337,18 +337,15 @@ class ResampledDataset(ResampledBatches):
 
 
 # A batch of trajectories of unequal length, without padding.
-#
-# The samples of a batch follow on each other in one table a feature; a trajectory is a range of
-# its rows. So nothing is spent on padding (trajectories of 30 to 333 Hz and 1 to 4 s are less
-# than half of their padded batch), and any choice among trajectories that are in a table already
-# is a batch of its own that costs no copy.
-#
+# The samples of a batch are consecutive rows of one table per feature; a trajectory is a range of
+# rows. So nothing is spent on padding (trajectories of 30 to 333 Hz and 1 to 4 s are less than half
+# of their padded batch), and any selection of trajectories in a table is a batch that needs no
+# copy.
 # Times are rebased: the first time of each trajectory is subtracted in float64. The difference of
-# two close float64 is exact (Sterbenz), so nothing is lost that was there, and a target, which
-# counts from the first sample too, is as exact as ``k / hz``. They stay float64 to the end: at
-# 333 Hz a float32 near 4 s is off by up to 1e-4 of a step, ten times the error that is allowed,
-# and times are one number in twenty. Only the weight of the two neighbours, a number from 0 to 1,
-# is cast to the type of the values.
+# two close float64 is exact (Sterbenz), so nothing is lost, and a target, which also counts from
+# the first sample, is as exact as ``k / hz``. Times stay float64 to the end: at 333 Hz a float32
+# near 4 s is off by up to 1e-4 of a step, ten times the allowed error, and times are one number in
+# twenty. Only the weight of the two neighbours, from 0 to 1, is cast to the type of the values.
 
 
 _FIRST_ROOM_ROWS = 4096
@@ -356,20 +353,20 @@ _FIRST_ROOM_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A batch of B trajectories. Numbers that decide sizes are on the host, on any device."""
+    """A batch of B trajectories, N samples in all. Numbers that decide sizes stay on the host."""
 
     times: Tensor  # rebased seconds, float64, of shape (N,)
     rows: Mapping[str, Tensor]  # values by feature, of shape (N, columns)
-    shapes: Mapping[str, tuple[int, ...]]  # of one sample of each feature
-    first_row: npt.NDArray[np.int64]  # where each trajectory begins in the tables, of shape (B,)
-    lengths: npt.NDArray[np.int64]  # samples of each, of shape (B,)
-    durations_s: FloatArray  # its last time, rebased, of shape (B,)
+    shapes: Mapping[str, tuple[int, ...]]  # shape of one sample, by feature
+    first_row: npt.NDArray[np.int64]  # first row of each trajectory in the tables, shape (B,)
+    lengths: npt.NDArray[np.int64]  # number of samples of each trajectory, shape (B,)
+    durations_s: FloatArray  # last rebased time of each trajectory, shape (B,)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def select(self, indices: Sequence[int]) -> Packed:
-        """Return some of the trajectories as a batch; the tables are shared, nothing is copied."""
+        """Return a batch of some trajectories; it shares the tables, and nothing is copied."""
         chosen = np.asarray(indices, np.int64)
         return replace(
             self,
@@ -379,7 +376,7 @@ class Packed:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Packed:
-        """Return the batch on a device, its floats of a type; times stay float64."""
+        """Return the batch on a device, with floats of a type; times stay float64."""
         rows = {
             key: table.to(device, dtype if table.is_floating_point() else None, non_blocking=True)
             for key, table in self.rows.items()
@@ -388,10 +385,10 @@ class Packed:
 
 
 class PackMemory:
-    """Memory that batches are packed into, one after the other: each overwrites the last.
+    """Memory for packed batches; each batch overwrites the previous one.
 
     New memory for every batch costs more than the copying, since the kernel clears and maps every
-    new page. Pinned pages are copied to a GPU beside other work.
+    new page. Pinned pages are copied to a GPU while other work runs.
     """
 
     def __init__(self, *, pinned: bool = False) -> None:
@@ -399,7 +396,7 @@ class PackMemory:
         self._pieces: dict[str, Tensor] = {}
 
     def room(self, key: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        """Return room for a table."""
+        """Return memory for a table; reused if it is large enough."""
         piece = self._pieces.get(key)
         fits = piece is not None and piece.dtype == dtype and piece.shape[1:] == shape[1:]
         if piece is None or not fits or len(piece) < shape[0]:
@@ -410,10 +407,10 @@ class PackMemory:
 
 
 def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -> Packed:
-    """Copy trajectories that are alike into one batch on the host.
+    """Copy trajectories with equal columns into one batch on the host.
 
-    One thread does it: a second one for half of the trajectories took as long on two cores, since
-    pieces of some kilobytes are copied faster than Python's lock changes hands.
+    One thread does it: with a second thread for half of the trajectories it took as long on two
+    cores, since blocks of some kilobytes are copied faster than Python's lock changes hands.
     """
     memory = memory or PackMemory()
     lengths = np.array([len(one.times) for one in trajectories], np.int64)
@@ -435,22 +432,22 @@ def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -
     return Packed(times, rows, shapes, first_row, lengths, durations_s)
 
 
-# A clock that wanders further from even times than so many samples is searched instead.
+# If a clock deviates from even times by more samples than this, it is searched.
 _STEPS = 3
-# A sample that lies on a target but for the last bit of a product is guessed to be before it.
+# Added to guesses, so a sample at its target counts as before it despite rounding.
 _HAIR = 1e-9
 _MOST_INT32 = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The targets of a batch, n in all, one trajectory after the other."""
+    """The targets of a batch, n in all, one trajectory after another."""
 
-    # Seconds after each trajectory's first sample, float64, as a padded batch, of shape (B, M);
-    # beyond a trajectory's targets they mean nothing.
+    # Seconds after each trajectory's first sample, float64, as a padded batch, shape (B, M);
+    # undefined at padding.
     padded: Tensor
-    counts: npt.NDArray[np.int64]  # of each trajectory, on the host, of shape (B,)
-    is_even: bool  # at the same steps from every trajectory's first sample on
+    counts: npt.NDArray[np.int64]  # of each trajectory, on the host, shape (B,)
+    is_even: bool  # the same steps from every trajectory's first sample
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -467,36 +464,36 @@ class Targets:
 
     @cached_property
     def mask(self) -> Tensor:
-        """Whether there is a target, of shape (B, M)."""
-        # int32: half of the memory to compare; a length beyond it does not fit in any.
+        """True for targets, False for padding, shape (B, M)."""
+        # int32 halves the memory to compare; a larger length does not fit into memory anyway.
         numbers = np.arange(self.length, dtype=np.int32)
         return _on_device(numbers < self.counts.astype(np.int32)[:, None], self.padded)
 
     @cached_property
     def times(self) -> Tensor:
-        """The times of ``padded`` that are targets, of shape (n,)."""
+        """The times of ``padded`` that are targets, shape (n,)."""
         if self.padded.device.type == "cpu":
             return torch.from_numpy(self.padded.numpy()[self.mask.numpy()])
-        return self.padded[self.row, self.number]  # to choose by mask would wait for the device
+        return self.padded[self.row, self.number]  # choosing by mask would wait for the device
 
     @cached_property
     def row(self) -> Tensor:
-        """Trajectory of each, of shape (n,)."""
+        """The trajectory of each target, shape (n,)."""
         return self.spread(np.arange(len(self.counts)))
 
     @cached_property
     def number(self) -> Tensor:
-        """Number of each within its trajectory, of shape (n,)."""
+        """The number of each target within its trajectory, shape (n,)."""
         starts = np.cumsum(self.counts) - self.counts
         return torch.arange(len(self), device=self.padded.device).sub_(self.spread(starts))
 
     @cached_property
     def slots(self) -> Tensor:
-        """The place of each target in a padded batch whose rows were laid end to end."""
+        """The index of each target in a padded batch with its rows laid end to end, shape (n,)."""
         return torch.add(self.number, self.row, alpha=self.length)
 
     def spread(self, of_trajectory: npt.NDArray[np.generic]) -> Tensor:
-        """Return a number of each trajectory for each of its targets."""
+        """Return the number of each trajectory repeated for each of its targets, shape (n,)."""
         if self.padded.device.type == "cpu":
             return torch.from_numpy(np.repeat(of_trajectory, self.counts))
         numbers = _on_device(of_trajectory, self.padded)
@@ -505,31 +502,32 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """The samples beside each target."""
+    """The samples next to each target."""
 
-    # Row of the sample before the target, or on it, and row of the one after it; int32 or int64, of
+    # The row of the last sample at or before the target, and the row after it; int32 or int64,
     # shape (n, 2).
     beside: Tensor
-    weight: Tensor  # from 0 at the first to 1 at the second, float64, of shape (n,)
+    weight: Tensor  # from 0 at the first to 1 at the second, float64, shape (n,)
 
 
 def even_targets(packed: Packed, hz: float) -> Targets:
     """Return targets every 1/hz from the first sample to the last of each trajectory."""
     counts = even_counts(packed.durations_s, hz)
-    # Divided, not multiplied by 1/hz: a target is then the float64 nearest to k/hz, as in NumPy.
+    # Divided, not multiplied by 1/hz, so a target is the float64 nearest to k/hz, as in NumPy.
     grid = _on_device(np.arange(counts.max()) / hz, packed.times)
     return Targets(grid.expand(len(counts), -1), counts, is_even=True)
 
 
 def find_places(packed: Packed, targets: Targets) -> Places:
-    """Return the samples beside each target; one outside takes the sample at the end.
+    """Return the samples next to each target; a target outside gets the sample at that end.
 
-    If samples have the same time, the last one counts from that time on, as in `numpy.interp`.
+    If several samples have the same time, the last one counts from that time on, as in
+    `numpy.interp`.
 
-    For even targets on the CPU the places are guessed first, as most clocks are nearly even, and
-    checked against the times themselves; wrong guesses move by a sample, a few times. If that is
-    not enough, the times are searched, which takes longer than all the rest together. On a GPU
-    they are searched at once: to ask whether all guesses hold costs a round trip.
+    Most clocks are nearly even. So for even targets on the CPU, the samples are guessed first and
+    checked against the times; wrong guesses are moved by one sample, a few times. If some are still
+    wrong, the times are searched, which takes longer than everything else together. On a GPU the
+    times are searched at once, since checking whether all guesses are right costs a round trip.
     """
     if targets.is_even and packed.times.device.type == "cpu":
         places = _guess(packed, targets)
@@ -540,31 +538,31 @@ def find_places(packed: Packed, targets: Targets) -> Places:
     begins = packed.times.index_select(0, low)
     gaps = packed.times.index_select(0, high).sub_(begins)
     weight = torch.sub(targets.times, begins).div_(gaps).clamp_(0, 1)
-    # 0/0: a trajectory of one sample, or times that repeat at its very end. The last one counts.
+    # 0/0: a trajectory of one sample, or times that repeat at its end. The last sample counts.
     return Places(torch.stack((low, high), 1), weight.nan_to_num_(nan=1.0))
 
 
 def _final_low(packed: Packed) -> npt.NDArray[np.int64]:
-    """Return the last row of each trajectory that has another after it, or its only one."""
+    """Return each trajectory's last row that has a row after it, or its only row."""
     final: npt.NDArray[np.int64] = packed.first_row + np.maximum(packed.lengths - 2, 0)
     return final
 
 
 def _guess(packed: Packed, targets: Targets) -> Places | None:
-    """Return places by even clocks, wrong ones moved until all are right; None if that fails.
+    """Return places guessed from even clocks, moved until all are right; None if that fails.
 
-    A place is right if its target is at or after the sample before it and before the one after it,
-    so if the weight is at least 0 and below 1; or if it is the trajectory's last one.
+    A place is right if its target is at or after the sample before it and before the sample after
+    it, that is, if the weight is at least 0 and below 1; or if it is the trajectory's last place.
     """
-    # By NumPy, in the tensors' own memory and with few arrays: each of these steps takes some 10
-    # us, of which torch would spend a third on beginning it.
+    # NumPy, in the memory of the tensors and with few arrays: each step takes some 10 us, and torch
+    # would need a third of that just to start it.
     counts, aims, times = targets.counts, targets.times.numpy(), packed.times.numpy()
     durations = np.where(packed.durations_s > 0, packed.durations_s, 1.0)
     guess = np.repeat((packed.lengths - 1) / durations, counts)
     guess *= aims
     guess += np.repeat(packed.first_row + _HAIR, counts)
     low = guess.astype(np.int64)
-    # Only a trajectory's last target can be guessed to be beyond its last sample but one.
+    # Only a trajectory's last target can get a guess after its last sample but one.
     ends = np.cumsum(counts) - 1
     final = _final_low(packed)
     low[ends] = np.minimum(low[ends], final)
@@ -573,7 +571,7 @@ def _guess(packed: Packed, targets: Targets) -> Places | None:
     for _ in range(_STEPS + 1):
         is_before = weight[wrong] < 0
         is_last = ~is_before & (low[wrong] == final[np.searchsorted(ends, wrong)])
-        # 0/0 among them: a trajectory of one sample, or times that repeat at its very end.
+        # Some are 0/0: a trajectory of one sample, or times that repeat at its end.
         weight[wrong[is_last]] = 1
         wrong = wrong[~is_last]
         if not len(wrong):
@@ -586,27 +584,28 @@ def _guess(packed: Packed, targets: Targets) -> Places | None:
 
 
 def _weights(times: FloatArray, low: npt.NDArray[np.int64], aims: FloatArray) -> FloatArray:
-    """Return where targets lie between the sample at ``low`` and the next row of the table.
+    """Return each target's position between the sample at ``low`` and the next row, from 0 to 1.
 
-    After a trajectory's only sample that row is another's, or none, so it is itself: as its only
-    target is at 0 s, whatever follows gives it a weight that is 0 or no number.
+    A weight below 0, or of at least 1, shows a wrong place. The row after a trajectory's only
+    sample belongs to another trajectory or does not exist. This is harmless: the only target is at
+    0 s, so the weight is 0 or NaN.
     """
     weight = times.take(low)
     gaps = times[min(1, len(times) - 1) :].take(low, mode="clip")
     gaps -= weight
     np.subtract(aims, weight, out=weight)
-    with np.errstate(divide="ignore", invalid="ignore"):  # times that repeat
+    with np.errstate(divide="ignore", invalid="ignore"):  # times can repeat
         weight /= gaps
     return weight
 
 
 def _outside(weight: FloatArray) -> npt.NDArray[np.intp]:
-    """Return which weights are not at least 0 and below 1, or no numbers."""
+    """Return the indices of weights that are not at least 0 and below 1, or are NaN."""
     return np.flatnonzero(~((weight >= 0) & (weight < 1)))
 
 
 def _pairs(low: npt.NDArray[np.int64], alone: npt.NDArray[np.int64], rows: int) -> Tensor:
-    """Return ``low`` and the row after it, or itself for the targets in ``alone``."""
+    """Return each ``low`` and the row after it, or twice ``low`` for the targets in ``alone``."""
     pairs = np.empty((len(low), 2), np.int32 if rows <= _MOST_INT32 else np.int64)
     pairs[:, 0] = low
     np.add(pairs[:, 0], 1, out=pairs[:, 1])
@@ -615,7 +614,7 @@ def _pairs(low: npt.NDArray[np.int64], alone: npt.NDArray[np.int64], rows: int) 
 
 
 def _search(packed: Packed, targets: Targets) -> Tensor:
-    """Search every trajectory's times, padded with infinity, for all of its targets at once."""
+    """Search the times of all trajectories, padded with infinity, for all targets at once."""
     times = packed.times
     row, number = targets.row, targets.number
     longest = int(packed.lengths.max())
@@ -633,7 +632,7 @@ def _search(packed: Packed, targets: Targets) -> Tensor:
 
 def _on_device(numbers: npt.NDArray[np.generic], like: Tensor) -> Tensor:
     tensor = torch.from_numpy(numbers)
-    # Even where nothing is to be moved `to` takes longer than a step over all targets.
+    # Even if nothing has to move, `to` takes longer than one operation on all targets.
     return tensor if like.device.type == "cpu" else tensor.to(like.device, non_blocking=True)
 
 
@@ -641,7 +640,7 @@ def _on_device(numbers: npt.NDArray[np.generic], like: Tensor) -> Tensor:
 def resample_packed(packed: Packed, methods: Methods, targets: Targets) -> Resampled:
     """Resample a batch on its device; floats keep the type of the packed rows.
 
-    A bfloat16 is mixed in float32 and rounded once.
+    bfloat16 is mixed in float32 and rounded once.
     """
     places = find_places(packed, targets)
     batch, length = len(packed), targets.length
@@ -654,7 +653,7 @@ def resample_packed(packed: Packed, methods: Methods, targets: Targets) -> Resam
 
 
 class _Mixer:
-    """Fetches and mixes rows of one table after the other for the same targets."""
+    """Fetches and mixes rows of one table after another for the same targets."""
 
     def __init__(self, places: Places, targets: Targets, batch: int) -> None:
         self._places = places
@@ -662,9 +661,9 @@ class _Mixer:
         self._size = batch * targets.length
 
     def resample(self, rows: Tensor, segments: Sequence[Segment]) -> Tensor:
-        """Return a table at all targets, of shape (B * M, columns)."""
+        """Return a table at all targets, shape (B * M, columns)."""
         if any(method == "linear" for _, _, method in segments):
-            # All columns at once: the few that are not linear are written over below.
+            # All columns at once; the few that are not linear are overwritten below.
             is_fused = rows.device.type == "cpu" and rows.dtype == torch.float32
             out = self._fused(rows) if is_fused else self._mixed(rows)
         else:
@@ -678,10 +677,10 @@ class _Mixer:
         return out
 
     def _fused(self, rows: Tensor) -> Tensor:
-        """Fetch and mix in one pass: the weighted sum of a bag of two rows is what lerp gives.
+        """Fetch and mix in one pass: the weighted sum of a bag of two rows equals lerp.
 
-        Padding is a bag of none, whose sum is zero. torch runs this with FBGEMM on all threads,
-        without the two tables of fetched rows that take most of the time otherwise.
+        Padding is an empty bag, whose sum is zero. torch runs this with FBGEMM on all threads,
+        without two tables of fetched rows, which otherwise take most of the time.
         """
         return functional.embedding_bag(
             self._places.beside.view(-1),
@@ -693,7 +692,7 @@ class _Mixer:
 
     @cached_property
     def _shares(self) -> Tensor:
-        """Share of each of the rows beside the targets, of shape (2 n,)."""
+        """The weights of the two rows of each target, shape (2 n,)."""
         weight = self._places.weight.numpy()
         shares = np.empty((len(weight), 2), np.float32)
         shares[:, 1] = weight
@@ -709,7 +708,7 @@ class _Mixer:
         return self._bags(1)
 
     def _bags(self, rows_of_each: int) -> Tensor:
-        """Return where each target's bag begins; padding has none, so it begins as the next."""
+        """Return the start of each target's bag. Padding starts at the next bag, so it is empty."""
         kind = self._places.beside.numpy().dtype
         counts = (self._targets.counts * rows_of_each).astype(kind)
         begins = np.cumsum(counts, dtype=kind) - counts
@@ -725,7 +724,7 @@ class _Mixer:
         return out.index_copy_(0, self._targets.slots, mixed)
 
     def _beside(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the rows before and after each target and the weight, in float32 at least."""
+        """Return the rows before and after each target and the weight, at least in float32."""
         kind = torch.promote_types(rows.dtype, torch.float32)
         both = rows.index_select(0, self._places.beside.view(-1)).to(kind)
         both = both.view(-1, 2, rows.shape[1])
@@ -736,25 +735,30 @@ class _Mixer:
         comes = weight > 0.5 if is_nearest else weight >= 1
         source = torch.where(comes, self._places.beside[:, 1], self._places.beside[:, 0])
         if rows.device.type == "cpu" and rows.dtype == torch.float32:
-            # Bags of one: faster than to pick single numbers and to put them into their places.
+            # Bags of one row are faster than picking single numbers and putting them into place.
             samples = functional.embedding_bag(source, rows, self._bags_of_one, mode="sum")
             out[:, columns] = samples[:, columns]
         else:
             out[self._targets.slots, columns] = rows.index_select(0, source)[:, columns]
 
 
-# Below this sine of the angle the arc is a straight line within float32.
+# If the sine of the angle is below this, the arc is a straight line within float32.
 _NEARLY_PARALLEL = 1e-6
 
 
 def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
     """Return unit quaternions on the shorter arc between two.
 
-    The order of the four parts does not matter. A quaternion and its negative are one rotation:
-    where the two lie on different sides the second is negated, so the result has the sign of the
-    first. Formula: K. Shoemake, *Animating rotation with quaternion curves*, SIGGRAPH 1985. The
-    angle is ``2 atan2(|a - b|, |a + b|)`` (W. Kahan), as ``acos`` loses half of the digits where
+    The order of the four parts does not matter. A quaternion and its negative are the same
+    rotation. If the two lie on different sides, the second is negated, so the result has the sign
+    of the first. Formula: K. Shoemake, *Animating rotation with quaternion curves*, SIGGRAPH 1985.
+    The angle is ``2 atan2(|a - b|, |a + b|)`` (W. Kahan), as ``acos`` loses half of the digits if
     the two are close.
+
+    Args:
+        first: Quaternions at weight 0, shape (n, 4).
+        second: Quaternions at weight 1, shape (n, 4).
+        weight: From 0 to 1, shape (n,).
     """
     one, other = _unit(first), _unit(second)
     other = torch.where((one * other).sum(1, keepdim=True) < 0, -other, other)
@@ -769,7 +773,7 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
 
 
 def _unit(quaternions: Tensor) -> Tensor:
-    """Return quaternions of length 1; by their largest part first, whose square may not fit."""
+    """Return quaternions of length 1. They are scaled first, so no square overflows."""
     scaled = quaternions / quaternions.abs().amax(1, keepdim=True)
     unit: Tensor = scaled / scaled.norm(dim=1, keepdim=True)
     return unit

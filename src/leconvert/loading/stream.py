@@ -1,6 +1,6 @@
-"""`EpisodeStream`: samples of a v3.0 dataset for training, in a mixed order, exactly.
+"""`EpisodeStream`: exact samples of a v3.0 dataset for training, in a shuffled order.
 
-See ``docs/loading.md`` for how it is used and what it guarantees.
+See ``docs/loading.md`` for its use and its guarantees.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ from leconvert.transfer.files import files_at
 
 Sample = dict[str, Any]
 
-# A decoder holds an open file, and torchcodec's FFmpeg's buffers too.
+# Each decoder holds an open file; with torchcodec, also the buffers of FFmpeg.
 _MOST_DECODERS, _MOST_SHARING_DECODERS = 128, 512
 _REMOTE_FETCH_WORKERS = 4
-# By default the pool holds so many episodes, or as many as fit, but not too few to mix. Numbers
-# take eight bytes at most, and pictures in tables hardly more than half of their pixels.
+# By default the pool has 256 episodes; fewer if they do not fit, but never too few to mix. Numbers
+# take at most eight bytes, and images in tables hardly more than half of their pixels.
 _POOL_EPISODES, _LEAST_POOL_EPISODES = 256, 32
 _POOL_BYTES = 2**30
 _NUMBER_BYTES = 8
-# Single samples whose episodes stay, for who goes on in one or jumps between a few.
+# Recent single samples whose episodes stay in memory, for users who read neighbours or jump between
+# a few episodes.
 _KEPT_LOOKS = 8
 _PNG_SHARE = 0.5
 
@@ -68,10 +69,10 @@ class UnreadableFrame:
     """A frame that could not be decoded.
 
     Attributes:
-        camera: The feature.
+        camera: The camera's feature.
         episode_index: The episode.
-        frame_index: The frame within it.
-        path: The file that should hold it.
+        frame_index: The frame's number in the episode.
+        path: The file that contains the frame.
     """
 
     camera: str
@@ -81,31 +82,31 @@ class UnreadableFrame:
 
 
 class Workplace(Protocol):
-    """The files and decoders that a process opened to make the batches of an order."""
+    """The files and decoders that a process has opened to make batches."""
 
     process: int  # the process that opened it
 
     def expect(self, episodes: list[int]) -> None:
-        """Hear which episodes of the order come next."""
+        """Receive the next episodes of the order, to prepare them."""
 
     def make(self, block: OrderBlock, memory: Memory) -> Sample:
-        """Make a batch, written into such memory."""
+        """Return a batch in memory that ``memory`` provides."""
 
     def clear(self) -> None:
-        """Let every episode go."""
+        """Release all episodes."""
 
 
 class SampleStream(IterableDataset[Sample]):
-    """The base of `EpisodeStream` and `MixedStream`: it shares an order out.
+    """The base of `EpisodeStream` and `MixedStream`: it shares an order among ranks and workers.
 
     Attributes:
         meta: The features of the samples.
         order: The order of all samples.
-        rank: This training process.
+        rank: The number of this training process.
         world_size: Number of training processes.
-        repeat: Whether it goes on with the next epoch, without end.
+        repeat: Whether the stream continues with the next epoch, without end.
         decode_device: ``cpu`` or ``cuda``.
-        video_fetch_workers: Threads of a worker that fetch and decode.
+        video_fetch_workers: Threads of each worker that fetch and decode.
     """
 
     meta: FeatureMeta
@@ -123,15 +124,15 @@ class SampleStream(IterableDataset[Sample]):
 
     @abstractmethod
     def enter(self, worker: int) -> Workplace:
-        """Return what this process opened, empty, opening it the first time; for a loader."""
+        """Return this process's workplace, without episodes; the first call opens it."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Return what the order follows from, but for the epoch, as numbers and texts."""
+        """Return everything but the epoch that decides the order, as numbers and texts."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next pass is."""
+        """The epoch of the next pass."""
         return self._passes.next_epoch
 
     def __len__(self) -> int:
@@ -141,11 +142,12 @@ class SampleStream(IterableDataset[Sample]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; persistent workers read it from shared memory.
 
-        Without it each pass is the epoch after the one in which the pass before began, even if
-        that pass was broken off. A `StreamLoader` counts its own passes: call its ``set_epoch``.
+        Without this call, each pass is the epoch after the epoch in which the previous pass began,
+        even if that pass was not finished. A `StreamLoader` counts its own passes: call its
+        ``set_epoch``.
 
         Raises:
-            UsageError: accelerate is about to share out once more what ranks share already.
+            UsageError: accelerate would distribute samples that ranks already share.
         """
         if self.world_size > 1 and is_shared_out_by_accelerate(self):
             raise UsageError(
@@ -157,8 +159,8 @@ class SampleStream(IterableDataset[Sample]):
         self._passes.next_epoch = epoch
 
     def __iter__(self) -> Iterator[Sample]:
-        # The pass begins here and not with its first sample: so all workers of torch's loader take
-        # part in it, also where it is broken off before some of them give anything.
+        # The pass begins here and not with its first sample, so all workers of torch's loader take
+        # part in it, even if it ends before some of them yield a sample.
         return (sample for batch in self.batches(1) for sample in split(batch))
 
     def batches(
@@ -169,17 +171,17 @@ class SampleStream(IterableDataset[Sample]):
         drop_last: bool = False,
         memory: Memory = private_memory,
     ) -> Iterator[Sample]:
-        """Begin a pass, and yield this worker's samples as torch's collation would batch them.
+        """Begin a pass, and yield this worker's samples in batches as torch's collation makes them.
 
-        Faster than single samples: frames of a file are decoded in one call, and a batch is one
-        piece of memory.
+        This is faster than single samples: one call decodes all frames of a file, and one
+        allocation holds a whole batch.
 
         Args:
-            batch_size: Samples of a batch.
-            begin: An epoch, and how many samples of it all ranks together leave out, for a loader
-                that counts by itself; None for the next epoch, which is counted here.
+            batch_size: Samples per batch.
+            begin: The epoch, and the number of its samples that all ranks together skip, for a
+                loader that counts by itself; None for the next epoch, which is counted here.
             drop_last: Leave out a last batch that is smaller on any rank.
-            memory: The memory that batches are written to.
+            memory: Provides the memory for batches.
         """
         epoch, taken = begin or (self._passes.begin(), 0)
         return self._batches(epoch, taken, batch_size, drop_last, memory)
@@ -210,24 +212,24 @@ def split(batch: Sample) -> list[Sample]:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Workplace:
-    """The files and decoders that a process opened for one dataset."""
+    """The files and decoders that a process has opened for one dataset."""
 
     process: int
-    places: IntArray  # of the episodes of the order
+    places: IntArray  # of the order's episodes in the dataset
     maker: BatchMaker
     pool: EpisodePool
-    looks: int = 0  # single samples made
+    looks: int = 0  # number of single samples made
 
     def __post_init__(self) -> None:
-        # Not at exit: Python has ended the threads then, and takes its modules apart.
+        # Not at exit: by then Python has ended the threads and begins to remove its modules.
         weakref.finalize(self, _stop, self.pool, self.process).atexit = False
 
     def expect(self, episodes: list[int]) -> None:
-        """Hear which episodes of the order come next."""
+        """Receive the next episodes of the order, to prepare them."""
         self.pool.expect(self.places[episodes].tolist())
 
     def make(self, block: OrderBlock, memory: Memory) -> Sample:
-        """Make a batch, written into such memory."""
+        """Return a batch in memory that ``memory`` provides."""
         self.pool.leave_before(int(block.numbers[0]))
         self.maker.memory = memory
         places = self.places[block.episodes]
@@ -236,7 +238,7 @@ class _Workplace:
         return batch
 
     def look(self, place: int, frame: int) -> Sample:
-        """Make a batch of one sample; the episodes of the last few stay."""
+        """Return a batch of one sample; the episodes of the last few samples stay in memory."""
         number, self.looks = self.looks, self.looks + 1
         self.pool.leave_before(number - _KEPT_LOOKS)
         places = np.array([place])
@@ -245,18 +247,18 @@ class _Workplace:
         return batch
 
     def clear(self) -> None:
-        """Let every episode go."""
+        """Release all episodes."""
         self.pool.clear()
 
 
 def _stop(pool: EpisodePool, process: int) -> None:
-    # In a child that was forked the threads are not there, and their locks may be held.
+    # A forked child has no such threads, and their locks may be locked for ever.
     if process == os.getpid():
         pool.stop()
 
 
 class LeRobotNames(TypedDict, total=False):
-    """Arguments of `EpisodeStream` as LeRobot's next streaming class calls them."""
+    """Arguments of `EpisodeStream` under the names of LeRobot's next streaming class."""
 
     streaming_episode_pool_size: int | None
     streaming_byte_budget_gb: float | None
@@ -265,7 +267,7 @@ class LeRobotNames(TypedDict, total=False):
 
 
 def _either(others: Any, other: str, name: str, value: Any) -> Any:
-    """Return an argument that may have been given by another name, and take it from there."""
+    """Return an argument that has two names, and remove the other name from ``others``."""
     given = others.pop(other, None)
     if given is not None and value is not None:
         raise UsageError(f"{other} and {name} are one argument; give it once.")
@@ -275,62 +277,66 @@ def _either(others: Any, other: str, name: str, value: Any) -> Any:
 class EpisodeStream(SampleStream):
     """An iterable dataset over the frames of a v3.0 dataset.
 
-    It guarantees that
+    Guaranteed:
 
-    - a sample is what ``LeRobotDataset`` gives for the same frame: keys and their order, types,
-      shapes, values, task, pads (images in tables follow ``return_uint8`` too);
-    - in an epoch each frame comes once, over all ranks and workers;
-    - there is one order over all ranks and workers, which take turns in it; it follows from seed,
-      epoch, chosen episodes and pool size alone, and no timing, cache or thread changes it;
-    - ranks differ by one sample at most;
-    - a repo of the Hub is read at one commit, the one that the revision was when the stream was
-      made, in all workers and epochs; elsewhere a file that is not any more what the disk or the
-      store said of it then ends the pass with a `SourceChangedError`;
-    - nothing is opened before a worker asks for its first sample, and a worker holds the rows of
+    - A sample equals the sample of ``LeRobotDataset`` for the same frame: keys and their order,
+      types, shapes, values, task, pads. ``return_uint8`` also applies to images in tables.
+    - In an epoch, all ranks and workers together yield each frame once.
+    - All ranks and workers take turns in one order. It depends only on seed, epoch, chosen episodes
+      and pool size, and not on timing, caches or threads.
+    - Ranks differ by at most one sample.
+    - All workers and epochs read a repo on the Hub at one commit, to which the revision pointed
+      when the stream was made. Elsewhere, the pass ends with a `SourceChangedError` if a file has
+      changed since then, according to the disk or the store.
+    - Nothing is opened before a worker is asked for its first sample. A worker holds the rows of
       its pooled episodes, a bounded number of decoders and one batch.
 
-    It cannot resume by itself: that takes what the loader knows, see `StreamLoader`.
+    Not guaranteed: that it can resume by itself; a `StreamLoader` can.
 
-    Images are views of (height, width, channels) memory; use ``reshape`` rather than ``view``.
+    Images are views of memory of shape (height, width, channels); use ``reshape`` rather than
+    ``view``.
 
     Args:
         root: The dataset: a folder, or a URL that fsspec knows (``hf://datasets/OWNER/NAME``,
             ``hf://buckets/…``).
-        data_files_root: Where ``data/`` and ``videos/`` are, if not beside ``meta/``.
-        revision: Branch, tag or commit of a dataset of the Hub.
+        data_files_root: Folder or URL of ``data/`` and ``videos/``, if they are not beside
+            ``meta/``.
+        revision: Branch, tag or commit of a dataset on the Hub.
         delta_timestamps: Windows by feature: seconds relative to the sample's frame.
-        episodes: ``episode_index`` of those to load; None for all.
-        shuffle: False gives episodes and frames as they are stored.
+        episodes: ``episode_index`` of the episodes to load; None for all.
+        shuffle: False yields episodes and frames in stored order.
         seed: Selects the order.
-        episode_pool_size: Episodes that are mixed, over all ranks; None for 256, or where the rows
-            of so many would take more than 1 GiB for 128, 64 or 32.
-        video_decoder_cache_size: Decoders that a worker keeps open; None for one a pooled episode
-            and camera, 512 at most, or 128 where torchcodec decodes.
-        video_fetch_workers: Threads of a worker that fetch and decode; None for none where files
-            are local and 4 elsewhere.
-        video_backend: ``pyav``, ``torchcodec``, or ``auto`` for PyAV on the CPU and torchcodec on
-            a GPU.
+        episode_pool_size: Episodes that are mixed, over all ranks; None for 256, or for 128, 64 or
+            32 if the rows of so many would take more than 1 GiB.
+        video_decoder_cache_size: Decoders that a worker keeps open; None for one per pooled episode
+            and camera, at most 512, or 128 with torchcodec.
+        video_fetch_workers: Threads of each worker that fetch and decode; None for 0 if files are
+            local, else 4.
+        video_backend: ``pyav``, ``torchcodec``, or ``auto`` for PyAV on the CPU and torchcodec on a
+            GPU.
         decode_device: ``cpu`` or ``cuda``.
-        return_uint8: Images as uint8, a quarter of the memory, else float32 between 0 and 1.
-        image_transforms: Called with the pictures of each camera of a sample, but for depth, as
-            LeRobot calls it; shape (C, H, W), or (T, C, H, W) with a window.
-        on_unreadable: ``raise``, or ``count`` for black pictures that `unreadable` names.
-        strict_decoding: Take a frame for unreadable where FFmpeg painted over damaged bytes; None
-            for wherever PyAV decodes, since torchcodec hears nothing of it. False gives what
-            LeRobot gives.
-        repeat: Go on with the next epoch, without end.
-        rank: This training process; None for what accelerate, torchrun or SLURM say.
+        return_uint8: Return images as uint8, a quarter of the memory, instead of float32 between 0
+            and 1.
+        image_transforms: Called as LeRobot calls it, with the images of each camera of a sample
+            except depth; shape (C, H, W), or (T, C, H, W) with a window.
+        on_unreadable: ``raise``, or ``count`` for black images, which `unreadable` lists.
+        strict_decoding: Treat a frame as unreadable if FFmpeg concealed damaged bytes in it. None
+            for True with PyAV and False with torchcodec, which does not report such damage. False
+            returns the same images as LeRobot.
+        repeat: Continue with the next epoch, without end.
+        rank: The number of this training process; None to ask accelerate, torchrun or SLURM.
         world_size: Number of training processes; likewise.
-        num_partitions: Nodes that each load episodes of files of their own. With more than one,
-            ``rank`` and ``world_size`` count the processes of a node; None for what accelerate or
-            torchrun say of it.
-        partition_index: This node.
-        max_episodes: Load no more than these first ones.
-        tolerance_s: How far ``delta_timestamps`` may lie from multiples of 1 / fps.
-        cache_dir: Where fetched bytes are kept for all processes of this host; None for a folder of
-            the user in the temporary directory.
-        cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, where
-            the folder is memory a twentieth of the free memory, and 0 for none.
+        num_partitions: Number of nodes, if each loads episodes from files of its own. With more
+            than one, ``rank`` and ``world_size`` count the processes of a node, and None asks
+            accelerate or torchrun for them.
+        partition_index: The number of this node.
+        max_episodes: Load at most this many episodes, the first ones.
+        tolerance_s: The largest distance of ``delta_timestamps`` from multiples of 1 / fps, in
+            seconds.
+        cache_dir: Folder that keeps fetched bytes for all processes of this host; None for a folder
+            of the user in the temporary directory.
+        cache_size_in_gb: Size of that cache; 0 for none. None for a quarter of the free space, at
+            most 32 GB, or for a twentieth of the free memory if the folder is in memory.
         **lerobot_names: ``streaming_episode_pool_size``, ``streaming_byte_budget_gb``,
             ``streaming_data_root`` and ``streaming_decode_threads`` of LeRobot's next class stand
             for ``episode_pool_size``, ``cache_size_in_gb``, ``data_files_root`` and
@@ -340,9 +346,9 @@ class EpisodeStream(SampleStream):
         commit: The commit of the Hub that is read; None for datasets elsewhere.
 
     Raises:
-        SourceError: It is no v3.0 dataset.
+        SourceError: The dataset is not v3.0.
         UnreadableSourceError: Metadata are missing or damaged.
-        UsageError: Arguments make no sense, or something must be installed.
+        UsageError: An argument is invalid, or a package is missing.
     """
 
     def __init__(
@@ -455,11 +461,11 @@ class EpisodeStream(SampleStream):
             video_decoder_cache_size = min(most, episode_pool_size * cameras)
         self.video_decoder_cache_size = video_decoder_cache_size
         self._counters = Counters(len(self.meta.camera_keys))
-        self._desk: _Workplace | None = None  # where single samples are made
+        self._desk: _Workplace | None = None  # makes single samples
 
     # --- its contents ------------------------------------------------------------------------
 
-    # Properties of LeRobot's own dataset class, under its names.
+    # These properties have the names of LeRobot's own dataset class.
 
     @property
     def num_frames(self) -> int:
@@ -473,7 +479,7 @@ class EpisodeStream(SampleStream):
 
     @property
     def features(self) -> Mapping[str, Mapping[str, Any]]:
-        """Features by key, as the dataset declares them."""
+        """Features by key, as declared in the dataset."""
         return self.meta.features
 
     @property
@@ -483,12 +489,12 @@ class EpisodeStream(SampleStream):
 
     @property
     def root(self) -> Path | str:
-        """The folder of the dataset, or its URL."""
+        """The dataset's folder or URL."""
         return Path(self.meta.root) if self._files.is_local else self.meta.root
 
     @property
     def repo_id(self) -> str:
-        """``OWNER/NAME`` on the Hub, else the name of the folder."""
+        """``OWNER/NAME`` on the Hub, else the folder's name."""
         return self.meta.repo_id
 
     @property
@@ -503,7 +509,7 @@ class EpisodeStream(SampleStream):
         return indices
 
     def rank_episodes(self) -> list[int]:
-        """Return ``episode_index`` of the episodes that this rank loads next, ascending."""
+        """Return ``episode_index`` of the episodes of this rank in the next epoch, ascending."""
         if self.world_size == 1:
             return self.episode_indices
         mine = self.order.episodes(self.epoch, self.rank, self.world_size)
@@ -516,7 +522,7 @@ class EpisodeStream(SampleStream):
         return digest.hexdigest()
 
     def identity(self) -> dict[str, Any]:
-        """Return what the samples follow from, but for the epoch, as numbers and texts."""
+        """Return everything but the epoch that decides the samples, as numbers and texts."""
         sizes, marks = self._files.noted_sizes, self._files.noted_marks
         where_known = {
             "commit": self.commit,
@@ -535,7 +541,7 @@ class EpisodeStream(SampleStream):
     # --- what happened ------------------------------------------------------------------------
 
     def facts(self) -> StreamFacts:
-        """Return what all workers did since the stream was made, or since `reset_facts`."""
+        """Return the work of all workers since the stream was made, or since `reset_facts`."""
         return self._counters.total()
 
     def worker_facts(self) -> list[StreamFacts]:
@@ -543,11 +549,11 @@ class EpisodeStream(SampleStream):
         return self._counters.workers()
 
     def reset_facts(self) -> None:
-        """Forget what workers did; call it while none is at work."""
+        """Set the facts of all workers to zero; call it while no worker runs."""
         self._counters.reset()
 
     def unreadable(self) -> list[UnreadableFrame]:
-        """Return the frames that could not be decoded: the first sixteen of each worker."""
+        """Return the frames that could not be decoded: the first 16 of each worker."""
         found = []
         table = self.meta.table
         for camera, place, frame in self._counters.unreadable():
@@ -574,12 +580,14 @@ class EpisodeStream(SampleStream):
     @overload
     def __getitem__(self, number: slice) -> list[Sample]: ...
     def __getitem__(self, number: int | slice) -> Sample | list[Sample]:
-        """Return the sample that ``LeRobotDataset`` has under a number, or several by a slice.
+        """Return the sample that ``LeRobotDataset`` has under this number; for a slice, a list.
 
-        For looking, tests and evaluation: each decodes for itself, in this process, and the first
-        of an episode reads its rows, from a URL all of its video too. Numbers count the frames of
-        the episodes of this stream as they are stored, from 0 to ``num_frames - 1`` (``len`` is
-        that of this rank's samples). Neither passes nor `facts` see anything of it.
+        Numbers 0 to ``num_frames - 1`` count the frames of this stream's episodes in stored order;
+        ``len``, in contrast, counts this rank's samples. Passes and `facts` are not affected.
+
+        Use it to look at samples, in tests and for evaluation. Each sample is decoded by itself in
+        this process. The first sample of an episode reads the episode's rows and, if the dataset is
+        a URL, all of its video.
         """
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(self.num_frames))]
@@ -594,13 +602,13 @@ class EpisodeStream(SampleStream):
 
     @cached_property
     def _ends(self) -> IntArray:
-        """Behind the last frame of each episode, as single samples count them."""
+        """The number after the last frame of each episode, as single samples are numbered."""
         return np.cumsum(self.meta.table.length[self._places])
 
     # --- passes -------------------------------------------------------------------------------
 
     def enter(self, worker: int) -> Workplace:
-        """Return what this process opened, without what an earlier iteration left in it."""
+        """Return this process's workplace, without the episodes of an earlier pass."""
         if self._workplace is not None and self._workplace.process == os.getpid():
             self._workplace.clear()
             return self._workplace
@@ -642,9 +650,9 @@ class EpisodeStream(SampleStream):
 
 
 def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:
-    """Return how many episodes to mix: a power of two, so that most numbers of ranks divide it.
+    """Return how many episodes to mix: a power of two, which most numbers of ranks divide.
 
-    It follows from the metadata alone, like the order that follows from it.
+    It depends only on the metadata, because the order depends on it.
     """
     row_bytes = sum(
         math.prod(feature["shape"]) * (_PNG_SHARE if feature["dtype"] == "image" else _NUMBER_BYTES)

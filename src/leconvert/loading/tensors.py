@@ -1,12 +1,12 @@
-"""Memory for batches: one piece a batch, and in workers the same pieces again and again.
+"""Memory for batches: one block per batch; workers use the same blocks again and again.
 
-A worker hands a batch over in memory that the training process maps too. torch makes new memory for
-every tensor of every batch. The kernel then has to find, clear and map each page of it, and that
-can take as long as decoding the frames that go there. Here a batch is one piece, and when the
-training process holds nothing of it any more, the worker writes the next batch into it.
+A worker passes a batch on in memory that the training process maps too. torch allocates new memory
+for every tensor of every batch. The kernel then has to find, clear and map each page, which can
+take as long as decoding the frames. Here a batch is one block, and when the training process has
+released the batch, the worker writes the next batch into the same block.
 
-Who holds what is torch's own count of references to a storage, views included; so a batch that is
-kept stays as it is, however long, and the worker takes other memory meanwhile.
+torch's own count of references to a storage, including views, decides whether a batch is released.
+So a batch that is kept stays unchanged for any time, and the worker uses other memory meanwhile.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from leconvert.support.errors import LeconvertError
 from leconvert.support.machine import use_large_pages
 
 _ALIGNMENT = 64
-# More batches than these that one worker made and somebody keeps get memory of their own.
+# If more than this many batches of one worker are kept, the others get memory of their own.
 _SLOTS = 16
 _FREE, _TAKEN = 0, 1
 
-# Gives a one-dimensional tensor of so many bytes.
+# Returns a one-dimensional uint8 tensor of this many bytes.
 Memory = Callable[[int], torch.Tensor]
 
 
 class TensorPlan(NamedTuple):
-    """A tensor to make room for."""
+    """The key, type and shape of a tensor to allocate."""
 
     key: str
     dtype: torch.dtype
@@ -47,7 +47,7 @@ class TensorPlan(NamedTuple):
 
 
 def allocate(plans: Sequence[TensorPlan], memory: Memory) -> dict[str, torch.Tensor]:
-    """Return tensors of unknown content that lie side by side."""
+    """Return tensors of undefined content, side by side in one block."""
     places = []
     total = 0
     for plan in plans:
@@ -63,21 +63,21 @@ def allocate(plans: Sequence[TensorPlan], memory: Memory) -> dict[str, torch.Ten
 
 
 def private_memory(size_bytes: int) -> torch.Tensor:
-    """Return memory of this process, of large pages where the system has them."""
+    """Return memory of this process, in large pages if the system has them."""
     piece = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     use_large_pages(piece)
     return torch.frombuffer(piece, dtype=torch.uint8)
 
 
 def shared_numbers(*shape: int) -> torch.Tensor:
-    """Return int64 zeros that stay one piece of memory in processes they are sent to."""
+    """Return int64 zeros in shared memory: processes that receive them see the same numbers."""
     numbers = torch.zeros(shape, dtype=torch.int64)
     numbers.share_memory_()  # type: ignore[no-untyped-call]
     return numbers
 
 
 class _Entry(NamedTuple):
-    """The place of a tensor in a piece of memory."""
+    """The position of a tensor in a block of memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -89,9 +89,9 @@ class SharedBatch:
     """A batch on its way to the training process.
 
     Attributes:
-        piece: The memory that its tensors lie in.
-        entries: Their places in it; None for a key that is in ``others``.
-        others: Values that are not tensors, or tensors elsewhere.
+        piece: The block of memory that contains its tensors.
+        entries: Their positions in it; None for a key that is in ``others``.
+        others: Values that are not tensors, or are tensors elsewhere.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SharedBatch:
         return _receive, (*self._sending, self.entries, self.others)
 
     def batch(self) -> dict[str, Any]:
-        """Return the batch; its tensors keep the memory."""
+        """Return the batch; its tensors keep the memory alive."""
         found = {}
         for key, entry in self.entries.items():
             if entry is None:
@@ -130,7 +130,7 @@ class SharedBatch:
 
 
 class SharedBufferPool:
-    """The memory of the workers of a loader, as the training process sees it."""
+    """The memory of a loader's workers, as the training process sees it."""
 
     _numbers: ClassVar = count()
     _known: ClassVar[WeakValueDictionary[int, SharedBufferPool]] = WeakValueDictionary()
@@ -140,13 +140,13 @@ class SharedBufferPool:
         self.states = shared_numbers(num_workers, _SLOTS)
         self._mapped: dict[tuple[int, int], torch.Tensor] = {}
         self._held: list[tuple[StorageWeakRef, int, int]] = []
-        # torch's pinning thread receives while the training loop collects.
+        # torch's pinning thread receives batches while the training loop collects.
         self._lock = threading.Lock()
         self._known[self.number] = self
 
     @classmethod
     def find(cls, number: int) -> SharedBufferPool | None:
-        """Return a pool by number, if its loader still exists."""
+        """Return a pool by its number, if its loader still exists."""
         return cls._known.get(number)
 
     def receive(self, worker: int, slot: int, piece: torch.Tensor | None) -> torch.Tensor:
@@ -158,14 +158,14 @@ class SharedBufferPool:
                 raise LeconvertError(
                     "A loader worker sent a batch in memory that the loader does not know."
                 )
-            # A storage of its own for each batch: its end is the end of the batch.
+            # A separate storage for each batch: when it ends, the batch has ended.
             lent = torch.frombuffer(self._mapped[worker, slot].numpy(), dtype=torch.uint8)
             reference = StorageWeakRef(lent.untyped_storage())  # type: ignore[no-untyped-call]
             self._held.append((reference, worker, slot))
         return lent
 
     def collect(self) -> None:
-        """Give slots back to the workers whose batches nobody holds any more."""
+        """Return slots to the workers if their batches are released."""
         with self._lock:
             held = []
             for reference, worker, slot in self._held:
@@ -177,7 +177,7 @@ class SharedBufferPool:
 
 
 class SharedBufferWriter:
-    """A worker's side of a pool: memory for one batch after the other."""
+    """A worker's side of a pool: memory for one batch at a time."""
 
     def __init__(self, number: int, states: torch.Tensor, worker: int) -> None:
         self._number = number
@@ -195,7 +195,7 @@ class SharedBufferWriter:
         return piece
 
     def share(self, batch: Mapping[str, Any]) -> SharedBatch:
-        """Wrap the batch that was written into the memory given last."""
+        """Wrap the batch that is in the memory given last."""
         slot, piece = self._current
         place = piece.data_ptr()
         entries: dict[str, _Entry | None] = {}
@@ -228,7 +228,7 @@ class SharedBufferWriter:
 
 
 def _shared_memory(size_bytes: int) -> torch.Tensor:
-    # As torch's own collation does it; share_memory_() would copy what is not there yet.
+    # As in torch's own collation; share_memory_() would copy memory that has no content yet.
     storage = torch.UntypedStorage._new_shared(max(size_bytes, 1))  # type: ignore[no-untyped-call]  # noqa: SLF001
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size_bytes,), (1,))
 
@@ -241,17 +241,16 @@ def _receive(
     entries: Mapping[str, _Entry | None],
     others: Mapping[str, Any],
 ) -> SharedBatch:
-    """Unpack what a worker sent; called by pickle."""
+    """Unpack a batch from a worker; called by pickle."""
     pool = SharedBufferPool.find(number)
     if slot is not None and pool is not None:
         piece = pool.receive(worker, slot, piece)
     return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
 
 
-# Counters of loader workers, in memory that the training process sees too.
-#
-# Each worker adds to a row of its own, so nobody waits for anybody; the training process reads
-# numbers that are a moment old.
+# Counters of loader workers, in memory that the training process also sees.
+# Each worker writes a row of its own, so no process waits for another. The training process reads
+# numbers that may be slightly old.
 
 
 MOST_WORKERS = 512
@@ -263,18 +262,18 @@ class StreamFacts:
     """The work of one worker, or of all together, so far.
 
     Attributes:
-        samples: Samples given out.
-        frames: Camera frames given out, those of windows included.
+        samples: Samples yielded.
+        frames: Camera frames yielded, including the frames of windows.
         episodes: Episodes that entered the pool.
-        cache_hits: Times that a decoder was wanted and open.
-        cache_misses: Times that one had to be opened.
+        cache_hits: How often a needed decoder was open.
+        cache_misses: How often a needed decoder had to be opened.
         cache_evictions: Decoders closed to make room.
         cache_size: Decoders open now.
-        fetched_bytes: Bytes that came from elsewhere.
+        fetched_bytes: Bytes fetched from remote stores.
         unreadable: Frames that could not be decoded.
         rows_ns: Nanoseconds spent on reading rows and fetching bytes.
         decode_ns: Nanoseconds spent on decoding frames.
-        assemble_ns: Nanoseconds spent on putting samples together, decoding not included.
+        assemble_ns: Nanoseconds spent on assembling samples, without decoding.
     """
 
     samples: int = 0
@@ -292,13 +291,13 @@ class StreamFacts:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of decoders that were open when they were wanted; None where none was."""
+        """Share of needed decoders that were open; None if none was needed."""
         wanted = self.cache_hits + self.cache_misses
         return self.cache_hits / wanted if wanted else None
 
     @property
     def video_decoder_cache(self) -> dict[str, float | int | None]:
-        """The decoder cache's counts as results of ``probe run`` have them."""
+        """The counts of the decoder cache, as in results of ``probe run``."""
         return {
             "hits": self.cache_hits,
             "misses": self.cache_misses,
@@ -313,7 +312,7 @@ _PLACE_OF = {name: place for place, name in enumerate(_NAMES)}
 
 
 class UnreadablePlace(NamedTuple):
-    """A frame that could not be decoded: place of the camera, place of the episode, frame."""
+    """A frame that could not be decoded: positions of camera and episode, and the frame."""
 
     camera: int
     episode: int
@@ -321,7 +320,7 @@ class UnreadablePlace(NamedTuple):
 
 
 class WorkerCounters:
-    """One worker's row; but for `name_unreadable` it is for one thread."""
+    """The row of one worker. Only `name_unreadable` may be called from several threads."""
 
     def __init__(
         self,
@@ -343,7 +342,7 @@ class WorkerCounters:
         self._row[_PLACE_OF[name]] = value
 
     def name_unreadable(self, place: UnreadablePlace) -> None:
-        """Count a frame that could not be decoded; from any thread. The first are remembered."""
+        """Count a frame that could not be decoded, and remember it if it is among the first 16."""
         with self._lock:
             number = int(self._row[_PLACE_OF["unreadable"]])
             if number < _NAMED_UNREADABLE:
@@ -353,7 +352,7 @@ class WorkerCounters:
 
 
 class Counters:
-    """The rows of all workers. It can be sent to them by fork or by torch's pickling."""
+    """The rows of all workers. Processes can receive it by fork or by torch's pickling."""
 
     def __init__(self, num_cameras: int) -> None:
         self._rows = shared_numbers(MOST_WORKERS, len(_NAMES))
@@ -361,7 +360,7 @@ class Counters:
         self._by_camera = shared_numbers(MOST_WORKERS, num_cameras)
 
     def of_worker(self, worker: int) -> WorkerCounters:
-        """Return the row that a worker writes."""
+        """Return the row of a worker."""
         return WorkerCounters(
             self._rows[worker].numpy(),
             self._unreadable[worker].numpy(),
@@ -369,7 +368,7 @@ class Counters:
         )
 
     def workers(self) -> list[StreamFacts]:
-        """Return the facts of each worker up to the last that did anything."""
+        """Return the facts of each worker, up to the last one that did anything."""
         rows = self._rows.numpy().copy()
         busy = np.flatnonzero(rows.any(axis=1))
         return [StreamFacts(*row) for row in rows[: int(busy[-1]) + 1 if len(busy) else 0].tolist()]
@@ -379,7 +378,7 @@ class Counters:
         return StreamFacts(*self._rows.sum(dim=0).tolist())
 
     def unreadable(self) -> list[UnreadablePlace]:
-        """Return the first frames of each worker that could not be decoded, each once."""
+        """Return the first frames of each worker that could not be decoded, without duplicates."""
         found: set[UnreadablePlace] = set()
         for worker, facts in enumerate(self.workers()):
             named = min(facts.unreadable, _NAMED_UNREADABLE)
@@ -394,38 +393,41 @@ class Counters:
         return counts
 
     def reset(self) -> None:
-        """Forget everything; only while no worker is at work."""
+        """Set all counters to zero; call it only while no worker runs."""
         self._rows.zero_()
         self._by_camera.zero_()
 
 
-# The epoch of each pass over a stream, agreed on by the workers of the pass.
+# The epoch of each pass over a stream, on which the workers of the pass agree.
 
 
-# Passes that workers may still look for.
+# Number of passes that workers may still look for.
 _PASSES = 16
-# Columns of the log: the number that torch drew, the epoch, and from there on a worker each.
+# Columns of the log: the number that torch drew, the epoch, then one column per worker.
 _DRAWN, _EPOCH, _JOINED = range(3)
-_NOT_DRAWN = -1  # of a pass in the process itself; torch's numbers are 0 and more
+_NOT_DRAWN = -1  # for a pass in the process itself; torch's numbers are at least 0
 
 
 class PassLog:
-    """Counts the passes over a stream: each pass is the epoch after that of the pass before.
+    """Counts the passes over a stream: each pass is the epoch after the epoch of the previous pass.
 
-    torch's `DataLoader` begins a pass in its workers alone; the training process runs no code of
-    the stream then. Workers of one pass know it by the random number that torch drew for them.
-    So the first one to come enters this number with the next epoch, and the others find it.
-    Equal numbers (of persistent workers, or after the same ``manual_seed``) are told apart by who
-    has joined: a worker joins each pass once, in the order in which they began.
+    torch's `DataLoader` begins a pass in its workers alone, and the training process then runs no
+    code of the stream. Workers recognise a common pass by the random number that torch drew for
+    them. So the first worker enters this number with the next epoch, and the others find it.
+    Numbers can be equal, for persistent workers or after the same ``manual_seed``. Then the workers
+    that have joined distinguish the passes: a worker joins each pass once, in the order in which
+    they began.
 
-    It needs no lock, which a worker that torch ends could leave locked: one number says how many
-    passes there are, and workers that come at the same time enter the same. It does not guarantee
-    different epochs for passes of different loaders that begin within the same microseconds, and
-    does not tell equal numbers apart for a worker that torch ended before it joined.
+    It needs no lock, which would stay locked if torch ended its worker: one number counts the
+    passes, and workers that come at the same time write the same entries.
+
+    Not guaranteed: different epochs for passes of different loaders that begin within the same
+    microseconds; and, for a worker that torch ended before it joined, a distinction of equal
+    numbers.
     """
 
     def __init__(self) -> None:
-        # A row a pass, in turn; in the last row the number of passes.
+        # One row per pass, in turn; the last row holds the number of passes.
         self._rows = shared_numbers(_PASSES + 1, _JOINED + MOST_WORKERS)
         self.next_epoch = 0
 
@@ -439,13 +441,13 @@ class PassLog:
         self._enter(self._count() + 1, _NOT_DRAWN, epoch - 1)
 
     def begin(self) -> int:
-        """Return the epoch of the pass that begins in this process, or that its worker joins."""
+        """Return the epoch of the pass that begins in this process or that its worker joins."""
         count = self._count()
         info = get_worker_info()
         if info is None:
             return self._enter(count + 1, _NOT_DRAWN, self.next_epoch)
         drawn = info.seed - info.id
-        # Not the oldest row: another worker may be writing the next pass there.
+        # The oldest row is left out: another worker may be writing the next pass there.
         for number in range(max(1, count - _PASSES + 2), count + 1):
             row = self._row(number)
             if row[_DRAWN] == drawn and row[_JOINED + info.id] != number:
@@ -456,7 +458,7 @@ class PassLog:
         return self._enter(count + 1, drawn, epoch)
 
     def _enter(self, number: int, drawn: int, epoch: int) -> int:
-        """Enter a pass, and count it last: what is counted is complete."""
+        """Enter a pass, and count it last, so counted passes are complete."""
         self._row(number)[: _EPOCH + 1] = drawn, epoch
         if self._count() < number:
             self._rows[_PASSES, 0] = number

@@ -1,14 +1,14 @@
-"""Trajectories: what one robot recorded, sets of them, and which column is resampled how.
+"""Trajectories: recordings of one robot, sets of them, and the method of each column.
 
 ===========  ===================================================================================
-``linear``   on the straight line between the samples around a target; for what is continuous
-``previous`` the last sample that was there at the target; for what is switched
-``nearest``  the closer sample, the earlier one where both are as close
-``slerp``    four columns that are a quaternion, along the shorter arc; only where named
+``linear``   on the straight line between the samples around a target; for continuous values
+``previous`` the last sample at or before the target; for switched values
+``nearest``  the closer sample; the earlier one if both are equally close
+``slerp``    four columns that are a quaternion, along the shorter arc; only if chosen by name
 ===========  ===================================================================================
 
-By itself a float is linear, an integer or boolean *previous*, and so is a float whose name says
-that it is a gripper: half open is a command that nobody gave.
+By default a float is linear, and an integer or boolean is *previous*. A float whose name contains
+"gripper" is *previous* too, since nobody commanded a gripper to be half open.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from leconvert.transfer.files import files_at
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 
-# Share of a step by which the last sample may be too early for a target that it still gives.
+# The last target is kept if it is after the last sample by at most this share of a step.
 _GRID_TOLERANCE = 1e-6
 
-# torch computes with no other unsigned type than uint8; these hold the same numbers.
+# uint8 is the only unsigned type that torch computes with; these types hold the same numbers.
 _WIDER = {"u2": "i4", "u4": "i8"}
 _UNKNOWN_TO_TORCH = frozenset({"u8", "f12", "f16"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """One recording, checked when it is made, so that what resamples it need not.
+    """One recording, checked when it is made, so resampling need not check it.
 
-    Times ascend; several samples may carry the same time, and the last of them then counts from
-    that time on (as in `numpy.interp`). Values must be finite: one NaN would otherwise spread to
-    the targets on both sides, and from there into a training.
+    Times ascend. If several samples have the same time, the last one counts from that time on, as
+    in `numpy.interp`. Values must be finite: one NaN would otherwise spread to the targets on both
+    sides, and from there into a training.
 
     Attributes:
         name: Its name in errors.
-        times: Seconds, float64, of shape (T,); any origin, such as the Unix epoch.
-        columns: Numbers by feature, of shape (T,) or (T, ...); uint16 and uint32 become int32 and
-            int64, and any byte order this machine's.
+        times: Seconds, float64, shape (T,); any origin, such as the Unix epoch.
+        columns: Numbers by feature, shape (T,) or (T, ...). uint16 and uint32 become int32 and
+            int64, and the byte order becomes this machine's.
 
     Raises:
         SourceError: There are no samples; times are NaN, infinite or not ascending; a column has
@@ -91,11 +91,11 @@ class Trajectory:
         return float(self.times[-1] - self.times[0])
 
     def targets(self, hz: float) -> FloatArray:
-        """Return every 1/hz from the first sample to the last, in seconds after the first."""
+        """Return targets every 1/hz from the first sample on, in seconds after it, to the last."""
         return np.arange(int(even_counts(np.array(self.duration_s), hz))) / hz
 
     def widths(self) -> dict[str, int]:
-        """Return how many numbers a sample of each feature has."""
+        """Return the number of values in a sample of each feature."""
         return {key: prod(values.shape[1:]) for key, values in self.columns.items()}
 
     def _checked(self, key: str, values: Array) -> Array:
@@ -126,12 +126,16 @@ class Trajectory:
 
 
 def even_counts(durations_s: FloatArray, hz: float) -> npt.NDArray[np.int64]:
-    """Return how many targets, one every 1/hz, trajectories of these durations have."""
+    """Return the number of targets, one every 1/hz, for each duration in seconds."""
     return (durations_s * hz + _GRID_TOLERANCE).astype(np.int64) + 1
 
 
 def check_alike(trajectories: Sequence[Trajectory]) -> None:
-    """Check that trajectories can share a batch."""
+    """Check that trajectories can share a batch.
+
+    Raises:
+        SourceError: There are no trajectories, or their columns differ.
+    """
     if not trajectories:
         raise SourceError(
             "There are no trajectories.", next_step="Give another set, or raise --max-trajectories."
@@ -170,7 +174,7 @@ class Segment(NamedTuple):
 
 
 Methods = Mapping[str, tuple[Segment, ...]]
-"""By feature, segments that cover its columns from the first to the last."""
+"""By feature: segments that cover its columns from the first to the last."""
 
 
 def choose_methods(
@@ -178,9 +182,19 @@ def choose_methods(
     given: Mapping[str, Method] | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
 ) -> Methods:
-    """Return the method of every column, of features with these types and widths."""
+    """Return the method of every column.
+
+    Args:
+        columns: For each feature, its type and number of columns.
+        given: The user's methods, by ``feature``, ``feature[column]`` or ``feature[start:stop]``.
+        names: For each feature, the names of its columns, if it has any.
+
+    Raises:
+        UsageError: A column or method does not exist, or does not fit the type or the number of
+            columns.
+    """
     chosen: dict[str, list[Method]] = {}
-    begins: dict[str, set[int]] = {key: set() for key in columns}  # of quaternions
+    begins: dict[str, set[int]] = {key: set() for key in columns}  # first columns of quaternions
     for key, (dtype, width) in columns.items():
         of_type: Method = "linear" if dtype.kind == "f" else "previous"
         known = list((names or {}).get(key, ()))
@@ -199,7 +213,7 @@ def choose_methods(
 
 
 def quaternions(methods: Methods) -> Iterator[tuple[str, int, int]]:
-    """Yield the feature and the columns of everything that is resampled as a quaternion."""
+    """Yield feature, first column and column after the last, for each quaternion."""
     for key, segments in methods.items():
         for start, stop, method in segments:
             if method == "slerp":
@@ -259,26 +273,26 @@ def _segments(key: str, of_columns: Sequence[Method], begins: set[int]) -> tuple
 
 
 class TrajectorySource(ABC):
-    """A set of trajectories that are alike; can be sent to another process."""
+    """A set of trajectories with equal columns; it can be sent to another process."""
 
     in_memory = False
 
     @property
     def names(self) -> Mapping[str, Sequence[str]]:
-        """Names of a feature's columns, where it has any."""
+        """Names of the columns, for features that name them."""
         return {}
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of trajectories."""
 
     @abstractmethod
     def load(self, index: int) -> Trajectory:
-        """Return one of them."""
+        """Return one trajectory."""
 
     @abstractmethod
     def as_record(self) -> dict[str, Any]:
-        """Return what results say of the set."""
+        """Return the description of the set for results."""
 
 
 class _Preloaded(TrajectorySource):
@@ -304,12 +318,21 @@ class _Preloaded(TrajectorySource):
 
 
 def preload(source: TrajectorySource) -> TrajectorySource:
-    """Return a set in memory; raise if its trajectories are not alike, or there are none."""
+    """Return a set in memory.
+
+    Raises:
+        SourceError: Its trajectories have different columns, or there are none.
+    """
     return _Preloaded(source)
 
 
 def methods_for(source: TrajectorySource, given: Mapping[str, Method]) -> Methods:
-    """Return the method of every column of a set, and check that quaternions have a direction."""
+    """Return the method of every column of a set.
+
+    Raises:
+        SourceError: A quaternion is zero.
+        UsageError: As for `choose_methods`.
+    """
     first = source.load(0)
     widths = first.widths()
     columns = {key: (values.dtype, widths[key]) for key, values in first.columns.items()}
@@ -328,18 +351,29 @@ def methods_for(source: TrajectorySource, given: Mapping[str, Method]) -> Method
     return methods
 
 
-# Endings of robomimic files; only reading them needs h5py, of the extra ``resample``.
+# Endings of robomimic files; reading them needs h5py, from the extra ``resample``.
 HDF5_ENDINGS = (".hdf5", ".h5")
-_NUMBERS_NDIM = 2  # samples and columns; pictures have more
+_NUMBERS_NDIM = 2  # samples and columns; images have more
 
 
 class Hdf5Set(TrajectorySource):
-    """The trajectories of a file: its first ``most``, with these columns or all.
+    """The trajectories of a robomimic file.
 
-    It has demonstrations as robomimic stores them
-    (https://robomimic.github.io/docs/datasets/overview.html): ``actions`` is called ``action``
-    here and ``obs/KEY`` ``observation.KEY``; pictures are left out; samples are 1/control_freq
-    apart, or 1/source_hz where the file does not say the rate.
+    The layout is described at https://robomimic.github.io/docs/datasets/overview.html. ``actions``
+    becomes ``action`` and ``obs/KEY`` becomes ``observation.KEY``; images are left out. The time
+    between samples is 1/control_freq.
+
+    Args:
+        path: The file.
+        columns: The features; None for all.
+        most: Read at most this many trajectories; None for all.
+        source_hz: Samples a second, instead of the file's ``control_freq``.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or has no demonstrations.
+        SourceError: The rate is unknown.
+        UsageError: A feature does not exist.
+        InstallationError: h5py is missing.
     """
 
     def __init__(
@@ -385,7 +419,7 @@ class Hdf5Set(TrajectorySource):
         return Trajectory(f"{name} in {self._path}", times, columns)
 
     def _rate(self, file: Any, source_hz: float | None) -> float:
-        """Return the samples a second of the file."""
+        """Return the file's samples a second."""
         try:
             stated = json.loads(file["data"].attrs["env_args"])["env_kwargs"]["control_freq"]
             hz = float(stated)
@@ -403,7 +437,7 @@ class Hdf5Set(TrajectorySource):
         return hz
 
     def as_record(self) -> dict[str, Any]:
-        """Return what results say of the set."""
+        """Return the description of the set for results."""
         return {"source": "hdf5", "place": str(self._path), "synthetic": None}
 
     @contextmanager
@@ -426,13 +460,13 @@ class Hdf5Set(TrajectorySource):
 
 
 def _demonstrations(file: Any) -> list[str]:
-    """Return the groups of a file, in the order of their numbers."""
+    """Return the groups of a file, sorted by number."""
     names = [name for name in file.get("data", ()) if name.rpartition("_")[2].isdecimal()]
     return [f"data/{name}" for name in sorted(names, key=lambda name: int(name.rpartition("_")[2]))]
 
 
 def _stored_columns(group: Any) -> dict[str, str]:
-    """Return where each feature lies in a trajectory's group."""
+    """Return the path of each feature in a trajectory's group."""
     found = {"action": "actions"} if "actions" in group else {}
     for key, values in group.get("obs", {}).items():
         if values.ndim <= _NUMBERS_NDIM:
@@ -455,7 +489,14 @@ _NUMBERS = ("float", "int", "uint", "bool")
 
 
 class DatasetSet(TrajectorySource):
-    """The first ``most`` episodes of a v3.0 dataset, with these numeric features or all."""
+    """The episodes of a v3.0 dataset as trajectories.
+
+    Args:
+        root: The dataset, a folder or URL.
+        revision: Branch, tag or commit on the Hub.
+        columns: The numeric features; None for all.
+        most: Use at most this many episodes; None for all.
+    """
 
     def __init__(
         self,
@@ -478,7 +519,7 @@ class DatasetSet(TrajectorySource):
 
     @property
     def names(self) -> Mapping[str, Sequence[str]]:
-        """Names of a feature's columns, where it has any."""
+        """Names of the columns, for features that name them."""
         found = {}
         for key in self._keys:
             names = self._meta.features[key].get("names")
@@ -495,7 +536,7 @@ class DatasetSet(TrajectorySource):
 
     def load(self, index: int) -> Trajectory:
         """Read an episode's rows."""
-        # Not across a fork: two processes would move one file's position.
+        # A reader is not used across a fork, since two processes would move one file's position.
         if self._reader is None or self._opened_by != os.getpid():
             self._reader, self._opened_by = RowReader(self._meta, self._files), os.getpid()
         self._reader.need(index)
@@ -509,17 +550,17 @@ class DatasetSet(TrajectorySource):
         return Trajectory(f"episode {episode} of {self._meta.root}", times, columns)
 
     def as_record(self) -> dict[str, Any]:
-        """Return what results say of the set."""
+        """Return the description of the set for results."""
         return {"source": "dataset", "place": self._meta.root, "synthetic": None}
 
 
 def exact_times(stored: Array, fps: float) -> FloatArray:
-    """Return timestamps in float64, undoing a rounding that can be told.
+    """Return timestamps in float64, without the rounding to float32 if it is known.
 
     The format stores seconds in float32. If the stored number is a multiple of 1/fps rounded to
-    float32, the exact multiple is returned: otherwise a frame on a target would lie before or after
+    float32, the exact multiple is returned. Otherwise a frame at a target would lie before or after
     it by chance, and *previous* would be off by a frame. Any other time is unchanged. Equal times
-    stay equal, and no time passes another.
+    stay equal, and the order of times does not change.
     """
     ideal = np.rint(stored.astype(np.float64) * fps) / fps
     is_rounded = ideal.astype(np.float32) == stored.astype(np.float32)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.index import (
+    TruncatedClipError,
     may_be_damaged,
     read_clip_index,
     read_clip_indexes,
@@ -43,6 +44,7 @@ __all__ = [
     "FileSamples",
     "JoinedFile",
     "LastIndex",
+    "TruncatedClipError",
     "UnsupportedClipError",
     "build_header",
     "carried_tracks",

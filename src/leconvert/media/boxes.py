@@ -105,6 +105,7 @@ class Moov(NamedTuple):
         media: The range of the file that can hold frames: from the first ``mdat``'s payload to the
             end of the last one's.
         media_bytes: Bytes of all ``mdat`` payloads.
+        is_cut_off: Whether one of them ends beyond the file.
     """
 
     buffer: bytes
@@ -112,6 +113,7 @@ class Moov(NamedTuple):
     begin: int
     media: Span
     media_bytes: int
+    is_cut_off: bool = False
 
     @property
     def payload(self) -> bytes:
@@ -150,6 +152,7 @@ def read_moov(
     found: tuple[bytes, Span, int] | None = None
     media: Span | None = None
     media_bytes = 0
+    is_cut_off = False
     for _ in range(_TOP_LEVEL_LIMIT):
         if position + 8 > size_bytes:
             break
@@ -179,6 +182,7 @@ def read_moov(
             first, last = position + header_bytes, min(stop, size_bytes)
             media = (first if media is None else media[0], last)
             media_bytes += last - first
+            is_cut_off |= stop > size_bytes
         if kind == b"moov" and found is None:
             if stop > size_bytes:
                 raise broken(path, "its index (moov) reaches beyond the end of the file")
@@ -196,7 +200,7 @@ def read_moov(
         position = stop
     if found is None:
         raise broken(path, "it has no index (moov); most likely it is truncated")
-    return Moov(*found, media or (0, 0), media_bytes)
+    return Moov(*found, media or (0, 0), media_bytes, is_cut_off)
 
 
 VIDEO = b"vide"
@@ -480,17 +484,13 @@ def entry_for_output(entry: bytes) -> bytes:
     return _rebuilt(entry, reference_index=1)
 
 
+@lru_cache(maxsize=64)
 def config_digest(entry: bytes, matrix: bytes) -> str:
     """Return a digest that two clips share exactly if one decoder set-up shows both correctly.
 
     Bit rates (``btrt``, and those inside ``esds``), buffer sizes and the name of the compressor do
     not count. A display matrix that turns or mirrors the picture does.
     """
-    return _digest(entry, matrix)
-
-
-@lru_cache(maxsize=64)
-def _digest(entry: bytes, matrix: bytes) -> str:
     kept = bytearray(_rebuilt(entry, reference_index=0))
     kept[_COMPRESSOR_NAME] = bytes(32)
     for kind, start, stop in _child_boxes(bytes(kept)):

@@ -293,10 +293,11 @@ class ClipIndex:
         except OSError as error:
             raise unreadable(self.path, error) from error
 
-    def frames_off_their_place(self, fps: Fraction) -> int:
-        """Count frames whose stored time is half a frame or more from rank / ``fps``."""
+    def frames_off_their_place(self, fps: Fraction) -> IntArray:
+        """Return ranks of frames whose stored time is half a frame or more from rank / ``fps``."""
+        nowhere = np.empty(0, np.int64)
         if self._is_at_rate(fps):
-            return 0
+            return nowhere
         # |time / timescale - rank / fps| >= 1 / (2 fps), in integers:
         # |2 time fps.num - 2 rank timescale fps.den| >= timescale fps.den
         frame = self.timescale * fps.denominator
@@ -306,13 +307,13 @@ class ClipIndex:
             last = len(self.shown) - 1
             ends = (self.shown[0] * twice, self.shown[last] * twice - 2 * last * frame)
             if max(ends) < frame and min(ends) > -frame:
-                return 0
+                return nowhere
         times = np.sort(self.presentation_times)
         largest = max(abs(int(times[0])), abs(int(times[-1])))
         if largest * twice + 2 * len(times) * frame >= _SAFE_PRODUCT:
             times = times.astype(object)
         off = np.abs(times * twice - np.arange(len(times)).astype(times.dtype) * (2 * frame))
-        return int(np.count_nonzero(off >= frame))
+        return np.flatnonzero(off >= frame)
 
 
 def presentation_ranks(presentation_times: IntArray) -> IntArray:

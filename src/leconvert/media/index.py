@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, batched, chain
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,10 +86,31 @@ _MATRIX_BYTES = len(IDENTITY_MATRIX)
 # Matrix, width and height.
 _GEOMETRY_BYTES = _MATRIX_BYTES + 8
 
+_ANYWHERE = 2**62
 _LARGER_THAN_THE_FILE = "its frames are larger than the file; most likely it is truncated"
 _OUTSIDE_THE_MEDIA = (
     "its index places frames outside its media data (mdat); it is truncated, or its index is wrong"
 )
+
+
+class TruncatedClipError(UnreadableSourceError):
+    """A file that was cut off after its index, so the index lists frames that the file lacks.
+
+    Attributes:
+        index: The index of the complete samples, a prefix in decoding order.
+        whole_frames: Number of first frames, in presentation order, that are complete.
+    """
+
+    def __init__(self, index: ClipIndex, whole_frames: int, num_frames: int) -> None:
+        said = f"{_LARGER_THAN_THE_FILE}: {whole_frames} of {num_frames} frames are there"
+        error = broken(index.path, said)
+        super().__init__(error.message, path=error.path, next_step=error.next_step)
+        self.index = index
+        self.whole_frames = whole_frames
+
+    def __reduce__(self) -> tuple[Any, ...]:  # an index is too large to send
+        plain = partial(UnreadableSourceError, path=self.path, next_step=self.next_step)
+        return plain, (self.message,)
 
 
 class StoredIndex(NamedTuple):
@@ -412,9 +434,10 @@ def _clip(
         sizes, num_bytes = np.full(count, uniform, np.int64), count * uniform
     elif have_zeros and np.count_nonzero(sizes) < count:
         raise UnsupportedClipError("frames without bytes", path=path)
-    elif num_bytes > file_size_bytes:
+    elif num_bytes > file_size_bytes and not moov.is_cut_off:
         raise broken(path, _LARGER_THAN_THE_FILE)
-    places, descriptions = _places(buffer, boxes, path, sizes, num_bytes, moov.media)
+    media = (moov.media[0], _ANYWHERE) if moov.is_cut_off else moov.media
+    places, descriptions = _places(buffer, boxes, path, sizes, num_bytes, media)
     decoded, duration = _decode_times(buffer, boxes, count, path)
     shown, first_shown, last_shown = _shown_times(buffer, boxes, decoded, path)
     keyframes = _keyframes(None if listed is None else keyframe_numbers, count, path)
@@ -429,7 +452,7 @@ def _clip(
         else:
             shown += shift
     # Positional arguments: 15 names would take a thirtieth of the time of this function.
-    return ClipIndex(
+    found = ClipIndex(
         path,
         file_size_bytes,
         timescale,
@@ -447,6 +470,33 @@ def _clip(
         geometry or b"".join((matrix, entry[32:34], b"\0\0", entry[34:36], b"\0\0")),
         duration,
     )
+    if moov.is_cut_off:
+        _refuse_cut_off(found)
+    return found
+
+
+def _refuse_cut_off(index: ClipIndex) -> None:
+    """Raise an error if a file ends before the last sample in its index."""
+    beyond = np.flatnonzero(index.offsets + index.sizes > index.file_size_bytes)
+    if not len(beyond):
+        return
+    count = int(beyond[0])
+    if not count:
+        raise broken(index.path, _LARGER_THAN_THE_FILE)
+    ranks = np.sort(index.ranks[:count])
+    gaps = np.flatnonzero(ranks != np.arange(count))
+    sizes = index.sizes[:count]
+    there = replace(
+        index,
+        sizes=sizes,
+        num_bytes=int(sizes.sum()),
+        unindexed_bytes=0,
+        places=index.places if isinstance(index.places, int) else index.places[:count],
+        shown=index.shown[:count],
+        keyframes=index.keyframes[:count],
+        duration=index.duration * count // index.num_samples,
+    )
+    raise TruncatedClipError(there, int(gaps[0]) if len(gaps) else count, index.num_samples)
 
 
 def _video_of(moov: Moov, path: str) -> tuple[dict[bytes, Span], tuple[str, ...], int]:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from leconvert.media.boxes import UnsupportedClipError, broken, entry_for_output, unreadable
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray, order_digest
-from leconvert.media.index import read_clip_index, read_clip_indexes
+from leconvert.media.index import TruncatedClipError, read_clip_index, read_clip_indexes
 from leconvert.model.float32_tolerance import placed_rate
 from leconvert.model.values import Slice
 from leconvert.support.errors import (
@@ -37,6 +37,7 @@ from leconvert.support.errors import (
     UnreadableSourceError,
     UsageError,
 )
+from leconvert.support.file_calls import full_sync
 from leconvert.support.range_mover import RangeMover
 
 _TICKS_PER_FRAME = 512
@@ -418,7 +419,7 @@ def copy_file(
             )
             mover.move(descriptor, name, 0, size_bytes, 0)
             if sync:
-                os.fsync(destination)
+                full_sync(destination)
         except BaseException:
             Path(new_name).unlink(missing_ok=True)
             raise
@@ -564,7 +565,7 @@ def join_clips(
                         mover.move(source.descriptor, source.path, start, length, arrived)
                         arrived += length
             if sync:
-                os.fsync(descriptor)
+                full_sync(descriptor)
         except BaseException:
             with suppress(OSError):
                 Path(target).unlink()
@@ -674,6 +675,8 @@ def _read_episodes(
             path, answer = clip.path, next(found)
             if isinstance(answer, UnsupportedClipError):
                 index = scratch.remuxed_index(path, answer.reason)
+            elif isinstance(answer, TruncatedClipError) and clip.frames is not None:
+                index = answer.index  # the slices must be inside it
             elif isinstance(answer, UnreadableSourceError):
                 raise answer
             else:

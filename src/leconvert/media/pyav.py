@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from leconvert.media.boxes import CHANGES_MIDWAY, UnsupportedClipError, broken
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray, presentation_ranks
-from leconvert.media.index import read_clip_index
+from leconvert.media.index import TruncatedClipError, read_clip_index
 from leconvert.media.join import frame_ticks
 from leconvert.model.values import FloatArray
 from leconvert.support.errors import UnreadableSourceError
@@ -304,8 +304,12 @@ def decode_shown(
         raise broken(name, f"there is no frame {wanted[0]}")
     picture_of = depth_converter() if is_depth else rgb_converter()
     with opened_video(name) as (container, stream):
+        is_cut_off = False
         try:
-            index = read_clip_index(name)
+            try:
+                index = read_clip_index(name)
+            except TruncatedClipError as error:
+                index, is_cut_off = error.index, True
         except UnreadableSourceError:
             # leconvert cannot read the index; FFmpeg delivers the frames in order all the same.
             frames: Iterator[tuple[int, Any]] = enumerate(container.decode(stream))
@@ -313,7 +317,7 @@ def decode_shown(
             if wanted[-1] >= index.num_samples:
                 raise broken(name, f"there is no frame {wanted[-1]}")
             needed = _needed_samples(index, wanted)
-            frames = _decoded(container, stream, index, needed)
+            frames = _decoded(container, stream, index, needed, is_cut_off=is_cut_off)
         rest = iter(wanted)
         next_rank = next(rest, None)
         for rank, frame in frames:
@@ -467,9 +471,13 @@ def _needed_samples(index: ClipIndex, wanted: list[int]) -> BoolArray:
 
 
 def _decoded(
-    container: Any, stream: Any, index: ClipIndex, needed: BoolArray
+    container: Any, stream: Any, index: ClipIndex, needed: BoolArray, *, is_cut_off: bool = False
 ) -> Iterator[tuple[int, Any]]:
-    """Yield rank and frame of the needed samples, as the decoder returns them."""
+    """Yield rank and frame of the needed samples, as the decoder returns them.
+
+    Args:
+        is_cut_off: Whether the file was cut off, and the index holds only complete samples.
+    """
     context = stream.codec_context
     ranks = index.ranks
     rank_of_time: dict[int, int] = {}
@@ -486,6 +494,8 @@ def _decoded(
     for packet in container.demux(stream):
         if not packet.size:
             continue
+        if number >= len(needed) and is_cut_off:
+            break
         if number >= len(needed):
             raise broken(index.path, "it holds more frames than its index says")
         if needed[number]:

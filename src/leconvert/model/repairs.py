@@ -39,6 +39,7 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
 TEXT_DTYPES = frozenset({"string", "language"})
 # Names that LeRobot adds to every frame beside the columns of `DEFAULT_COLUMNS`.
 _OF_FRAMES = frozenset({"task", "subtask"})
+_TRIMMED_SHOWN = 10
 
 
 def is_frame_rate(text: str) -> bool:
@@ -52,7 +53,8 @@ class RepairOptions:
 
     Attributes:
         on_bad_episode: ``fail`` stops at a damaged episode; ``drop`` leaves it out and renumbers
-            the other episodes.
+            the other episodes; ``trim`` keeps its first frames, as far as its rows and frames
+            agree, and drops an episode without such frames.
         retime: Set timestamps to ``frame / fps``.
         reindex: Recount ``frame_index``, ``episode_index`` and ``index``.
         remap_tasks: Renumber tasks, so that a task's row is its index.
@@ -83,8 +85,8 @@ class RepairOptions:
 
     on_bad_episode: str = flag(
         "fail",
-        "drop: leave damaged episodes out and number the others anew (default: fail)",
-        choices=("fail", "drop"),
+        "drop: leave damaged episodes out; trim: keep their sound beginning (default: fail)",
+        choices=("fail", "drop", "trim"),
     )
     retime: bool = flag(False, "set every timestamp to frame_index / fps")
     reindex: bool = flag(False, "count frame_index, episode_index and index anew")
@@ -415,12 +417,15 @@ class Repairs:
     def summary(self) -> list[str]:
         """Return the changes, each in a few words."""
         copied = [name for name in self.computed_columns if name not in self.added_columns]
+        trimmed = [
+            f"episode {episode} trimmed to its frames {first}:{stop}"
+            for episode, (first, stop) in self.trimmed_episodes.items()
+        ]
+        if len(trimmed) > _TRIMMED_SHOWN:
+            trimmed = [f"{count(len(trimmed), 'episode')} trimmed"]
         parts = {
             f"only episodes {self.selected_episodes} asked for": self.selected_episodes,
-            ", ".join(
-                f"episode {episode} trimmed to its frames {first}:{stop}"
-                for episode, (first, stop) in self.trimmed_episodes.items()
-            ): self.trimmed_episodes,
+            ", ".join(trimmed): trimmed,
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
             ", ".join(

@@ -27,6 +27,7 @@ from leconvert.support.errors import HubConflictError, StorageError, WorkDirErro
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
+from leconvert.transfer.names import folder_of, in_folder, repository_of
 from leconvert.workdir.fs import write_durably
 from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
@@ -56,7 +57,7 @@ class HubOrigin:
 class Origin:
     """A dataset on the Hub, at one commit."""
 
-    repo_id: str  # ``ORG/NAME``
+    repo_id: str  # ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``
     revision: str  # the requested tag, branch or commit
     commit: str  # its commit then, 40 hexadecimal digits
 
@@ -486,7 +487,9 @@ def _origin_lines(provenance: Provenance, version: str, *, has_video: bool) -> l
 def _source(origin: Origin) -> str:
     if not origin.repo_id:
         return "a local dataset"
-    url = f"https://huggingface.co/datasets/{origin.repo_id}/tree/{origin.commit}"
+    repository, folder = repository_of(origin.repo_id), folder_of(origin.repo_id)
+    url = f"https://huggingface.co/datasets/{repository}/tree/"
+    url += in_folder(origin.commit, folder)
     return f"[{origin.repo_id}]({url}) at `{origin.revision}`"
 
 

@@ -95,10 +95,11 @@ from leconvert.transfer.client import (
     make_api,
     without_its_bars,
 )
+from leconvert.transfer.names import folder_of, in_folder, repository_of
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, GitRefs, HfApi
 
     from leconvert.support.progress import Stage
 
@@ -189,8 +190,9 @@ class Uploader:
     ) -> None:
         self._api = api
         self._tag = tag
-        self._repo: dict[str, Any] = {"repo_id": repo_id, "repo_type": KIND}
+        self._repo: dict[str, Any] = {"repo_id": repository_of(repo_id), "repo_type": KIND}
         self._repo_id = repo_id
+        self._folder = folder_of(repo_id)
         self._root = root
         self._digests = digests
         self._threads = threads
@@ -207,65 +209,63 @@ class Uploader:
             self._api.create_branch(**self._repo, branch=branch, revision=start, exist_ok=True)
 
     def upload(
-        self, paths: Iterable[str], sizes: Mapping[str, int], revision: str, stage: Stage
-    ) -> list[CommitOperationAdd]:
+        self,
+        sent: Sequence[tuple[CommitOperationAdd, Callable[[CommitOperationAdd], None]]],
+        revision: str,
+    ) -> None:
         """Upload the contents of large files; no reader sees them before a commit.
 
-        Returns:
-            The operations of a commit.
+        Args:
+            sent: Operations of a commit, each with the function to call after its upload.
+            revision: The branch or pull request.
         """
-        operations = []
-        for some in batched(sorted(paths), _FILES_A_REQUEST):
-            additions = [self._addition(path) for path in some]
+        for some in batched(sent, _FILES_A_REQUEST):
             with _pushing(self._repo_id, revision):
                 # An empty .gitignore: one in the repo must not leave out files of a dataset.
                 self._api.preupload_lfs_files(
                     **self._repo,
-                    additions=additions,
+                    additions=[addition for addition, _ in some],
                     revision=revision,
                     num_threads=self._threads,
                     free_memory=False,
                     gitignore_content="",
                 )
-            for addition in additions:
-                info = addition.upload_info
-                if info.is_hashed:
-                    self._digests[addition.path_in_repo] = info.sha256.hex()
-                stage.advance(sizes[addition.path_in_repo])
-            operations += additions
-        return operations
+            for addition, is_there in some:
+                is_there(addition)
 
-    def _addition(self, path: str) -> CommitOperationAdd:
+    def addition(self, path: str) -> CommitOperationAdd:
+        """Return the operation that adds a file of the result."""
         from huggingface_hub import CommitOperationAdd
 
-        addition = CommitOperationAdd(path, self._root / path)
+        addition = CommitOperationAdd(in_folder(self._folder, path), self._root / path)
         if path in self._digests:
             addition.upload_info.sha256 = bytes.fromhex(self._digests[path])
         return addition
 
-    def commit(
+    def operations(
         self,
         share: CommitShare,
         additions: Sequence[CommitOperationAdd],
         copies: Mapping[str, tuple[str, str]],
         card: str | None,
-        *,
-        revision: str,
-        parent: str,
-        message: str,
-    ) -> str:
-        """Commit, if the revision is still at ``parent``, and return the commit."""
+    ) -> list[Any]:
+        """Return the operations of a commit."""
         from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
 
         operations: list[Any] = [*additions]
+        placed = partial(in_folder, self._folder)
         operations += [
-            CommitOperationCopy(copies[path][0], path, src_revision=copies[path][1])
+            CommitOperationCopy(placed(copies[path][0]), placed(path), src_revision=copies[path][1])
             for path in share.add
             if path in copies
         ]
-        operations += [CommitOperationDelete(path) for path in share.delete]
+        operations += [CommitOperationDelete(placed(path)) for path in share.delete]
         if card is not None:
-            operations.append(CommitOperationAdd(CARD_PATH, card.encode()))
+            operations.append(CommitOperationAdd(placed(CARD_PATH), card.encode()))
+        return operations
+
+    def commit(self, operations: Sequence[Any], *, revision: str, parent: str, message: str) -> str:
+        """Commit, if the revision is still where it was seen, and return the commit."""
         with _pushing(self._repo_id, revision):
             done = self._api.create_commit(
                 **self._repo,
@@ -371,7 +371,7 @@ def push(
     api = api or make_api()
     if not options.dry_run:
         check_token(repo_id, api)
-    job = _Push(api, result, repo_id, info, options, on_hub, progress)
+    job = DatasetPush(api, result, repo_id, info, options, on_hub, progress)
     started = time.monotonic()
     patience = Patience(pause=pause)
     with without_its_bars():
@@ -391,7 +391,9 @@ def push_stands(repo_id: str, commit: str) -> bool:
     refs = ask_hub(
         repo_id,
         None,
-        lambda: make_api().list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True),
+        lambda: make_api().list_repo_refs(
+            repository_of(repo_id), repo_type=KIND, include_pull_requests=True
+        ),
     )
     named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
     return any(ref.target_commit == commit for ref in named)
@@ -425,7 +427,15 @@ def push_converted(
         raise
 
 
-class _Push:
+def others_change(name: str) -> HubUnavailableError:
+    """Return the error of a push that was slower than changes in other folders."""
+    return HubUnavailableError(
+        f"{name} was not pushed: other folders of the repository change again and again.",
+        next_step="Run the same command again; what the Hub has is not sent again.",
+    )
+
+
+class DatasetPush:
     """One push; `run` may be called again after `HubUnavailableError`."""
 
     def __init__(
@@ -441,11 +451,11 @@ class _Push:
         self._api = api
         self._on_hub = on_hub
         self._result = result
-        self._repo_id = repo_id
+        self.name = repo_id
         self._info = info
-        self._tag = version_of(info)
-        self._title = f"LeRobot dataset {self._tag}"  # title of a commit
-        self._pull_title = f"Convert to LeRobot {self._tag}"
+        self.version = version_of(info)
+        self._title = f"LeRobot dataset {self.version}"  # of a commit
+        self._pull_title = f"Convert to LeRobot {self.version}"
         self._options = options
         self._noted = read_provenance(result)
         self._known = self._noted  # None once it turns out to be another result's
@@ -455,23 +465,60 @@ class _Push:
         others = {path: why for path, why in published.left_out.items() if path not in GIT_FILES}
         for line in replace(published, left_out=others).remarks():
             progress.say(line)
-        self._sizes = published.sizes
-        self._facts = {path: self._facts_of(path) for path in self._sizes}
+        self.sizes = published.sizes
+        self._facts = {path: self._facts_of(path) for path in self.sizes}
         self._digests: dict[str, str] = dict(on_hub)
         self._listed: dict[str, Mapping[str, RemoteFile]] = {}
         self._begun: PushReport | None = None
-        self._uploader = Uploader(
-            api, repo_id, result, self._digests, tag=self._tag, threads=options.threads
+        self.uploader = Uploader(
+            api, repo_id, result, self._digests, tag=self.version, threads=options.threads
         )
 
     def run(self) -> PushReport:
         """Look at the repo, and do what is missing."""
         options = self._options
-        state = read_repo_state(self._api, self._repo_id, options.branch, self._tag)
+        seen = read_repo_state(self._api, self.name, options.branch, self.version)
+        state, plan, card, report = self.prepare(seen)
+        if options.dry_run:
+            return report
+        if not state.has_branch and not options.create_pr:
+            self.uploader.create_branch(options.branch, state.head)
+        if not plan.changes_dataset:
+            return self._finish(state, card, report)
+        shares = self._shares(plan)
+        if options.create_pr:
+            number, head = self._fill_pull(state, card)
+            return replace(report, commit=head, pull_request=number, commits=len(shares))
+        if len(shares) > 1:
+            return self._merge(state, card, replace(report, commits=len(shares)))
+        try:
+            commit = self._commit(shares[0], plan.copies, card, options.branch, state.head)
+        except HubConflictError:
+            self._check_source_again()
+            if folder_of(self.name) and self.has_same_files(state):
+                raise others_change(self.name) from None
+            raise
+        if state.info is not None:
+            self._tag_replaced(state, state.head, version_of(state.info))
+        self.check_complete(commit)
+        return replace(report, commit=commit, tag=self._set_tag(state, commit))
+
+    def prepare(
+        self, state: RepoState | None
+    ) -> tuple[RepoState, PushPlan, str | None, PushReport]:
+        """Decide what to do, and refuse forbidden pushes; the repo is made if necessary.
+
+        Args:
+            state: The repo; None if there is none.
+
+        Returns:
+            The repo as it is now, the plan, the new card, and a report of the planned work.
+        """
+        options = self._options
         created = state is None
         if state is None and not options.create:
             raise HubError(
-                f"{self._repo_id} is no dataset on the Hub, or this token may not see it.",
+                f"{self.name} is no dataset on the Hub, or this token may not see it.",
                 next_step="Check the name. " + TOKEN_HELP,
             )
         plan = self._plan((state or NOTHING).files, state or NOTHING)
@@ -490,27 +537,25 @@ class _Push:
             # After an earlier attempt: its work counts, too.
             report = replace(self._begun, commit=report.commit, tag=report.tag)
         self._begun = report
-        if options.dry_run:
-            return report
-        if not state.has_branch and not options.create_pr:
-            self._uploader.create_branch(options.branch, state.head)
-        if not plan.changes_dataset:
-            return self._finish(state, card, report)
+        return state, plan, card, report
+
+    def look(self, refs: GitRefs, files: Mapping[str, RemoteFile]) -> RepoState | None:
+        """Return the state of a repository that was listed, as `read_repo_state` does."""
+        return read_repo_state(
+            self._api, self.name, self._options.branch, self.version, refs, files
+        )
+
+    def share_of(self, plan: PushPlan) -> CommitShare:
+        """Return a plan's share of one commit."""
         shares = self._shares(plan)
-        if options.create_pr:
-            number, head = self._fill_pull(state, card)
-            return replace(report, commit=head, pull_request=number, commits=len(shares))
         if len(shares) > 1:
-            return self._merge(state, card, replace(report, commits=len(shares)))
-        try:
-            commit = self._commit(shares[0], plan.copies, card, options.branch, state.head)
-        except HubConflictError:
-            self._check_source_again()
-            raise
-        if state.info is not None:
-            self._tag_replaced(state, state.head, version_of(state.info))
-        self._check_complete(commit)
-        return replace(report, commit=commit, tag=self._set_tag(state, commit))
+            raise HubConflictError(
+                f"{self._result} is more than one commit can hold.",
+                path=str(self._result),
+                next_step=f"Push it by itself: `leconvert push {shlex.quote(str(self._result))} "
+                f"--push-repo-id {shlex.quote(self.name)}`. Then push the others.",
+            )
+        return shares[0]
 
     def note_pushed(self) -> None:
         """Note in the record beside the result that it was pushed, if it is its own record."""
@@ -522,23 +567,28 @@ class _Push:
             self._progress.say(f"The push is done, but not noted: {error.message}")
 
     def _create(self, *, private: bool) -> RepoState:
-        self._uploader.create_repo(private=private)
+        self.uploader.create_repo(private=private)
         state = self._look_again(self._options.branch)
-        if private and not is_private(self._api, self._repo_id):
+        if private and not is_private(self._api, self.name):
             raise HubConflictError(
-                f"{self._repo_id} was made by somebody else meanwhile, and is public.",
+                f"{self.name} was made by somebody else meanwhile, and is public.",
                 next_step="Look at it on the Hub; nothing was pushed.",
             )
         return state
 
     def _look_again(self, branch: str) -> RepoState:
-        state = read_repo_state(self._api, self._repo_id, branch, self._tag)
+        state = read_repo_state(self._api, self.name, branch, self.version)
         if state is None:
             raise HubError(
-                f"{self._repo_id} is there, but this token may not see it; or it was removed.",
+                f"{self.name} is there, but this token may not see it; or it was removed.",
                 next_step=TOKEN_HELP,
             )
         return state
+
+    def has_same_files(self, before: RepoState) -> bool:
+        """Return whether the branch has changed, but the dataset's folder has not."""
+        now = self._look_again(self._options.branch)
+        return now.head != before.head and now.files == before.files
 
     def _check_source_again(self) -> None:
         """After a conflict: raise if another push changed the dataset that was converted."""
@@ -554,14 +604,14 @@ class _Push:
 
     def _tag_replaced(self, state: RepoState, commit: str, version: str) -> None:
         """Make the tag of the replaced version, if that tag does not exist."""
-        if not self._is_for_main or version not in SOURCE_VERSIONS or version == self._tag:
+        if not self._is_for_main or version not in SOURCE_VERSIONS or version == self.version:
             return
         if version in state.tags:
             return
         try:
-            self._uploader.create_tag(commit, version)
+            self.uploader.create_tag(commit, version)
         except HubConflictError:
-            if find_tag(self._api, self._repo_id, version) is None:
+            if find_tag(self._api, self.name, version) is None:
                 raise
             return  # somebody else made it, or an earlier attempt whose answer was lost
         said = f"The tag {version} is set: it names {commit[:12]}, which was replaced."
@@ -570,11 +620,11 @@ class _Push:
     def _tag_replaced_before(self, state: RepoState) -> None:
         """Do the same for an earlier attempt that ended after its commit, by the history."""
         is_below = False
-        for commit in list_commits(self._api, self._repo_id, state.head):
+        for commit in list_commits(self._api, self.name, state.head):
             if commit.title.startswith((self._title, self._pull_title)):
                 is_below = True
             elif is_below:
-                info = info_at(self._api, self._repo_id, commit.commit_id)
+                info = info_at(self._api, self.name, commit.commit_id)
                 if version_of(info) in SOURCE_VERSIONS:
                     self._tag_replaced(state, commit.commit_id, version_of(info))
                     return
@@ -587,7 +637,7 @@ class _Push:
         gone = [path for path in plan.uploads() if path in self._on_hub]
         if gone:
             raise HubSourceChangedError(
-                f"{self._repo_id} no longer has the content of {count(len(gone), 'file')}, which "
+                f"{self.name} no longer has the content of {count(len(gone), 'file')}, which "
                 "were to stay there.",
                 path=gone[0],
                 next_step="Convert what is there now.",
@@ -602,7 +652,7 @@ class _Push:
         """
         if self._known is not None and (plan.changes_dataset or self._known.files):
             altered = altered_files(
-                self._result, self._info, self._known, self._sizes, self._digests, self._progress
+                self._result, self._info, self._known, self.sizes, self._digests, self._progress
             )
             if altered:
                 if plan.changes_dataset and not self._options.force:
@@ -613,24 +663,24 @@ class _Push:
         if plan.changes_dataset and not (state.head and state.head == self._options.replaces):
             Replacement(
                 self._api,
-                self._repo_id,
+                self.name,
                 state,
                 plan,
                 self._result,
                 self._info,
-                self._sizes,
+                self.sizes,
                 self._known,
                 self._progress,
             ).check()
         # A result that was pushed before may be replaced at its tag, too.
         if self._is_for_main and state.tag not in (None, state.head, self._options.replaces):
             tagged = self._files_at(state.tag)
-            tasks = TASKS_PATH if self._tag == TAGS[0] else LEGACY_TASKS_PATH
+            tasks = TASKS_PATH if self.version == TAGS[0] else LEGACY_TASKS_PATH
             if tasks in tagged and self._plan(tagged, state).changes_dataset:
                 raise HubConflictError(
-                    f"The tag {self._tag} of {self._repo_id} names another {self._tag} dataset, "
+                    f"The tag {self.version} of {self.name} names another {self.version} dataset, "
                     f"at {state.tag[:12]}.",
-                    next_step=f"Look at it: hf://datasets/{self._repo_id}@{self._tag}. If readers "
+                    next_step=f"Look at it: hf://datasets/{self.name}@{self.version}. If readers "
                     "shall find this result instead, push with --force-push.",
                 )
 
@@ -641,7 +691,8 @@ class _Push:
         implicitly.
         """
         sources = self._noted.repos if self._noted else []
-        sources = [repo_id for repo_id in sources if repo_id != self._repo_id]
+        own = repository_of(self.name)
+        sources = [name for name in sources if repository_of(name) != own]
         if not is_there:
             if self._options.private or not sources:
                 return self._options.private
@@ -649,21 +700,21 @@ class _Push:
                 seen = is_private(self._api, comes_from)
                 if seen is not False:
                     why = "is" if seen else "cannot be seen any more"
-                    self._progress.say(f"{self._repo_id} is made private, as {comes_from} {why}.")
+                    self._progress.say(f"{self.name} is made private, as {comes_from} {why}.")
                     return True
             return False
-        if not (self._options.private or sources) or is_private(self._api, self._repo_id):
+        if not (self._options.private or sources) or is_private(self._api, self.name):
             return False
         if self._options.private:
             raise HubConflictError(
-                f"{self._repo_id} is public, and --private was asked for.",
+                f"{self.name} is public, and --private was asked for.",
                 next_step="Make it private in its settings on the Hub, or leave --private out.",
             )
         for comes_from in sources if not self._options.force else ():
             if is_private(self._api, comes_from) is False:
                 continue
             raise HubConflictError(
-                f"{self._repo_id} is public, and {comes_from}, where the result came from, is not.",
+                f"{self.name} is public, and {comes_from}, where the result came from, is not.",
                 next_step="Push to another repo, which is made private, or make this one private "
                 "in its settings on the Hub. If all may read it, push with --force-push.",
             )
@@ -671,21 +722,21 @@ class _Push:
 
     def _files_at(self, commit: str) -> Mapping[str, RemoteFile]:
         if commit not in self._listed:
-            self._listed[commit] = files_at(self._api, self._repo_id, commit)
+            self._listed[commit] = files_at(self._api, self.name, commit)
         return self._listed[commit]
 
     def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
-        same = same_as_remote(self._result, self._sizes, files, self._digests, self._progress)
+        same = same_as_remote(self._result, self.sizes, files, self._digests, self._progress)
         owned = None if state.info is None else Owned({**self._info, **state.info})
         held = {state.head: state.files}
         if self._on_hub and self._noted is not None and self._noted.commit not in held:
             # The tag of a v2.x dataset may be at a commit that the branch never had.
             held[self._noted.commit] = self._files_at(self._noted.commit)
-        return plan_push(self._sizes, files, same, owned, self._digests, held)
+        return plan_push(self.sizes, files, same, owned, self._digests, held)
 
     def _shares(self, plan: PushPlan) -> list[CommitShare]:
         return plan.commits(
-            self._sizes,
+            self.sizes,
             operations=self._options.commit_operations,
             payload_bytes=self._options.commit_payload_bytes,
         )
@@ -694,8 +745,8 @@ class _Push:
         """Return the new card, or None if it stays unchanged."""
         if state.card is not None and not self._options.card:
             return None
-        stored, place = state.card, f"README.md in {self._repo_id}"
-        if stored is None and CARD_PATH in self._sizes:
+        stored, place = state.card, f"README.md in {self.name}"
+        if stored is None and CARD_PATH in self.sizes:
             path = self._result / CARD_PATH
             with storage_errors(path):
                 stored, place = path.read_bytes(), str(path)
@@ -712,8 +763,8 @@ class _Push:
         text = render_card(
             before,
             self._info,
-            repo_id=self._repo_id,
-            sizes={path: size for path, size in self._sizes.items() if path != CARD_PATH},
+            repo_id=self.name,
+            sizes={path: size for path, size in self.sizes.items() if path != CARD_PATH},
             provenance=self._known or self._told_by_repairs(),
         )
         return None if state.card == text.encode() else text
@@ -735,20 +786,35 @@ class _Push:
     ) -> str:
         sent = [path for path in share.add if path not in copies]
         with self._progress.stage("upload", self._bytes_of(sent), "B") as stage:
-            additions = self._uploader.upload(sent, self._sizes, revision, stage)
-        self._check_unchanged("Nothing of it was committed.")
-        return self._uploader.commit(
-            share,
-            additions,
-            copies,
-            card,
+            additions = self.sendings(share, copies, stage)
+            self.uploader.upload(additions, revision)
+        self.check_unchanged("Nothing of it was committed.")
+        added = [addition for addition, _ in additions]
+        return self.uploader.commit(
+            self.uploader.operations(share, added, copies, card),
             revision=revision,
             parent=parent,
             message=self._title,
         )
 
+    def sendings(
+        self, share: CommitShare, copies: Mapping[str, tuple[str, str]], stage: Stage
+    ) -> list[tuple[CommitOperationAdd, Callable[[CommitOperationAdd], None]]]:
+        """Return the operations that add files, each with a function to call after its upload."""
+        return [self._sending(path, stage) for path in sorted(set(share.add) - copies.keys())]
+
+    def _sending(
+        self, path: str, stage: Stage
+    ) -> tuple[CommitOperationAdd, Callable[[CommitOperationAdd], None]]:
+        def is_there(addition: CommitOperationAdd) -> None:
+            if addition.upload_info.is_hashed:
+                self._digests[path] = addition.upload_info.sha256.hex()
+            stage.advance(self.sizes[path])
+
+        return self.uploader.addition(path), is_there
+
     def _bytes_of(self, paths: Iterable[str]) -> int:
-        return sum(self._sizes[path] for path in paths)
+        return sum(self.sizes[path] for path in paths)
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Set the tag of a result that is already there, then update the card."""
@@ -763,28 +829,28 @@ class _Push:
 
     def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
         """Fill a pull request with the result and leave it open; return its number and head."""
-        title = f"{self._pull_title} ({fingerprint(self._sizes, state.head)})"
-        number = self._uploader.find_pull(title)
+        title = f"{self._pull_title} ({fingerprint(self.sizes, state.head)})"
+        number = self.uploader.find_pull(title)
         if number is None:
             self._progress.say("Opening a pull request; main stays as it is meanwhile.")
-            number = self._uploader.open_pull(title, f"On {state.head}.")
+            number = self.uploader.open_pull(title, f"On {state.head}.")
         revision = f"refs/pr/{number}"
         head = state.pulls.get(number, state.head)
-        plan = self._plan(files_at(self._api, self._repo_id, head), state)
+        plan = self._plan(files_at(self._api, self.name, head), state)
         self._check_sources(plan)
         shares = self._shares(plan)
         for place, share in enumerate(shares if plan.changes_dataset else []):
             text = card if place == len(shares) - 1 else None
             head = self._commit(share, plan.copies, text, revision, head)
-        self._check_complete(revision)
-        self._uploader.publish_pull(number)
+        self.check_complete(revision)
+        self.uploader.publish_pull(number)
         return number, head
 
     def _merge(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Push the result through a pull request: it has more operations than one commit takes."""
         if self._options.branch != MAIN:
             raise HubConflictError(
-                f"{self._repo_id} needs {report.commits} commits, and only main takes several at "
+                f"{self.name} needs {report.commits} commits, and only main takes several at "
                 "once, by a pull request.",
                 next_step="Push without --branch.",
             )
@@ -793,15 +859,15 @@ class _Push:
             self._progress.say(f"Pull request {number} is of no use any more: close it on the Hub.")
             self._check_source_again()
             raise HubConflictError(
-                f"{self._repo_id} changed while pull request {number} was filled.",
+                f"{self.name} changed while pull request {number} was filled.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
-        self._uploader.merge_pull(number)
+        self.uploader.merge_pull(number)
         if state.info is not None:
             self._tag_replaced(state, state.head, version_of(state.info))
         merged = self._look_again(MAIN)
-        self._check_complete(merged.head)
+        self.check_complete(merged.head)
         tag = self._set_tag(merged, merged.head)
         return replace(report, commit=merged.head, pull_request=number, merged=True, tag=tag)
 
@@ -812,7 +878,7 @@ class _Push:
         except OSError:
             return None
 
-    def _check_unchanged(self, what_was_done: str) -> None:
+    def check_unchanged(self, what_was_done: str) -> None:
         """Refuse a result that changes during the push: other bytes were read than sent."""
         changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
         if changed:
@@ -824,17 +890,29 @@ class _Push:
                 details=changed[:20],
             )
 
-    def _check_complete(self, revision: str) -> None:
-        self._check_unchanged(f"The tag {self._tag} was not set.")
-        files = files_at(self._api, self._repo_id, revision)
+    def check_complete(self, revision: str, files: Mapping[str, RemoteFile] | None = None) -> None:
+        """Compare a revision with the result; ``files`` are its files, if they were listed."""
+        self.check_unchanged(f"The tag {self.version} was not set.")
+        if files is None:
+            files = files_at(self._api, self.name, revision)
         check_complete(
-            self._repo_id, revision, files, self._sizes, self._digests, self._result, self._tag
+            self.name, revision, files, self.sizes, self._digests, self._result, self.version
         )
 
     @property
     def _is_for_main(self) -> bool:
-        """Whether ``main`` will hold the result: the tag is for main's dataset."""
-        return self._options.branch == MAIN and not self._options.create_pr
+        """Whether ``main`` will hold the result, since the tag is for main's dataset.
+
+        A folder of a repository gets no tag, since it would be for all of its datasets.
+        """
+        is_repository = not folder_of(self.name)
+        return is_repository and self._options.branch == MAIN and not self._options.create_pr
+
+    @property
+    def _url(self) -> str:
+        url = f"{self._api.endpoint}/datasets/{repository_of(self.name)}"
+        folder = folder_of(self.name)
+        return f"{url}/tree/{self._options.branch}/{folder}" if folder else url
 
     def _set_tag(self, state: RepoState, commit: str) -> str:
         """Make the tag for a commit that holds the result, and return what was done."""
@@ -844,20 +922,20 @@ class _Push:
             return "kept"
         if state.tag is not None:
             # Uploads since the look may have taken hours.
-            now = find_tag(self._api, self._repo_id, self._tag)
+            now = find_tag(self._api, self.name, self.version)
             if now == commit:
                 return "kept"
             if now != state.tag:
                 raise self._tag_changed(state.tag, now)
             self._progress.say(
-                f"The tag {self._tag} moves from {now[:12]} to {commit[:12]}: for a moment there "
-                "is none. If this ends in between, the same command closes the gap first."
+                f"The tag {self.version} moves from {now[:12]} to {commit[:12]}: for a moment "
+                "there is none. If this ends in between, the same command closes the gap first."
             )
-            self._uploader.delete_tag()
+            self.uploader.delete_tag()
         try:
-            self._uploader.create_tag(commit)
+            self.uploader.create_tag(commit)
         except HubConflictError as error:
-            now = find_tag(self._api, self._repo_id, self._tag)
+            now = find_tag(self._api, self.name, self.version)
             if now != commit:
                 raise self._tag_changed(None, now) from error
         return "set" if state.tag is None else "moved"
@@ -866,7 +944,7 @@ class _Push:
         what = "made" if before is None else "moved"
         said = "removed" if now is None else f"{what}, and names {now[:12]} now"
         return HubConflictError(
-            f"{self._repo_id} changed meanwhile: the tag {self._tag} was {said}.",
+            f"{self.name} changed meanwhile: the tag {self.version} was {said}.",
             next_step="The result is committed, and this tag was left alone. Look at what it "
             "names, then run the same command again, which sets it.",
         )
@@ -888,8 +966,8 @@ class _Push:
         elif self._options.dry_run and not pending and self._is_tagged(state, state.head):
             tag = "kept"
         return PushReport(
-            repo_id=self._repo_id,
-            url=f"{self._api.endpoint}/datasets/{self._repo_id}",
+            repo_id=self.name,
+            url=self._url,
             branch=self._options.branch,
             created=created,
             before=None if created else state.head or None,
@@ -906,7 +984,7 @@ class _Push:
             card="kept" if card is None else "written",
             dry_run=self._options.dry_run,
             seconds=0.0,
-            version=self._tag,
+            version=self.version,
             copied=len(plan.copies),
             copied_bytes=self._bytes_of(plan.copies),
         )

@@ -41,10 +41,11 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.transfer.client import hub_errors
 from leconvert.transfer.hub import HubRepo, HubStore, list_files
+from leconvert.transfer.names import repository_of
 from leconvert.transfer.store import RemoteFile
 
 if TYPE_CHECKING:
-    from huggingface_hub import GitCommitInfo, HfApi
+    from huggingface_hub import GitCommitInfo, GitRefs, HfApi
 
 # The files of a repo that belong to the LeRobot dataset in it, as opposed to the user's own.
 
@@ -264,7 +265,7 @@ def _cut(
     added: list[str] = []
     payload = 0.0
     for path in add:
-        cost = 0.0 if _is_large(path, sizes[path]) else sizes[path] * _BASE64
+        cost = payload_of({path: sizes[path]})
         if added and (len(added) >= operations or payload + cost > payload_bytes):
             yield CommitShare(tuple(added), ())
             added, payload = [], 0.0
@@ -275,6 +276,11 @@ def _cut(
     yield CommitShare(begun, delete[:room])
     for start in range(room, len(delete), operations):
         yield CommitShare((), delete[start : start + operations])
+
+
+def payload_of(sizes: Mapping[str, int]) -> float:
+    """Return the number of bytes of files in the body of a commit; large files have none."""
+    return sum(size * _BASE64 for path, size in sizes.items() if not _is_large(path, size))
 
 
 def _is_large(path: str, size: int) -> bool:
@@ -364,17 +370,44 @@ class RepoState:
 NOTHING = RepoState("", False, None, {}, {}, {}, None, None)  # a repo that does not exist yet
 
 
-def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoState | None:
-    """Return the state of a repo; None if there is no repo that the token can see."""
+def read_refs(api: HfApi, repo_id: str) -> GitRefs | None:
+    """Return branches, tags and pull requests; None if there is no repo that the token can see."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
         try:
-            refs = api.list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True)
+            return api.list_repo_refs(
+                repository_of(repo_id), repo_type=KIND, include_pull_requests=True
+            )
         except GatedRepoError:
             raise
         except RepositoryNotFoundError:
             return None
+
+
+def head_of(refs: GitRefs, branch: str) -> str | None:
+    """Return the parent of a push to a branch; None in an empty repo."""
+    heads = {ref.name: ref.target_commit for ref in refs.branches}
+    return heads.get(branch, heads.get("main"))
+
+
+def read_repo_state(
+    api: HfApi,
+    repo_id: str,
+    branch: str,
+    tag: str,
+    refs: GitRefs | None = None,
+    files: Mapping[str, RemoteFile] | None = None,
+) -> RepoState | None:
+    """Return the state of a repo; None if there is no repo that the token can see.
+
+    Args:
+        refs: The answer of `read_refs`, if it is known.
+        files: Every file of the dataset at `head_of` the branch, if they were listed.
+    """
+    refs = refs or read_refs(api, repo_id)
+    if refs is None:
+        return None
     heads = {ref.name: ref.target_commit for ref in refs.branches}
     tags = {ref.name: ref.target_commit for ref in refs.tags}
     pulls = {
@@ -382,15 +415,15 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
         for ref in refs.pull_requests or []
         if ref.ref.rsplit("/", 1)[1].isdigit()
     }
-    head = heads.get(branch, heads.get("main"))
+    head = head_of(refs, branch)
     if head is None:
         return NOTHING
-    files = files_at(api, repo_id, head)
+    there = files_at(api, repo_id, head) if files is None else files
 
     def content(path: str) -> bytes | None:
-        if path not in files:
+        if path not in there:
             return None
-        return content_of(api, repo_id, head, path, files[path].digest)
+        return content_of(api, repo_id, head, path, there[path].digest)
 
     info = content(INFO_PATH)
     return RepoState(
@@ -399,7 +432,7 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
         tag=tags.get(tag),
         tags=tags,
         pulls=pulls,
-        files=files,
+        files=there,
         info=None if info is None else _json(info),
         card=content(CARD_PATH),
     )
@@ -408,7 +441,7 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
 def find_tag(api: HfApi, repo_id: str, tag: str) -> str | None:
     """Return the current commit of a tag; None if there is no such tag."""
     with hub_errors(repo_id):
-        refs = api.list_repo_refs(repo_id, repo_type=KIND)
+        refs = api.list_repo_refs(repository_of(repo_id), repo_type=KIND)
     return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
 
 
@@ -418,7 +451,7 @@ def is_private(api: HfApi, repo_id: str) -> bool | None:
 
     with hub_errors(repo_id):
         try:
-            return bool(api.repo_info(repo_id, repo_type=KIND).private)
+            return bool(api.repo_info(repository_of(repo_id), repo_type=KIND).private)
         except GatedRepoError:
             raise
         except RepositoryNotFoundError:
@@ -428,11 +461,11 @@ def is_private(api: HfApi, repo_id: str) -> bool | None:
 def list_commits(api: HfApi, repo_id: str, head: str) -> list[GitCommitInfo]:
     """Return the commits up to a head, newest first."""
     with hub_errors(repo_id, head):
-        return api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
+        return api.list_repo_commits(repository_of(repo_id), repo_type=KIND, revision=head)
 
 
 def files_at(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
-    """Return every file of a repo at a revision, by its path."""
+    """Return every file of a dataset at a revision, by its path in the dataset's folder."""
     return {file.path: file for file in list_files(api, HubRepo(repo_id, revision))}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,6 +35,13 @@ from leconvert.support.errors import (
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.transfer.client import ask_hub, make_api
 from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.names import (
+    download_command,
+    downloaded_at,
+    folder_of,
+    in_folder,
+    repository_of,
+)
 from leconvert.transfer.scratch import limit_too_small
 from leconvert.transfer.store import RemoteFile, download_all, files_of, read_all
 from leconvert.workdir.fs import is_there, remove_tree
@@ -66,9 +73,9 @@ def resolve_revision(
     """Find the commit of a revision.
 
     Args:
-        repo_id: ``ORG/NAME``.
+        repo_id: ``ORG/NAME``, or ``ORG/NAME/path/to/dataset``.
         revision: A tag, branch or commit; None for the newest tag that can be converted, else
-            ``main``.
+            ``main``; for a folder of a repository ``main``, since tags are for all of it.
         to: The version to write; it decides which tags count.
         endpoint: The Hub's address; None for the configured one.
 
@@ -76,7 +83,9 @@ def resolve_revision(
         HubError: There is no such repo or revision, or no answer.
     """
     api = make_api(endpoint=endpoint)
-    if revision is None:
+    if revision is None and folder_of(repo_id):
+        revision = _MAIN
+    elif revision is None:
         refs = _refs(api, repo_id)
         commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
         revision = _default_revision([ref.name for ref in refs.tags], to)
@@ -85,7 +94,7 @@ def resolve_revision(
     info = ask_hub(
         repo_id,
         revision,
-        lambda: api.repo_info(repo_id, revision=revision, repo_type="dataset"),
+        lambda: api.repo_info(repository_of(repo_id), revision=revision, repo_type="dataset"),
     )
     assert info.sha is not None
     return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
@@ -93,13 +102,16 @@ def resolve_revision(
 
 def _refs(api: HfApi, repo_id: str) -> GitRefs:
     """Return the branches and tags of a repo."""
-    return ask_hub(repo_id, None, lambda: api.list_repo_refs(repo_id, repo_type="dataset"))
+    repository = repository_of(repo_id)
+    return ask_hub(repo_id, None, lambda: api.list_repo_refs(repository, repo_type="dataset"))
 
 
 def find_converted(
     repo_id: str, to: str = "v3.0", *, source: Resolved | None = None, endpoint: str | None = None
 ) -> Resolved | None:
     """Return the tag of a version if its ``info.json`` agrees; None if there is none.
+
+    A folder of a repository has no tag of its own, so its version on ``main`` counts.
 
     Args:
         repo_id: ``ORG/NAME``.
@@ -109,9 +121,12 @@ def find_converted(
         endpoint: The Hub's address; None for the configured one.
     """
     api = make_api(endpoint=endpoint)
-    if to not in [ref.name for ref in _refs(api, repo_id).tags]:
+    if folder_of(repo_id):
+        found, source = source or resolve_revision(repo_id, endpoint=endpoint), None
+    elif to not in [ref.name for ref in _refs(api, repo_id).tags]:
         return None
-    found = resolve_revision(repo_id, to, endpoint=endpoint)
+    else:
+        found = resolve_revision(repo_id, to, endpoint=endpoint)
     info = read_info(HubStore(found.repo))
     if unreadable(info, repo_id) or info["codebase_version"] != to:
         return None
@@ -132,7 +147,7 @@ def _came_after(source: Resolved, converted: Resolved, info: Mapping[str, Any]) 
         repo.repo_id,
         repo.commit,
         lambda: make_api(endpoint=repo.endpoint).list_repo_commits(
-            repo.repo_id, repo_type="dataset", revision=repo.commit
+            repo.repository, repo_type="dataset", revision=repo.commit
         ),
     )
     return source.repo.commit not in {commit.commit_id for commit in commits}
@@ -187,9 +202,8 @@ def check_convertible(
             f"{repo.repo_id} at {revision} is v3.0; only v2.x datasets are planned without "
             "downloading them whole.",
             path=repo.name,
-            next_step="Download it, `hf download --repo-type dataset "
-            f"{shlex.quote(repo.repo_id)} --revision {shlex.quote(revision)} --local-dir DIR`, "
-            "and give DIR.",
+            next_step=f"Download it, `{download_command(repo.repo_id, revision, 'DIR')}`, and give "
+            f"{downloaded_at(repo.repo_id, 'DIR')}.",
         )
     raise SourceError(
         f"{repo.repo_id} at {revision} is already {V3_VERSION}; there is nothing to convert.",
@@ -219,18 +233,21 @@ def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tup
     """
     from huggingface_hub import constants
 
-    top = Path(constants.HF_HUB_CACHE) / f"datasets--{repo_id.replace('/', '--')}"
+    repository = repository_of(repo_id).replace("/", "--")
+    top = Path(constants.HF_HUB_CACHE) / f"datasets--{repository}"
+    if revision is None and folder_of(repo_id):
+        revision = _MAIN
     if revision is None:
         revision = _default_revision([path.name for path in (top / "refs").glob("v*")], to)
     ref = top / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision
-    folder = top / "snapshots" / commit
+    folder = top / "snapshots" / commit / folder_of(repo_id)
     if not folder.is_dir():
         raise HubError(
             f"HF_HUB_OFFLINE is set, and the cache has no {repo_id} at {revision}.",
             path=str(top),
-            next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: hf download "
-            f"--repo-type dataset {shlex.quote(repo_id)} --revision {shlex.quote(revision)}",
+            next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: "
+            + download_command(repo_id, revision, None),
         )
     return folder, Origin(repo_id, revision, commit)
 
@@ -368,7 +385,9 @@ def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
 
 def _is_of(known: Origin, repo_id: str, revision: str) -> bool:
     """Return whether a known origin is a revision of a repo; other repos have a `main`, too."""
-    return revision == known.commit or (known.repo_id, known.revision) == (repo_id, revision)
+    if revision == known.commit and folder_of(known.repo_id) == folder_of(repo_id):
+        return True
+    return (known.repo_id, known.revision) == (repo_id, revision)
 
 
 def fetch_sparse(
@@ -552,10 +571,12 @@ def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
 # Overviews of datasets on the Hub: those of a user, an organisation or a collection.
 #
 # For each dataset only its tags, the listing of its files and ``meta/info.json`` are read: three
-# requests, and one more for each thousand files.
+# requests, and one more for each thousand files. For datasets in the folders of a repository its
+# tags and listing are read once.
 
 
 _COLLECTION = re.compile(r"(?:hf:/|https?://[^/]+)/collections/([\w.-]+/[\w.-]+)/?\Z")
+_THREADS = 8
 _OWNER = re.compile(r"(?:hf:/|https?://[^/]+)/(?:datasets/)?([\w.-]+)/?\Z")
 
 
@@ -649,19 +670,66 @@ def glance_at(
     Raises:
         HubUnavailableError: The Hub does not answer.
     """
+    return _look(repo_id, revision, endpoint)[0]
+
+
+def glances_at(repo_id: str, revision: str | None = None) -> list[HubGlance]:
+    """Look at a dataset, or at the datasets in folders of a repository that is none itself."""
+    seen, sizes = _look(repo_id, revision, None)
+    bytes_in = {} if seen.info else _bytes_of_datasets(sizes)
+    if not bytes_in:
+        return [seen]
+
+    def look(folder: str) -> HubGlance:
+        repo = HubRepo(in_folder(repo_id, folder), seen.commit)
+        return _told(Resolved(repo, seen.revision), bytes_in[folder])
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hub") as pool:
+        return list(pool.map(look, bytes_in))
+
+
+def _bytes_of_datasets(sizes: Mapping[str, int]) -> dict[str, list[int]]:
+    """Return the bytes of each file of the datasets in the folders of a repository, sorted.
+
+    A dataset in the folder of another dataset is a part of the other.
+    """
+    found: dict[str, list[int]] = {}
+    tops = sorted(p.removesuffix(f"/{INFO_PATH}") for p in sizes if p.endswith(f"/{INFO_PATH}"))
+    for top in tops:
+        if _top_of(top, found) is None:
+            found[top] = []
+    for path, size_bytes in sizes.items():
+        if (owner := _top_of(path, found)) is not None:
+            found[owner].append(size_bytes)
+    return found
+
+
+def _top_of(path: str, tops: Collection[str]) -> str | None:
+    parents = (str(parent) for parent in PurePosixPath(path).parents)
+    return next((parent for parent in parents if parent in tops), None)
+
+
+def _look(
+    repo_id: str, revision: str | None, endpoint: str | None
+) -> tuple[HubGlance, Mapping[str, int]]:
+    """Look at a dataset; return also the bytes of its files."""
     try:
         if revision is None and (done := find_converted(repo_id, endpoint=endpoint)) is not None:
             found = done
         else:
             found = resolve_revision(repo_id, revision, endpoint=endpoint)
         sizes = {file.path: file.size_bytes for file in found.repo.list_files()}
-        info: Any = {}
-        if INFO_PATH in sizes:
-            info = read_info(HubStore(found.repo, tries=1))
+        return _told(found, [*sizes.values()], is_there=INFO_PATH in sizes), sizes
     except HubUnavailableError:
         raise
     except LeconvertError as error:
-        return HubGlance(repo_id, problem=error.message)
+        return HubGlance(repo_id, problem=error.message), {}
+
+
+def _told(found: Resolved, sizes: Sequence[int], *, is_there: bool = True) -> HubGlance:
+    """Return the facts of a dataset's ``info.json``, with the bytes of its files."""
+    repo_id = found.repo.repo_id
+    info = read_info(HubStore(found.repo, tries=1)) if is_there else {}
     version = info.get("codebase_version")
     wrong = unreadable(info, f"{repo_id} at {found.revision}") if info else None
     return HubGlance(
@@ -671,6 +739,6 @@ def glance_at(
         version if isinstance(version, str) else None,
         info,
         len(sizes),
-        sum(sizes.values()),
+        sum(sizes),
         problem=wrong.message if wrong else None,
     )

@@ -61,6 +61,7 @@ from leconvert.support.storage_errors import storage_errors
 from leconvert.tables import list_sizes
 from leconvert.transfer.files import Spans
 from leconvert.transfer.hub import HubRepo, HubStore
+from leconvert.transfer.names import folder_of
 from leconvert.transfer.scratch import ScratchSlot, Window, limit_too_small
 from leconvert.transfer.store import (
     Listing,
@@ -257,7 +258,7 @@ def make_sparse_snapshot(
         for_copies: Whether to make the outline of a migration.
         progress: Receives the progress.
     """
-    folder = WorkDir(work_dir).outlines_dir / f"{repo.commit}{_COPIES if for_copies else ''}"
+    folder = WorkDir(work_dir).outlines_dir / _folder_name(repo, for_copies=for_copies)
     tree = folder / "tree"
     if (folder / "outline.json").exists():
         return open_sparse_snapshot(tree)
@@ -287,6 +288,14 @@ def make_sparse_snapshot(
         }
         write_durably(folder / "outline.json", encode_record(_KIND, _VERSION, "-", record))
     return open_sparse_snapshot(tree)
+
+
+def _folder_name(repo: HubRepo, *, for_copies: bool) -> str:
+    """Return the name of an outline's folder, unique among the datasets of the commit."""
+    name = repo.commit
+    if folder := folder_of(repo.repo_id):
+        name += f"-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
+    return f"{name}{_COPIES if for_copies else ''}"
 
 
 def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:

@@ -1,15 +1,15 @@
-"""Appending: the episodes that a source has gained, added to the v3.0 result that it has already.
+"""Appending: episodes that a source has gained are added to its existing v3.0 result.
 
-The result's data and video files stay as they are; the new episodes get files behind them, by the
-next numbers. LeRobot reads every table below ``data``, whether an episode names it or not, so no
-file can be added to a dataset that somebody may read. Therefore the new tree is made as in every
-conversion, beside the target, and put in its place in one step; the files that are there already
-get a second name in it (where there are no hard links: a copy). What it was before is kept as a
-former state (`leconvert.workdir.former`), for `undo`.
+The result's data and video files stay unchanged; the new episodes get further files with the next
+numbers. LeRobot reads every table below ``data``, whether an episode names it or not, so no file
+can be added to a dataset that somebody may read. Therefore a new tree is made beside the target, as
+in every conversion, and put in its place in one step. Existing files are linked into it, or copied
+without hard links. The previous tree is kept as a former state (`leconvert.workdir.former`), for
+`undo`.
 
-Nothing remembers which source a result is of, or how its files looked: the new tree, old episodes
-and new ones, is compared with the source before it takes its place, and with what stands there.
-Likewise nothing remembers the user's changes in a result. Everything that a conversion of the old
+No record says which source a result has, or how its files looked. The new tree, with old and new
+episodes, is compared with the source and with the dataset at the target before it takes its place.
+No record lists the user's changes in a result either. Everything that a conversion of the old
 episodes would not have written counts as the user's. A further file stays; if anything else
 differs, nothing is appended.
 """
@@ -48,14 +48,14 @@ from leconvert.workdir.swap import is_converted, old_dir
 _VERSION = V3_VERSION
 _EPISODE_FOLDERS = tuple(f"{folder}/" for folder in EPISODE_FOLDERS)
 _DIFFERENCES_SHOWN = 20
-# Differences in info.json without which old episodes and new ones are not of one kind.
+# Differences in info.json that separate old episodes from new ones.
 _OF_EPISODES = re.compile(r"fps\Z|robot_type\Z|features\Z|.*\bfeature '")
 
 
 def check_can_append(
     num_sources: int, layout: LayoutOptions, *, in_place: bool, selects: bool
 ) -> None:
-    """Refuse what has no end to append to."""
+    """Refuse options with which nothing can be appended."""
     wrong = {
         "several datasets": num_sources > 1,
         "the dataset itself, without --output": in_place,
@@ -73,20 +73,26 @@ def check_can_append(
 
 
 def former_episodes(target: Path) -> int:
-    """Return how many episodes the dataset at a target has; 0 where nothing stands there."""
+    """Return the number of episodes of the dataset at a target; 0 if there is none."""
     return v3.EpisodesReader(target).num_rows if is_converted(target) else 0
 
 
 def layout_appended(
     scan: SourceScan, target: Path, options: LayoutOptions
 ) -> tuple[list[StreamLayout], int]:
-    """Return the output files of a source whose first episodes have theirs, and how many have."""
+    """Return the output files for a source with appended episodes, and how many episodes are old.
+
+    The first episodes keep their files.
+
+    Raises:
+        TargetError: Nothing can be appended to the target.
+    """
     former = v3.Dataset(target)
     kept = len(former.episodes)
     _check_former(scan, former)
     tail = np.arange(kept, scan.num_episodes)
     if options.layout == "streaming":
-        # Loader workers share out whole datasets; of a few episodes each would get next to nothing.
+        # Loader workers share whole datasets; a few episodes each would be too little.
         options = replace(options, loader_workers=1)
     rest = replace(
         scan,
@@ -148,8 +154,8 @@ def _check_former(scan: SourceScan, former: v3.Dataset) -> None:
 def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
     """Return the parts of a dataset that a conversion of its episodes would not have written.
 
-    If a record tells that the dataset is as a run left it, differences in files that come along and
-    in most of info.json are the source's, and are taken from there.
+    If a record proves that the dataset is as a run left it, differences in most of info.json and in
+    files of no episode come from the source, and are taken from there.
     """
     first = EpisodeRanges.of_episodes(view.index[: len(former.episodes)])
     own = replace(view.repairs, selected_episodes=first)
@@ -162,7 +168,7 @@ def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
             if each.path in tables and (each.path != v3.INFO_PATH or _OF_EPISODES.search(each.what))
         ]
     said = former.info
-    # Tasks were counted when there were fewer; splits may be given to all episodes alike.
+    # Tasks were counted for fewer episodes; splits may be given to all episodes alike.
     usual = {"total_tasks": len(former.task_table), "splits": view.dataset.info.get("splits")}
     return [
         each
@@ -174,7 +180,7 @@ def _of_the_user(former: v3.Dataset, view: SourceView) -> list[Difference]:
 
 
 def _starts(former: v3.Dataset, stream: str) -> IntArray:
-    """Return the first position of each file of a stream and, last, the number of episodes."""
+    """Return the first position of each file of a stream, and the number of episodes at the end."""
     slices, path = former.slices(stream), TARGETS[_VERSION].path
     steps = np.diff(slices.file)
     usual = [path(stream, number) for number in range(len(slices.paths))]
@@ -198,20 +204,20 @@ def _refusal(target: Path, why: str, helps: str = _CHANGED) -> TargetError:
 
 
 def not_as_planned(target: Path, why: str) -> TargetError:
-    """Return the error for a target that is not what episodes were to be appended to."""
+    """Return the error for a target that has changed since the append was planned."""
     error = _refusal(target, why)
     return TargetError(
         f"{error.message} It stands as it was.", path=error.path, next_step=error.next_step
     )
 
 
-# Whether a dataset holds all of what it was before episodes were appended.
+# Whether a dataset holds everything of its state before episodes were appended.
 
 
 _DERIVED = frozenset({v3.REPAIRS_PATH})
 
 
-# Keys of `info.json` about all episodes together, and the size limits for files of new ones.
+# Keys of `info.json` about all episodes together, and the size limits of new files.
 _OF_ALL_EPISODES = frozenset(
     {
         "total_episodes",
@@ -224,20 +230,20 @@ _OF_ALL_EPISODES = frozenset(
 
 
 def what_is_lost(new: Path, old: Path, *, others: bool = True) -> str | None:
-    """Say what of a dataset is not in the one that episodes were appended to; None for nothing.
+    """Return a clause about the first part of an old dataset that the new one lacks; else None.
 
-    Every file of an episode, and every other file, is there under its name: the same file, or one
-    of the same bytes. The table of episodes begins with the same rows, statistics included, and the
-    table of tasks with the same tasks; what info.json says is equal but for totals.
+    Every file of an episode, and every other file, must be there under its name: the same file, or
+    one with the same bytes. The table of episodes must begin with the same rows, statistics
+    included, and the table of tasks with the same tasks. Values of info.json must be equal, except
+    totals.
 
     Args:
-        others: Whether to look at other files than those of episodes, and at all of info.json.
-
-    Returns:
-        Half a sentence about the first difference.
+        new: The dataset with appended episodes.
+        old: The dataset before.
+        others: Whether to compare files of no episode, and all of info.json.
 
     Raises:
-        StorageError: The disk fails, so that nobody knows.
+        StorageError: The disk fails, so the answer is unknown.
     """
     try:
         before, after = v3.Dataset(old), v3.Dataset(new)
@@ -260,7 +266,7 @@ def what_is_lost(new: Path, old: Path, *, others: bool = True) -> str | None:
     except StorageError:
         raise
     except (LeconvertError, OSError) as error:
-        raise_storage_trouble(error, old)  # a disk that fails tells nothing of what is on it
+        raise_storage_trouble(error, old)  # a failing disk proves nothing about its content
         return f"it cannot be compared: {error}"
     return None
 
@@ -278,7 +284,7 @@ def _changed_keys(before: v3.Dataset, after: v3.Dataset) -> list[str]:
 
 
 def other_files(root: Path) -> list[str]:
-    """Return what a v3.0 dataset's folder holds besides its tables and the files of episodes."""
+    """Return a v3.0 dataset's files that are neither its tables nor files of episodes."""
     dataset = v3.Dataset(root)
     known = {*dataset.tables(), *_DERIVED}
     known |= {path for stream in dataset.streams for path in dataset.slices(stream).paths}

@@ -1,7 +1,7 @@
 """The request for a conversion: its result, its workers, its proof; and its observer.
 
-The command line, the Python API and a fleet's list each make a `Conversion`; the planner, the
-workers and the packer take it as it is. Its parts are groups of options, which check themselves.
+The command line, the Python API and a fleet's list each make a `Conversion`. The planner, the
+workers and the packer take it unchanged. Its parts are groups of options that check themselves.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Who works on a conversion: threads of this process, processes, or an engine's workers.
+    """The workers of a conversion: threads of this process, processes, or an engine's workers.
 
     Attributes:
-        orchestrate: Work in processes that lease batches, instead of threads of this process. None
-            goes by which of the two numbers below is given; without either it takes processes
-            where the work is many small files, which Python's lock makes slow in threads.
-        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
-            as the engine says, or as cores and free memory of this machine feed.
-        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
-        engine: What starts the workers, such as ``leconvert.run.engines.SlurmEngine(...)``; the
-            process that converts packs meanwhile. None for this machine.
+        orchestrate: Work in processes that lease batches, instead of threads of this process. With
+            None, the number that is given below decides. If neither is given, processes are used
+            for many small files, which are slow in threads because of Python's lock.
+        num_workers: Number of processes; ``auto`` lets the engine decide, or the cores and free
+            memory of this machine. None with ``orchestrate`` or ``engine`` means the same.
+        max_workers: Number of threads; None lets cores and free memory decide, at most 4.
+        engine: The engine that starts the workers, such as
+            ``leconvert.run.engines.SlurmEngine(...)``; meanwhile this process packs. None for this
+            machine.
 
     Raises:
         UsageError: A number is below 1, or two of them contradict each other.
@@ -103,12 +104,13 @@ class LeaseOptions:
     """The rules for leases.
 
     Attributes:
-        lease_seconds: A batch whose holder is silent for so long is taken over.
-        max_attempts: A batch fails after so many errors.
-        trouble_seconds: A worker whose disk or mount fails tries again for so long before it ends.
+        lease_seconds: A batch whose holder is silent for this long is taken over.
+        max_attempts: A batch fails after this many errors.
+        trouble_seconds: A worker whose disk or mount fails tries again for this long before it
+            ends.
 
     Raises:
-        UsageError: A time is negative, or nothing could ever be leased.
+        UsageError: A number is out of its range.
     """
 
     lease_seconds: float = flag(
@@ -138,7 +140,7 @@ class LeaseOptions:
             raise UsageError(f"max_attempts must be at least 1, not {self.max_attempts}.")
 
     def as_arguments(self) -> list[str]:
-        """Return the options of ``leconvert work`` that say the same."""
+        """Return the options of ``leconvert work`` that mean the same."""
         return as_arguments(self, with_defaults=True)
 
 
@@ -150,14 +152,14 @@ class ProofOptions:
     """The proof before the swap, and the datasets that the result may replace and remove.
 
     Attributes:
-        verify: ``structure``, ``bytes`` or ``none``: the depth of the proof before the swap. None
-            stands for the structure, or for the bytes if the source is to be removed.
-        force_conversion: Replace a dataset of the version that is written at the target; it is
-            kept as ``<target>_old``.
-        delete_source: Remove the source that the result replaced, once the result is in place and
+        verify: The depth of the proof before the swap: ``structure``, ``bytes`` or ``none``. None
+            means ``bytes`` if the source is to be removed, else ``structure``.
+        force_conversion: Replace a dataset at the target that already has the version to write; it
+            is kept as ``<target>_old``.
+        delete_source: Remove the source that the result replaced, when the result is in place and
             nothing would be lost.
-        keep_as_former: Keep what is replaced as an append does, under a name that nobody else can
-            have (`leconvert.workdir.former`), not as ``<target>_old``; not in place.
+        keep_as_former: Keep the replaced dataset as an append does, under a unique name
+            (`leconvert.workdir.former`) instead of ``<target>_old``; not in place.
         max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
     """
 
@@ -190,11 +192,15 @@ class ProofOptions:
         return self.verify or ("bytes" if self.delete_source else "structure")
 
     def as_arguments(self) -> list[str]:
-        """Return the options of ``leconvert pack`` that say the same."""
+        """Return the options of ``leconvert pack`` that mean the same."""
         return as_arguments(replace(self, verify=self.depth))
 
     def check_source(self, *, is_outline: bool) -> None:
-        """Refuse a proof that needs the whole source where only its outline is here."""
+        """Refuse a proof that needs the whole source if only its outline is here.
+
+        Raises:
+            UsageError: The proof is ``bytes``.
+        """
         if self.verify == "bytes" and is_outline:
             raise UsageError(
                 "--verify bytes needs the whole source on this machine, and it is on the Hub.",
@@ -202,7 +208,11 @@ class ProofOptions:
             )
 
     def check_proof(self, source: Path, target: Path) -> None:
-        """Refuse a proof that there is not, or that is too little to remove the source."""
+        """Refuse an unknown proof, or one that is not enough for removing the source.
+
+        Raises:
+            UsageError: The proof is unknown or not enough, or the source would not be replaced.
+        """
         if self.depth not in _DEPTHS:
             raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
         if self.delete_source and self.depth != "bytes":
@@ -222,7 +232,7 @@ class ProofOptions:
     def check_target(
         self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
     ) -> None:
-        """Refuse a target that something stands in, before any work is done."""
+        """Refuse a target that is not free, before any work is done."""
         from leconvert.workdir.run import exchanged_place  # its imports take time
 
         self.check_proof(source, target)
@@ -239,15 +249,19 @@ class ProofOptions:
         appends: bool = False,
         run_id: str = "0",
     ) -> Path | None:
-        """Return where the tree at the target goes, None where the target must be free.
+        """Return the new path of the tree at the target; None if there is no such tree.
 
         Args:
-            source: The source's folder; the target itself where it is converted in place.
+            source: The source's folder; for a conversion in place, the target itself.
             target: The folder of the result.
-            to: The version that is written.
+            to: The version to write.
             layout: The layout.
-            appends: Whether episodes are added to what is at the target.
-            run_id: The run, where there is one by now.
+            appends: Whether episodes are added to the dataset at the target.
+            run_id: The run, if there is one.
+
+        Raises:
+            TargetError: The target must be free, and is not.
+            UsageError: The options contradict each other.
         """
         from leconvert.workdir.run import exchanged_place  # its imports take time
 
@@ -282,17 +296,17 @@ class ProofOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """Everything that is asked of a conversion but the folders that it reads and writes.
+    """Everything that is requested of a conversion, except the folders that it reads and writes.
 
-    Two conversions make the same result of the same source if their ``layout``, ``repairs`` and
-    ``selection`` are equal; the other fields say how it is made, proven and pushed.
+    Two conversions make the same result from the same source if their ``layout``, ``repairs`` and
+    ``selection`` are equal; the other fields decide how it is made, proven and pushed.
 
     Attributes:
         layout: The version to write, and how episodes are cut into files and batches.
         repairs: The changes that are allowed.
         selection: The episodes to convert, and their frames.
-        plan: Whether a run under way is joined or given up, and who may work on it.
-        workers: Who does the work.
+        plan: Whether to join or give up a run under way, and who may work on it.
+        workers: The workers.
         leases: Lease time and attempts.
         proof: The proof before the swap, and the datasets that the result may replace and remove.
         scratch: The folder for files that workers fetch from a source on the Hub.
@@ -320,11 +334,11 @@ class Conversion:
 
     @property
     def changes_anything(self) -> bool:
-        """Whether the result differs from what a conversion without options makes."""
+        """Whether the result differs from the result of a conversion without options."""
         return bool(self.layout != LayoutOptions() or self.repairs.as_record() or self.selection)
 
     def result_record(self) -> dict[str, Any]:
-        """Return what decides the result: a manifest keeps it, and compares it on resume."""
+        """Return the options that decide the result; manifests keep them, to compare on resume."""
         return {
             **self.layout.as_record(),
             **self.repairs.as_record(),
@@ -332,12 +346,12 @@ class Conversion:
         }
 
     def check_target(self, source: Path, target: Path) -> None:
-        """Refuse a target that something stands in, before any work is done."""
+        """Refuse a target that is not free, before any work is done."""
         layout = self.layout
         self.proof.check_target(source, target, layout.to, layout.layout, appends=layout.append)
 
     def work_arguments(self, *, fetches: bool) -> list[str]:
-        """Return the options of ``leconvert work`` that say the same.
+        """Return the options of ``leconvert work`` that mean the same.
 
         Args:
             fetches: Whether workers fetch files of the source.
@@ -363,12 +377,12 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """How a caller stops a conversion and watches it.
+    """The means of a caller to stop a conversion and to watch it.
 
     Attributes:
         stop: Set from another thread to stop; the run can be resumed.
         progress: Receives the progress.
-        command: The command line that asks, for the run's records; secrets are taken out.
+        command: The command line, for the run's records; secrets are removed from it.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)

@@ -76,7 +76,11 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
 
 
 def check_layout_options(options: LayoutOptions) -> None:
-    """Refuse values that nobody can mean, before anything is read."""
+    """Refuse senseless values, before anything is read.
+
+    Raises:
+        UsageError: A value is out of its range, or two of them contradict each other.
+    """
     if options.to not in TARGET_VERSIONS:
         raise UsageError(f"--to takes {' or '.join(TARGET_VERSIONS)}, not {options.to!r}.")
     is_v21 = options.to == _ONE_FILE_AN_EPISODE
@@ -108,8 +112,13 @@ def check_layout_options(options: LayoutOptions) -> None:
 def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntArray:
     """Cut one stream into output files.
 
-    A new file starts before an episode that would bring the current file to the limit or beyond,
-    and wherever the decoder configuration changes. A file holds at least one episode.
+    A new file starts before an episode that would bring the current file to the limit or beyond it,
+    and before each change of the decoder configuration. A file holds at least one episode.
+
+    Args:
+        roll_bytes: Size of each episode for this purpose, shape (E,).
+        group: Decoder configuration of each episode, as numbers, shape (E,).
+        limit_bytes: The limit.
 
     Returns:
         First position of each file and, last, E; shape (files + 1,).
@@ -130,13 +139,14 @@ def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntA
 
 
 def count_out_of_reach(scan: SourceScan, layouts: Sequence[StreamLayout]) -> Mapping[str, int]:
-    """Count the frames that LeRobot will not load from a layout, though their times are exact.
+    """Count the frames that LeRobot will not load from a layout, although their times are exact.
 
     Returns:
-        Frames by stream, one entry a camera; see `leconvert.model.float32_tolerance` for why.
+        Number of frames by stream, one entry per camera; `leconvert.model.float32_tolerance`
+        explains why.
     """
     found: dict[str, int] = {}
-    counted: dict[bytes, int] = {}  # cameras whose frames lie alike lose the same ones
+    counted: dict[bytes, int] = {}  # cameras whose frames have equal positions lose the same frames
     scans = {stream.stream: stream for stream in scan.streams}
     for layout in layouts:
         if camera_of(layout.stream) is None:
@@ -150,7 +160,7 @@ def count_out_of_reach(scan: SourceScan, layouts: Sequence[StreamLayout]) -> Map
 
 
 def first_frames(scan: StreamScan, layout: StreamLayout) -> IntArray:
-    """Return the first frame of each episode in its output file, shape (E,)."""
+    """Return the position of each episode's first frame in its output file, shape (E,)."""
     ends = np.concatenate(([0], np.cumsum(scan.frames)))
     starts = layout.starts[layout.file_numbers(np.arange(len(scan.frames)))]
     begins: IntArray = ends[:-1] - ends[starts] + scan.lead
@@ -160,11 +170,18 @@ def first_frames(scan: StreamScan, layout: StreamLayout) -> IntArray:
 def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int:
     """Return the block alignment of episodes in video files, in bytes.
 
-    File systems that share extents (XFS, btrfs, NFS 4.2 over them) do so in whole blocks, so an
-    episode can only be cloned where its offset in the output file equals its offset in the source
-    modulo the block size. That costs half a block of zeros an episode on average and leaves two
-    ragged blocks to write, which pays where clips hold many blocks. It is decided by the source
-    alone, so that results have the same bytes on every file system.
+    File systems that share extents (XFS, btrfs, NFS 4.2 over them) do so in whole blocks. So an
+    episode can be cloned only if its offset in the output file equals its offset in the source
+    modulo the block size. This costs on average half a block of zeros per episode, and two partial
+    blocks must be written, so it pays if clips have many blocks. Only the source decides, so
+    results have the same bytes on every file system.
+
+    Args:
+        streams: The scan of each stream.
+        wanted: The user's choice; None to decide.
+
+    Raises:
+        UsageError: The choice is out of its range.
     """
     if wanted is not None:
         if wanted and not (512 <= wanted <= MEBIBYTE and wanted & (wanted - 1) == 0):
@@ -182,14 +199,14 @@ def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int
 
 # Cut data and all cameras at the same episodes, for loading.
 #
-# Files are planned, not filled: it is counted how many are needed, and the frames are then shared
-# out evenly over so many. So there is no small rest at the end, and loader workers that take a file
-# each end at about the same time.
+# The number of files is computed first, and the frames are then shared out evenly among them. So
+# there is no small rest at the end, and loader workers with one file each end at about the same
+# time.
 
 _LARGEST_LIMIT_BYTES = 2**62
 _EPISODES_LOOKED_AT_FIRST = 16
-# If frames out of reach force cuts that even shares did not foresee, the shares are computed again;
-# among many files one small rest is not worth it.
+# If frames out of reach force cuts that even shares did not foresee, the shares are computed again.
+# Among many files, one small rest is not worth it.
 _MOST_TRIALS = 4
 _MANY_FILES = 100
 
@@ -204,20 +221,20 @@ def roll_together(
 ) -> IntArray:
     """Cut all streams into output files that start at the same episodes.
 
-    A file holds at least one episode, and after its first none that
+    A file holds at least one episode. A further episode starts a new file if it
 
-    - would bring any stream to its limit or beyond,
+    - would bring any stream to its limit or beyond it,
     - needs another decoder configuration in any camera than the one before it, or
     - would have a frame that LeRobot refuses for its place in the file
       (`leconvert.model.float32_tolerance`).
 
-    There are at least ``min_files`` of them, as far as there are episodes. Within a run of equal
-    decoder configurations they hold about equal numbers of frames: where neither a limit nor a
-    frame out of reach forbids it and no episode is longer than a file's mean, they differ from
+    There are at least ``min_files`` files, if there are enough episodes. Within a run of equal
+    decoder configurations, the files hold about equal numbers of frames: if neither a limit nor a
+    frame out of reach prevents it and no episode is longer than a file's mean, they differ from
     that mean by less than the longest episode.
 
-    The time it takes grows with the number of episodes, and with the number of frames only where
-    these are in doubt.
+    The running time grows with the number of episodes; frames are looked at only if they may be out
+    of reach.
 
     Returns:
         First position of each file and, last, E; shape (files + 1,).
@@ -244,7 +261,10 @@ def roll_together(
 def _share_out(
     fewest: Sequence[int], episodes: Sequence[int], frames: Sequence[int], min_files: int
 ) -> list[int]:
-    """Return files a run, at least ``min_files`` in all: one more where they are largest."""
+    """Return the number of files of each run: at least ``min_files`` in all.
+
+    Further files go to the run with the largest ones.
+    """
     files = list(fewest)
     largest = [
         (-frames[run] / files[run], run) for run in range(len(files)) if files[run] < episodes[run]
@@ -263,7 +283,7 @@ def _share_out(
 
 
 def _cut_evenly(rules: _Rules, first: int, stop: int, files: int) -> list[int]:
-    """Return the first positions of at least so many files, as even as the rules allow."""
+    """Return the first positions of at least ``files`` files, as even as the rules allow."""
     starts: list[int] = []
     for _ in range(_MOST_TRIALS):
         starts = _cut_towards_shares(rules, first, stop, files)
@@ -274,22 +294,22 @@ def _cut_evenly(rules: _Rules, first: int, stop: int, files: int) -> list[int]:
 
 
 def _cut_towards_shares(rules: _Rules, first: int, stop: int, files: int) -> list[int]:
-    """Cut at the episode nearest to each equal share, or as near to it as the rules allow.
+    """Cut at the episode nearest to each equal share that the rules allow.
 
     Shares are counted from ``anchor`` on: if a cut had to be elsewhere, the remaining frames are
-    shared out again, so that the last file does not bear the difference.
+    shared out again, so the last file does not take the whole difference.
     """
     starts: list[int] = []
     anchor, shares, taken = first, files, 0
     while first < stop:
         if shares - taken < rules.files_by_size(first):
-            # Frames out of reach took files that the sizes of the rest need.
+            # Frames out of reach used up files that the sizes of the remaining episodes need.
             anchor, shares, taken = first, rules.files_by_size(first), 0
         starts.append(first)
         taken += 1
         wanted = rules.nearest_share(anchor, stop, taken, shares)
-        # Neither too little, so that the files left can hold the rest, nor so much that they
-        # would have no episode each.
+        # Not too little, so the remaining files can hold the remaining episodes, and not so much
+        # that there is no episode for each of them.
         end = max(wanted, rules.first_that_fits(first + 1, stop, shares - taken))
         end = min(end, rules.end_by_size(first), stop - (shares - taken))
         end = rules.end_by_reach(first, end)
@@ -302,7 +322,7 @@ def _cut_towards_shares(rules: _Rules, first: int, stop: int, files: int) -> lis
 class _Rules:
     """The latest end of a file; all arrays have shape (E,) or (E + 1,).
 
-    A *run* is a range of episodes with equal decoder configurations; files do not leave it.
+    A *run* is a range of episodes with equal decoder configurations; no file extends beyond a run.
     """
 
     def __init__(
@@ -316,34 +336,34 @@ class _Rules:
         self._length = length
         self._fps = fps
         self._frame_ends = np.concatenate(([0], np.cumsum(length, dtype=np.int64)))
-        # Without cameras nothing is looked up by time.
+        # Without cameras, no frame is found by its time.
         self._looks_up = any(camera_of(stream.stream) is not None for stream in streams)
         self._certain = frames_always_in_reach(fps)
         self._ends = _latest_ends(streams, limits_bytes, edges)
         self._needed_negated = _files_needed(self._ends, edges)
 
     def frames(self, first: int, stop: int) -> int:
-        """Return the frames of a range of episodes."""
+        """Return the number of frames in a range of episodes."""
         return int(self._frame_ends[stop] - self._frame_ends[first])
 
     def end_by_size(self, first: int) -> int:
-        """Return the position after the last that a file from ``first`` on can hold by its size."""
+        """Return the position after the last episode that fits into a file from ``first`` on."""
         return int(self._ends[first])
 
     def files_by_size(self, first: int) -> int:
-        """Return how many files the rest of the run needs by size alone, from ``first`` on."""
+        """Return how many files the remaining run needs by size alone, from ``first`` on."""
         return -int(self._needed_negated[first])
 
     def first_that_fits(self, first: int, stop: int, files: int) -> int:
-        """Return the first position of ``first`` to ``stop`` from which ``files`` are enough."""
-        # The rest of a run never needs more files than a longer rest.
+        """Return the first position in a range from which ``files`` files are enough."""
+        # A shorter rest of a run never needs more files than a longer one.
         needed = self._needed_negated[first:stop]
         return first + int(np.searchsorted(needed, -files))
 
     def nearest_share(self, anchor: int, stop: int, taken: int, shares: int) -> int:
         """Return the position nearest to ``taken / shares`` of the frames of a range."""
         ends = self._frame_ends
-        # In integers, times ``shares``.
+        # In integers: everything is multiplied by ``shares``.
         target = int(ends[anchor]) * shares + self.frames(anchor, stop) * taken
         before = int(np.searchsorted(ends, target // shares, side="right")) - 1
         if before >= stop:
@@ -352,9 +372,9 @@ class _Rules:
         return before if target - int(ends[before]) * shares <= above else before + 1
 
     def end_by_reach(self, first: int, stop: int) -> int:
-        """Return the first position up to ``stop`` that has a frame out of reach, or ``stop``.
+        """Return the first position before ``stop`` with a frame out of reach, or ``stop``.
 
-        The episode at ``first`` itself is not asked: no cut would help it.
+        The episode at ``first`` is not checked, since no cut would help it.
         """
         if not self._looks_up:
             return stop
@@ -362,7 +382,7 @@ class _Rules:
         begin = int(ends[first])
         position = int(np.searchsorted(ends, begin + self._certain, side="right")) - 1
         position = max(position, first + 1)
-        # Twice as many each time: most files end soon after, and none is looked at for long.
+        # Twice as many each time: most files end soon, and long ones need few rounds.
         count = _EPISODES_LOOKED_AT_FIRST
         while position < stop:
             window = slice(position, min(position + count, stop))
@@ -374,7 +394,7 @@ class _Rules:
         return stop
 
     def fewest_files(self, first: int, stop: int) -> int:
-        """Return how many files a range takes if each holds as much as the rules allow."""
+        """Return the number of files in a range if each holds as much as the rules allow."""
         files = 0
         while first < stop:
             first = self.end_by_reach(first, min(self.end_by_size(first), stop))
@@ -385,14 +405,14 @@ class _Rules:
 def _latest_ends(
     streams: Sequence[StreamScan], limits_bytes: Sequence[float], edges: IntArray
 ) -> IntArray:
-    """Return where a file that starts at each position ends at the latest, shape (E,)."""
+    """Return the latest end of a file that starts at each position, shape (E,)."""
     ends = np.repeat(edges[1:], np.diff(edges))
     after = np.arange(1, len(ends) + 1)
     for stream, limit_bytes in zip(streams, limits_bytes, strict=True):
         filled = np.concatenate(([0], np.cumsum(stream.roll_bytes, dtype=np.int64)))
-        # Sizes are whole, so that a sum reaches the limit where it reaches the next whole number.
+        # Sizes are integers, so a sum reaches the limit when it reaches the next integer.
         limit = math.ceil(min(limit_bytes, _LARGEST_LIMIT_BYTES))
-        # The episode that would reach it is the first that stays out.
+        # The episode that would reach the limit is the first one of the next file.
         reaching = np.searchsorted(filled, filled[:-1] + limit) - 1
         np.minimum(ends, np.maximum(reaching, after), out=ends)
     return ends
@@ -401,7 +421,7 @@ def _latest_ends(
 def _files_needed(ends: IntArray, edges: IntArray) -> IntArray:
     """Return how many files the rest of the run needs from each position on, negated, shape (E,).
 
-    Filling each file as far as it goes needs the fewest; negated they ascend within a run.
+    Files as full as possible give the smallest number; negated, the numbers ascend within a run.
     """
     needed = [0] * len(ends)
     latest = ends.tolist()
@@ -412,11 +432,12 @@ def _files_needed(ends: IntArray, edges: IntArray) -> IntArray:
     return np.array(needed, dtype=np.int64)
 
 
-# Cut the work of writing output files into batches, the unit that workers lease.
+# Cuts the work of writing output files into batches, the unit that workers lease.
 
-# The cost of one episode on top of its bytes, in bytes that could be copied meanwhile: a table is
-# decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), a clip's index is
-# parsed (about 0.1 ms). Only the balance between batches depends on them, never the result.
+# The cost of one episode in addition to its bytes, in bytes that could be copied meanwhile. A table
+# is decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), and a clip's index
+# is parsed (about 0.1 ms). Only the balance between batches depends on these numbers, not the
+# result.
 _TABLE_COST_FACTOR = 12
 _TABLE_COST_PER_EPISODE = 768 * 1024
 _CLIP_COST_PER_EPISODE = 256 * 1024
@@ -435,7 +456,18 @@ def cut_batches(
     *,
     first: int = 0,
 ) -> list[Batch]:
-    """Cut the work into batches, the most expensive first."""
+    """Cut the work into batches, the most expensive first.
+
+    Args:
+        streams: The scan of each stream.
+        layouts: The output files of each stream.
+        episodes_per_batch: Episodes per batch over all streams; None for batches of output files.
+        fit: By stream, whether each episode's file is kept unchanged, shape (E,).
+        first: The first episode that needs work.
+
+    Raises:
+        UsageError: ``episodes_per_batch`` is not positive.
+    """
     totals = _Totals(streams)
     if episodes_per_batch is None:
         groups = _by_output_file(totals, layouts, fit, first)
@@ -460,7 +492,7 @@ class _Totals:
         return cost
 
     def costs(self, stream: str, edges: IntArray) -> list[int]:
-        """Return the cost between each two neighbours of some positions."""
+        """Return the cost of each range between two neighbours in ``edges``."""
         sizes, episodes = np.diff(self._bytes[stream][edges]), np.diff(edges)
         costs: list[int]
         if stream == DATA_STREAM:
@@ -470,7 +502,7 @@ class _Totals:
         return costs
 
     def of(self, shards: Sequence[Shard]) -> tuple[int, int]:
-        """Return source bytes and frames of some shards."""
+        """Return the source bytes and frames of some shards."""
         size_bytes = frames = 0
         for stream, first, stop in _runs(shards):
             size_bytes += int(self._bytes[stream][stop] - self._bytes[stream][first])
@@ -479,7 +511,7 @@ class _Totals:
 
 
 def _runs(shards: Sequence[Shard]) -> Iterator[tuple[str, int, int]]:
-    """Yield the positions of shards that follow each other in a stream: mostly all of a batch."""
+    """Yield ranges of positions that consecutive shards of a stream form together."""
     stream, first, stop = "", 0, 0
     for shard in shards:
         if shard.stream != stream or shard.first != stop:
@@ -501,7 +533,7 @@ def _by_output_file(
     fit: Mapping[str, npt.NDArray[np.bool_]],
     first: int,
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
-    """Yield one file a batch, or neighbours of one stream up to a shared cost."""
+    """Yield batches of one file, or of neighbouring files of one stream up to a shared cost."""
     whole_cost = sum(totals.cost(s.stream, first, int(s.starts[-1])) for s in layouts)
     shared_cost = min(
         max(whole_cost // _BATCHES_WANTED, _SMALLEST_BATCH_COST), _LARGEST_SHARED_BATCH_COST
@@ -529,7 +561,7 @@ def _by_episode_range(
     fit: Mapping[str, npt.NDArray[np.bool_]],
     begins: int,
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
-    """Yield the slices of consecutive episodes over all streams."""
+    """Yield batches of consecutive episodes over all streams."""
     num_episodes = int(layouts[0].starts[-1]) if layouts else 0
     for first in range(begins, num_episodes, episodes_per_batch):
         stop = min(first + episodes_per_batch, num_episodes)

@@ -1,4 +1,4 @@
-"""The planner: scan a source, lay it out, write the manifest; or join the run that is under way."""
+"""The planner: scan a source, lay it out, write the manifest; or join the run under way."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ from leconvert.workdir.swap import (
 if TYPE_CHECKING:
     from leconvert.remote.provenance import HubOrigin
 
-_NO_RUN = "-"  # stands in a manifest until its plan is written
-# Where extents are shared with what is copied from, a clip takes two ragged blocks and half a block
-# of padding before it instead of its bytes.
+_NO_RUN = "-"  # in a manifest until its plan is written
+# A clip that shares extents with its source needs no space for its bytes, but two partial blocks
+# and half a block of padding before it.
 _BLOCKS_A_CLIP = 3
 
 
@@ -98,8 +98,8 @@ class Room:
 
     Attributes:
         folder: A folder on it.
-        bytes_needed: Space that the conversion takes there, about.
-        free_bytes: Free space; None where the file system does not tell.
+        bytes_needed: Space that the conversion needs there; an estimate.
+        free_bytes: Free space; None if the file system does not report it.
     """
 
     folder: str
@@ -108,19 +108,20 @@ class Room:
 
     @property
     def suffices(self) -> bool:
-        """Whether there is enough, as far as anybody can tell."""
+        """Whether there is enough space, as far as is known."""
         return self.free_bytes is None or self.free_bytes >= self.bytes_needed
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceNeeded:
-    """The space that a conversion takes beside its source.
+    """The space that a conversion needs in addition to its source.
 
     Attributes:
         cloned: Whether video bytes will be shared with the source instead of copied.
-        twice_bytes: Bytes that stand twice on one file system until the swap.
-        rooms: One file system, or two where the work dir is on another one.
-        former_states: Datasets that earlier runs put aside at the target; no run removes them.
+        twice_bytes: Bytes that exist twice on one file system until the swap.
+        rooms: One file system, or two if the work dir is on another one.
+        former_states: Number of datasets that earlier runs put aside at the target; no run removes
+            them.
         former_bytes: Bytes of their files, some of which may be the result's own.
     """
 
@@ -142,11 +143,11 @@ def space_needed(
     has_links: bool | None = None,
     is_migration: bool = False,
 ) -> SpaceNeeded:
-    """Reckon the space that a plan takes. Tables under ``meta/`` are not counted.
+    """Estimate the space that a plan needs. Tables under ``meta/`` are not counted.
 
-    Workers write shards into the work dir; the packer brings them into the new tree beside the
-    target, and they stay until the tree has taken its place. So the result's bytes stand twice
-    wherever the packer cannot give a shard a second name:
+    Workers write shards into the work dir. The packer brings them into the new tree beside the
+    target, and they stay until the tree is in place. So the result's bytes exist twice if the
+    packer cannot link a shard:
 
     =============================  ==============================  ===========================
     a result's file                work dir on the target's        work dir on another one
@@ -159,12 +160,18 @@ def space_needed(
 
     Args:
         sources: The sources that are on this machine.
-        is_migration: Whether the kept files are stand-ins, which take no space.
+        target: The folder of the result.
+        work_dir: The folder of the shards.
+        block_align: Block alignment of episodes in video files, in bytes; 0 for none.
+        streams: The scan of each stream.
+        batches: The work.
+        has_links: Whether a shard can be linked into the result; None to try.
+        is_migration: Whether the kept files are stand-ins, which need no space.
     """
     work_folder, target_folder = _existing(work_dir), _existing(target.parent)
 
     @cache
-    def shares_files() -> bool:  # asked where the answer counts alone: to try writes a block
+    def shares_files() -> bool:  # called only if the answer matters, since trying writes a block
         return bool(sources) and all(can_clone(source, work_folder) for source in sources)
 
     shares_source = bool(block_align) and shares_files()
@@ -184,7 +191,7 @@ def space_needed(
     if not _is_one_file_system(work_folder, target_folder):
         rooms = (_room(target_folder, plain_bytes), _room(work_folder, shard_bytes))
         return SpaceNeeded(cloned=shares_source, twice_bytes=0, rooms=rooms)
-    # A joined file shares extents with its shards, as these do with the source.
+    # A joined file shares extents with its shards, and these with the source.
     if has_links is None:
         has_links = can_link(work_folder, target_folder, f".{target.name}.leconvert-probe")
     twice_bytes = part_bytes if has_links else shard_bytes
@@ -193,7 +200,7 @@ def space_needed(
 
 
 def _space_of_meta(target: Path) -> SpaceNeeded:
-    """Reckon the space of a new ``meta/``: about that of the old one, whose text it packs."""
+    """Estimate the space of a new ``meta/`` as the size of the old one."""
     sizes = [path.stat().st_size for path in (target / META).rglob("*") if path.is_file()]
     return SpaceNeeded(cloned=False, twice_bytes=0, rooms=(_room(target, sum(sizes)),))
 
@@ -202,7 +209,12 @@ def check_room(space: SpaceNeeded, target: Path, taken: Mapping[str, int] = {}) 
     """Refuse a conversion that certainly does not fit.
 
     Args:
-        taken: Bytes of the free space that others will have taken, by the room's folder.
+        space: The space that it needs.
+        target: The folder of the result.
+        taken: Free bytes that others will take, by the room's folder.
+
+    Raises:
+        StorageError: It does not fit.
     """
     for known in space.rooms:
         free_bytes = known.free_bytes
@@ -235,9 +247,10 @@ def _free_former(space: SpaceNeeded, target: Path) -> str:
 
 
 def free_bytes_of(folder: Path) -> int | None:
-    """Return the room for this user, or None where the file system does not tell.
+    """Return the free space for this user; None if the file system does not report it.
 
-    Some programs behind FUSE answer ``statvfs`` with zeros, or not at all: that is not "full".
+    Some programs behind FUSE answer ``statvfs`` with zeros, or not at all; this does not mean
+    "full".
     """
     try:
         usage = shutil.disk_usage(folder)
@@ -247,11 +260,11 @@ def free_bytes_of(folder: Path) -> int | None:
 
 
 def can_link(folder: Path, other: Path, name: str) -> bool:
-    """Tell whether a file in one folder can get a second name in another, by trying.
+    """Return whether a file in one folder can be linked into another, by trying.
 
-    The files of the try are removed; after a crash the next try removes them. If the first folder
-    cannot be written, or somebody else tries the same name at the same time, the answer is unknown
-    and counts as yes.
+    The files of the test are removed; after a crash, the next test removes them. If the first
+    folder cannot be written, or another process tests the same name at the same time, the answer is
+    unknown, and True is returned.
     """
     first, second = folder / name, other / f"{name}-link"
     try:
@@ -264,7 +277,7 @@ def can_link(folder: Path, other: Path, name: str) -> bool:
     else:
         linked = True
     for path in (first, second):
-        # On a read-only disk even removing nothing is an error, so look first.
+        # On a read-only disk even removing a missing file is an error, so look first.
         with storage_errors(path), suppress(FileNotFoundError):
             path.lstat()
             path.unlink()
@@ -290,25 +303,26 @@ class PlanSummary:
     """The summary of a plan, before any work is done.
 
     Attributes:
-        episodes: Episodes of the dataset.
-        frames: Frames of the dataset.
-        source_bytes: Bytes of its data and video files; where episodes are appended, of those of
-            the new ones.
-        files: Output files of each stream.
-        kept: How many of them are the source's own as they are; empty in layouts that have none.
-        batches: Batches of work.
+        episodes: Number of episodes of the dataset.
+        frames: Number of frames of the dataset.
+        source_bytes: Bytes of its data and video files; if episodes are appended, only of the new
+            ones.
+        files: Number of output files of each stream.
+        kept: Number of output files of each stream that are the source's own, unchanged; empty for
+            layouts without such files.
+        batches: Number of batches of work.
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
-        space: The space that it takes beside the source.
+        space: The space that it needs in addition to the source.
         findings: The findings of the scan.
-        decoded_cameras: Cameras whose clips are decoded, as their statistics are computed.
-        decoded_episodes: In how many episodes.
+        decoded_cameras: Cameras whose clips are decoded, because their statistics are computed.
+        decoded_episodes: Number of episodes in which clips are decoded.
         version: The version of the result.
-        quantiles: Whether the table of its episodes' statistics has quantiles. Without them
-            LeRobot cannot resume recording on it.
-        meta_alone: Whether ``meta/`` alone is written here, and every other file stays where it is.
+        quantiles: Whether the statistics of its episodes have quantiles. Without them LeRobot
+            cannot resume recording on it.
+        meta_alone: Whether only ``meta/`` is written here, and all other files stay at their paths.
         layout: The layout.
-        kept_episodes: The first so many episodes are in the result already.
-        moves: Bytes that move between here and the Hub; None if the result is made here.
+        kept_episodes: Number of first episodes that are already in the result.
+        moves: Bytes that move between this host and the Hub; None if the result is made here.
     """
 
     episodes: int
@@ -332,13 +346,13 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class MovedBytes:
-    """Bytes that a migration moves between here and the Hub.
+    """Bytes that a migration moves between this host and the Hub.
 
     Attributes:
         of: Bytes of the dataset on the Hub.
-        received: Bytes read for the plan: ``meta/``, small tables, headers; about.
-        to_fetch: Bytes still to be read: files that are rewritten, or decoded.
-        to_send: Bytes to be sent: ``meta/`` and files that are rewritten; about.
+        received: Bytes read for the plan: ``meta/``, small tables, headers; an estimate.
+        to_fetch: Bytes still to be read: files that are rewritten or decoded.
+        to_send: Bytes to be sent: ``meta/`` and files that are rewritten; an estimate.
     """
 
     of: int
@@ -348,7 +362,7 @@ class MovedBytes:
 
 
 def summarize(run: OpenedRun) -> PlanSummary:
-    """Return what a written plan comes to."""
+    """Return the summary of a written plan."""
     has_links = run.one_host is None or run.one_host.has_links
     scans = [run.scan.stream(layout.stream)[0] for layout in run.manifest.streams]
     source, root = run.scan.sources(), run.paths.root
@@ -364,7 +378,7 @@ def _summary(
     *,
     has_links: bool | None = None,
 ) -> PlanSummary:
-    """Return what a plan comes to, whether it is written by now or not.
+    """Return the summary of a plan, written or not.
 
     Args:
         manifest: Its head.
@@ -372,7 +386,7 @@ def _summary(
         source: Number of each episode's source, shape (E,).
         batches: The work.
         work_dir: The folder of the shards.
-        has_links: Whether a shard can get a second name in the result; None to try.
+        has_links: Whether a shard can be linked into the result; None to try.
     """
     target = Path(manifest.target)
     space = (
@@ -413,7 +427,7 @@ def _summary(
 
 
 def moved_bytes(run: OpenedRun) -> MovedBytes | None:
-    """Return what a migration moves; None of any other run."""
+    """Return the bytes that a migration moves; None for other runs."""
     manifest = run.manifest
     if not manifest.is_migration:
         return None
@@ -424,8 +438,9 @@ def moved_bytes(run: OpenedRun) -> MovedBytes | None:
 def _moved_bytes(
     manifest: Manifest, streams: Sequence[StreamScan], batches: Iterable[Batch]
 ) -> MovedBytes:
-    """Reckon what a migration moves; its source is a sparse snapshot."""
-    from leconvert.remote.sparse_snapshot import open_sparse_snapshot  # local sources have none
+    """Return the bytes that a migration moves; its source is a sparse snapshot."""
+    # local sources do not need it
+    from leconvert.remote.sparse_snapshot import open_sparse_snapshot
 
     tree, computed = Path(manifest.source), manifest.computed_stats
     found = open_sparse_snapshot(tree)
@@ -444,7 +459,7 @@ def _moved_bytes(
 
 
 def kept_files(manifest: Manifest, batches: Iterable[Batch]) -> dict[str, int]:
-    """Return how many files of each stream are the source's own; nothing where no layout keeps."""
+    """Return the number of the source's own files by stream; empty if the layout keeps none."""
     if manifest.layout not in KEEPING_LAYOUTS:
         return {}
     if manifest.is_overlay_in_place:
@@ -457,7 +472,7 @@ def kept_files(manifest: Manifest, batches: Iterable[Batch]) -> dict[str, int]:
 
 
 def _decoded_episodes(manifest: Manifest, source: IntArray) -> int:
-    """Return in how many episodes pictures of some camera are decoded."""
+    """Return the number of episodes in which images of any camera are decoded."""
     source = source[manifest.kept_episodes :]
     total = 0
     for number, own in enumerate(manifest.sources):
@@ -483,10 +498,10 @@ class Draft(NamedTuple):
     """A plan before it is written.
 
     Attributes:
-        scan: The source as scanned.
+        scan: The scan of the source.
         manifest: The head of the plan, still without a run.
-        batches: The work. None of it is about the first ``manifest.kept_episodes``, which have
-            their files already.
+        batches: The work, without the first ``manifest.kept_episodes``, which have their files
+            already.
         summary: Its summary.
     """
 
@@ -499,7 +514,7 @@ class Draft(NamedTuple):
 def check_asked(
     sources: Sequence[Path], target: Path, conversion: Conversion = Conversion()
 ) -> None:
-    """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
+    """Refuse a source that cannot be read, or that is already v3.0 and would stay unchanged."""
     _check_can_append(sources, target, conversion.layout, conversion.selection)
     for source in sources:
         asks_for_nothing = target == source and not conversion.changes_anything
@@ -548,7 +563,7 @@ def draft_plan(
     fit = fit_files(scan) if keeps else {}
     if is_overlay:
         _check_overlay(scan, planned_name(sources, arrival))
-    batches = []  # an overlay in place leaves every file where it is
+    batches = []  # an overlay in place leaves every file at its path
     if not (is_overlay and target == sources[0]):
         batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit, first=kept)
     manifest = Manifest(
@@ -584,7 +599,7 @@ def preview_plan(
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PlanSummary:
-    """Return what `open_or_plan` would plan or go on with, and raise what it would raise.
+    """Return the summary of the run that `open_or_plan` would plan or join; raise its errors.
 
     It writes nothing, and takes the same arguments.
     """
@@ -596,7 +611,7 @@ def preview_plan(
         return summarize(run)
     draft = draft_plan(sources, target, work_dir, conversion, arrival=arrival, progress=progress)
     summary = draft.summary
-    if summary.moves is None:  # of a migration the folder is gone again
+    if summary.moves is None:  # the target of a migration is a temporary folder
         check_room(summary.space, target)
     return summary
 
@@ -608,7 +623,11 @@ def scan_sources(
     *,
     progress: Progress = NO_PROGRESS,
 ) -> SourceScan:
-    """Scan sources, of which nothing is wrong, and join the scans."""
+    """Scan sources, check them, and join the scans.
+
+    Raises:
+        FindingsError: A source has errors.
+    """
     to, repairs = conversion.layout.to, conversion.repairs
     options = _repairs_of_each(sources, repairs)
     scan_one = partial(scan_source, selection=conversion.selection, to=to, progress=progress)
@@ -638,9 +657,9 @@ def scan_sources(
 def _errors_to_come(
     scan: SourceScan, scan_with: Callable[[RepairOptions], SourceScan], options: RepairOptions
 ) -> list[Finding]:
-    """Return the errors that show only after the first remedy of each other error.
+    """Return the errors that appear only after the first remedy of each other error.
 
-    For example, no row was looked at in a table that lies elsewhere.
+    For example, rows of a table that is at another path were not checked.
     """
     flags, errors = dict.fromkeys(options.flags()), _errors(scan)
     seen = {(error.code, error.stream) for error in errors}
@@ -660,13 +679,13 @@ def _errors_to_come(
 
 
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
-    """Return the repairs of each source: a feature is left out or renamed where it is."""
+    """Return the repairs of each source; only sources with a feature drop or rename it."""
     if len(sources) == 1 or not (repairs.drop_features or repairs.rename_features):
         return [repairs] * len(sources)
     features = [open_dataset(source, repairs.reading).features for source in sources]
 
     def is_meant(name: str, own: Mapping[str, Any]) -> bool:
-        # A name that no source declares may be a column of all: the scan reports files without it.
+        # A name that no source declares may be a column of all; the scan reports files without it.
         return name in own or not any(name in other for other in features)
 
     return [
@@ -689,12 +708,12 @@ class PlannedRepairs:
         root: The dataset.
         flags: Options of the command, each with its value.
         options: The same, as a conversion takes them.
-        keeps: Counts of the result, for things that the source declares or stores.
-        of: Counts of the source.
+        keeps: Counts for the result, of everything that the source declares or stores.
+        of: Counts for the source.
         repairs: Changes that a conversion will make.
         findings: The findings, as they will be with these repairs.
-        in_files: Changes without a conversion, one line a kind.
-        lossless: The first remedy for missing or damaged files, which loses nothing.
+        in_files: Changes without a conversion, one line per kind.
+        lossless: The first remedies for missing or damaged files, which lose nothing.
     """
 
     root: Path
@@ -709,7 +728,7 @@ class PlannedRepairs:
 
     @property
     def command(self) -> str | None:
-        """The command line that does it; None where nothing is to be done."""
+        """The command line of the repairs; None if there is nothing to do."""
         is_v3 = is_converted(self.root) or bool(self.in_files)
         if is_v3 and not self.changes:
             return None
@@ -743,13 +762,21 @@ def plan_repairs(
     *,
     progress: Progress = NO_PROGRESS,
 ) -> PlannedRepairs:
-    """Find the repairs that a source needs, of several the ones that lose least.
+    """Find the repairs that a source needs; if there is a choice, those that lose least.
 
-    It does what a user does who follows each message: with the first remedy of every error it looks
-    again, until nothing is wrong. Then each repair that leaves something out, the costliest first,
-    is taken back where the others turn out to be enough.
+    It follows each message as a user does: it applies the first remedy of every error and scans
+    again, until there is no error. Then it takes back each repair that drops something, the
+    costliest first, if the others turn out to be enough.
+
+    Args:
+        source: The dataset.
+        options: Repairs to check instead; None to find them.
+        progress: Receives the progress.
+
+    Raises:
+        FindingsError: Errors remain for which there is no remedy.
     """
-    flags: dict[str, float] = {}  # and the share of the dataset that each leaves
+    flags: dict[str, float] = {}  # with the share of the dataset that each keeps
     scan = scan_source(source, progress=progress)
     whole = scan
     if options is not None:
@@ -811,7 +838,7 @@ def _share(remedy: Remedy) -> float:
 
 
 def _lossless(errors: Sequence[Finding]) -> tuple[str, ...]:
-    """Return what is told before any flag that leaves something out."""
+    """Return the remedies that come before any flag that drops something."""
     told = (lossless_remedy(error.code, error.remedy) for error in errors)
     return tuple(dict.fromkeys(filter(None, told)))
 
@@ -831,7 +858,7 @@ def _what_helps(errors: Sequence[Finding]) -> str:
 
 
 def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions) -> None:
-    """Refuse what the Hub cannot do by itself, and a work dir that stand-ins would fill."""
+    """Refuse options for which the Hub would need to compute, and a work dir that would fill up."""
     if not layout.can_migrate:
         raise UsageError(
             "Files stay on the Hub only where the layout keeps them.",
@@ -880,10 +907,14 @@ def _check_can_overlay(
     selection: EpisodeSelection,
     arrival: HubOrigin | None,
 ) -> None:
-    """Refuse a plan that needs other files than those of one source as they lie.
+    """Refuse a plan that needs other files than one source's own.
 
     Args:
-        work_dir: The folder where they have to be shared; None if they stay on the Hub.
+        sources: The sources.
+        target: The folder of the result.
+        work_dir: The folder in which files are shared; None if they stay on the Hub.
+        selection: The episodes to convert.
+        arrival: How the source came from the Hub.
     """
     source = sources[0]
     other = "Use --layout episode-files, which gives the result files of its own."
@@ -926,7 +957,7 @@ def _check_can_overlay(
 
 
 def _check_overlay(scan: SourceScan, name: str) -> None:
-    """Refuse a source that v3.0 cannot have as it lies; of each reason the first file is named."""
+    """Refuse a source whose files v3.0 cannot use unchanged; name the first for each reason."""
     repairs = scan.repairs
     (view,) = open_sources(scan.sources)
     target_of(TARGET_VERSIONS[0], OVERLAY, view.dataset, scan.num_episodes)
@@ -969,7 +1000,7 @@ def _check_in_place(
     repairs: RepairOptions,
     selection: EpisodeSelection,
 ) -> None:
-    """Refuse to write v2.1 in the place of what is v2.1, whole or but for its ``meta/``."""
+    """Refuse to write v2.1 in place of a v2.1 dataset, even if only its ``meta/`` was replaced."""
     source = sources[0]
     if source != target or to == TARGET_VERSIONS[0]:
         return
@@ -992,7 +1023,7 @@ def _check_in_place(
 def _lost_frames(
     scan: SourceScan, streams: Sequence[StreamLayout], layout: LayoutOptions
 ) -> list[Finding]:
-    """Say how many frames of the result LeRobot will refuse although their times are exact."""
+    """Return findings about frames that LeRobot will refuse although their times are exact."""
     usual = LayoutOptions()
     can_be_cut = (layout.to, layout.layout) == (usual.to, usual.layout)
     return [
@@ -1010,7 +1041,10 @@ def _lost_frames(
 
 
 def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
-    """Say which pictures' quantiles of all episodes are none: what old ones held is not counted."""
+    """Return findings about images whose quantiles over all episodes are only bounds.
+
+    The pixels of old episodes are not counted again.
+    """
     said = "pictures of old episodes are not decoded again, so meta/stats.json has bounds of their "
     return [
         Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
@@ -1022,7 +1056,7 @@ def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
 
 
 def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
-    """Say which files of the sources are not taken as they are, and why."""
+    """Return findings about files of the sources that are rewritten, with the reasons."""
     sources = open_sources(scan.sources)
     found = []
     for stream in scan.streams:
@@ -1048,12 +1082,22 @@ def open_or_plan(
 ) -> OpenedRun:
     """Return the run of a work dir: the one under way if it fits, else a new one.
 
-    The result has the episodes of all sources, in their order; no source may be its target.
-    Two planners may scan at the same time, but only one writes; the other joins its run.
+    The result has the episodes of all sources, in their order; no source may be its target. Two
+    planners may scan at the same time, but only one writes; the other joins its run.
 
     Args:
-        check_target: Called before a new run is written, when nobody else plans: another process
-            may have finished the conversion since the target was looked at.
+        sources: The source, or several to merge.
+        target: The folder of the result.
+        work_dir: The folder of the run's state.
+        conversion: The conversion.
+        arrival: How the source came from the Hub; None for a local dataset.
+        check_target: Called before a new run is written, while no other process plans: the
+            conversion may have been finished elsewhere since the target was checked.
+        progress: Receives the progress.
+
+    Raises:
+        PlanMismatchError: A run under way was planned differently.
+        FindingsError: A source has errors.
     """
     sources = [sources] if isinstance(sources, Path) else sources
     check_all_places(sources, target, work_dir, outlined=is_outline(arrival))
@@ -1068,7 +1112,7 @@ def open_or_plan(
 
     draft: Draft | None = None
     if plan.restart or folder.current_run_id() is None:
-        # Before anything is made on disk: a source that cannot be converted leaves no trace.
+        # Before anything is written: a source that cannot be converted leaves no trace.
         draft = drafted()
     with planner_lock(folder), _no_trace_of_a_refusal(folder):
         if not plan.restart and folder.current_run_id() is not None:
@@ -1079,13 +1123,13 @@ def open_or_plan(
                 progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
             _say_who_may_work(run, progress)
             return run
-        if draft is None:  # the run that was there a moment ago is gone
+        if draft is None:  # the previous run has gone meanwhile
             draft = drafted()
         check_target()
         try_renames(exchanged_place(sources[0], target, conversion.layout.layout))
         _write(folder, draft, plan.one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
-    # Without a lock between hosts another planner's run may be the current one by now.
+    # Without a lock between hosts, another planner's run may be the current one now.
     _check_joined(run, planned_name(sources, arrival), target, conversion)
     _say_who_may_work(run, progress)
     return run
@@ -1093,7 +1137,7 @@ def open_or_plan(
 
 @contextmanager
 def _no_trace_of_a_refusal(work_dir: WorkDir) -> Iterator[None]:
-    """Leave no lock in a folder that became no work dir."""
+    """Leave no lock in a folder that has not become a work dir."""
     try:
         yield
     except LeconvertError:
@@ -1109,7 +1153,7 @@ def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:
 
 
 def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Conversion) -> None:
-    """Refuse a run under way that is not the one asked for."""
+    """Refuse a run under way that is not the requested one."""
     check_same_plan(run, source, target, conversion)
     if conversion.plan.one_host and run.one_host is None:
         raise PlanMismatchError(
@@ -1121,21 +1165,21 @@ def _check_joined(run: OpenedRun, source: str, target: Path, conversion: Convers
 
 
 def is_outline(arrival: HubOrigin | None) -> bool:
-    """Say whether only the outline of a source is here."""
+    """Return whether only the outline of a source is on this machine."""
     return arrival is not None and arrival.outline is not None
 
 
 def planned_name(sources: Sequence[Path], arrival: HubOrigin | None) -> str:
-    """Return what a run calls its sources: the folders, or the URL that an outline stands for."""
+    """Return a run's name for its sources: the folders, or the URL of an outline."""
     return (arrival.outline if arrival else None) or ", ".join(map(str, sources))
 
 
 def check_all_places(
     sources: Sequence[Path], target: Path, work_dir: Path, *, outlined: bool = False
 ) -> None:
-    """Refuse places that would mix sources, target and work dir, and a source that is given twice.
+    """Refuse places that would mix sources, target and work dir, and repeated sources.
 
-    A merge has a place of its own: it is never that of a source.
+    A merge has its own target, which is never a source.
     """
     seen: dict[object, int] = {}
     for number, source in enumerate(sources):
@@ -1158,16 +1202,16 @@ def check_all_places(
 
 
 def _identities(source: Path) -> Iterator[object]:
-    """Yield what two paths of one dataset have in common, and no two datasets.
+    """Yield facts that all paths of a dataset share, and that differ between datasets.
 
-    A folder that is mounted once more elsewhere has one device and inode number (bind mounts). Two
-    mounts of one NFS export may have device numbers of their own: there the folder's inode and the
-    facts of its tables tell. The times of their last change are among them, which no copy keeps.
+    A folder that is mounted at a second place has the same device and inode number (bind mounts).
+    Two mounts of an NFS export may have different device numbers. Then the folder's inode and the
+    facts of its tables decide; the times of their last change are among them, which no copy keeps.
     """
     yield source
-    with suppress(OSError):  # what cannot be read is told later
+    with suppress(OSError):  # later steps report errors of reading
         found = source.stat()
-        if found.st_ino:  # some mounts number nothing
+        if found.st_ino:  # some mounts have no inode numbers
             yield found.st_dev, found.st_ino
         tables = [path for path in (source / META).iterdir() if path.is_file()]
         if tables:
@@ -1195,7 +1239,7 @@ def check_same_plan(
     helps: str = "Use the same options to finish it, --restart to give it up, or another "
     "--work-dir.",
 ) -> None:
-    """Refuse a run that was planned with something else than is asked for now."""
+    """Refuse a run that was planned with other options than the current ones."""
     manifest = run.manifest
     planned: Mapping[str, Any] = {
         "source": manifest.source_name,

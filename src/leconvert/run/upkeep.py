@@ -1,16 +1,19 @@
-"""Looks after what runs leave: removes it, puts a kept source back, gives batches back.
+"""Cleans up after runs: removes leftovers, puts a kept source back, and releases batches.
 
-**Removal.** Records and the files that are there decide what may go, never names or ages alone:
+**Removal.** Records and existing files decide what is removed, never only names or ages:
 
-- a run that its work dir no longer names was given up by ``--restart``, or was never planned to the
-  end; unless it was interrupted between the moves of its swap: then the dataset lies elsewhere;
-- the run that the work dir names goes once it is finished and its result stands at the target;
-- of a run under way go attempts whose batch is done by another attempt, and new trees of packers
-  that a later packer replaced;
-- a new tree goes only if it carries its run's mark: after an exchange the source has its name.
+- A run that its work dir no longer names was given up by ``--restart``, or its planning never
+  finished. It is removed, unless it was interrupted between the moves of its swap, because the
+  dataset is then elsewhere.
+- The run that the work dir names is removed when it is finished and its result is at the target.
+- From a run under way, only these are removed: attempts whose batch another attempt has done, and
+  new trees of packers that a later packer replaced.
+- A new tree is removed only if it carries its run's mark: after an exchange, the source has its
+  name.
 
-The planner's lock is held throughout, and a run's packer lock while its things are removed. As a
-lock may be lost, all is asked again right before it is removed, and whether a packer began since.
+The planner's lock is held throughout, and a run's packer lock while its files are removed. A lock
+may be lost, so everything is checked again right before it is removed, and also whether a packer
+has begun since.
 """
 
 from __future__ import annotations
@@ -111,14 +114,14 @@ _NO_MARK = "it does not carry its run's mark, and may hold a dataset"
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that a run left.
+    """A leftover of a run.
 
     Attributes:
         path: Its path.
         kind: ``run``, ``attempt``, ``new tree``, ``outline``, ``work dir``, ``kept source``,
             ``former state`` or ``record``.
-        removable: Whether it may go.
-        reason: Why, or why not, as half a sentence.
+        removable: Whether it may be removed.
+        reason: Why, or why not, as a clause.
     """
 
     path: Path
@@ -129,12 +132,12 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """The findings of a clean-up, and the actions taken.
+    """The findings and actions of a clean-up.
 
     Attributes:
         dry_run: Whether nothing was removed.
-        removed: Things that were removed, or would be.
-        kept: Things that stay, and why.
+        removed: Leftovers that were removed, or would be.
+        kept: Leftovers that stay, with the reasons.
     """
 
     dry_run: bool
@@ -143,13 +146,13 @@ class CleanReport:
 
     @classmethod
     def of(cls, rows: Iterable[Leftover], *, dry_run: bool) -> CleanReport:
-        """Return the report of what may go and what stays, each in the order given."""
+        """Return a report that separates removed and kept leftovers, each in the given order."""
         listed = tuple(rows)
         removed = tuple(row for row in listed if row.removable)
         return cls(dry_run, removed, tuple(row for row in listed if not row.removable))
 
     def __add__(self, other: CleanReport) -> CleanReport:
-        """Return both reports as one."""
+        """Return the sum of two reports."""
         return CleanReport(self.dry_run, self.removed + other.removed, self.kept + other.kept)
 
     def as_record(self) -> dict[str, Any]:
@@ -160,7 +163,21 @@ class CleanReport:
 def clean_work_dir(
     root: Path, *, target: Path | None = None, give_up: bool = False, dry_run: bool = False
 ) -> CleanReport:
-    """Remove what the runs of a work dir left."""
+    """Remove leftovers of a work dir's runs.
+
+    Args:
+        root: The work dir.
+        target: A dataset beside which new trees of unknown runs are reported too; None for none.
+        give_up: Also remove a run under way that no worker holds.
+        dry_run: Remove nothing.
+
+    Returns:
+        The report.
+
+    Raises:
+        BusyError: A batch is held, or a packer or planner began meanwhile.
+        WorkDirError: The folder is no work dir, or is a fleet's.
+    """
     work = WorkDir(root)
     folders = (work.runs_dir, work.outlines_dir)
     if not work.current.exists() and not any(folder.is_dir() for folder in folders):
@@ -196,14 +213,14 @@ def clean_work_dir(
         planned = [_planned(work.run(run_id), run_id) for run_id in seen]
         targets = {target, *(Path(each.target) for each in planned if each is not None)}
         if not dry_run:
-            # Things that only records explain go before the records.
+            # Leftovers that only records explain are removed before the records.
             for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
                 _remove(work, row, current, seen)
     if not dry_run:
         for place in targets:
             if (
                 place is not None and target_lock_path(place).parent.exists()
-            ):  # of a packer that died
+            ):  # locks of a packer that died
                 with suppress(BusyError, StorageError, OSError), target_lock(place, "-"):
                     pass
         for row in removable:
@@ -246,7 +263,7 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
 
 
 def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
-    """Name outlines of sources on the Hub; one that a run needs stays with it."""
+    """Yield outlines of sources on the Hub that no remaining run needs."""
     if work.root in going or not work.outlines_dir.is_dir():
         return
     needed: set[Path] = set()
@@ -257,14 +274,14 @@ def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
                 needed.add(Path(read_manifest(run, run_id).source).parent)
             except WorkDirError:
                 if run.manifest.exists():
-                    return  # it may need any of them: another version of leconvert can tell
+                    return  # it may need any of them, which only its version of leconvert knows
     for outline in sorted(work.outlines_dir.iterdir()):
         if outline not in needed:
             yield Leftover(outline, "outline", True, "no run needs it")
 
 
 def _target(run: RunPaths, run_id: str) -> Path | None:
-    """Return what a run's swap exchanges."""
+    """Return the folder that a run's swap exchanges."""
     manifest = _planned(run, run_id)
     return None if manifest is None else manifest.exchanged
 
@@ -272,7 +289,7 @@ def _target(run: RunPaths, run_id: str) -> Path | None:
 def _planned(run: RunPaths, run_id: str) -> Manifest | None:
     with suppress(WorkDirError):
         return read_manifest(run, run_id)
-    return None  # never planned to the end, so that nobody ever worked on it
+    return None  # planning never finished, so no worker ever ran
 
 
 def _given_up(
@@ -292,7 +309,7 @@ def _given_up(
 
 
 def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None:
-    """Say why the dataset may lie elsewhere than at the target, None where it does not."""
+    """Return why the dataset may be elsewhere than at the target; None if it is not."""
     again = "its own command, given again, puts that right"
     with suppress(FileNotFoundError):
         if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
@@ -343,7 +360,7 @@ def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
             attempts = sorted(path for path in folder.iterdir() if _ATTEMPT.match(path.name))
             winner = run.root / str(read_done(run, run_id, batch_id)["attempt"])
         except (FileNotFoundError, WorkDirError):
-            continue  # collected already, or damaged: the packer opens the batch again
+            continue  # already removed, or damaged: the packer opens the batch again
         if winner not in attempts:
             continue
         generations = log.read(batch_id).generations
@@ -364,7 +381,7 @@ def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> It
 
 
 def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
-    """Name new trees whose run is not known here; they cannot be judged."""
+    """Yield new trees of unknown runs; they stay."""
     with suppress(FileNotFoundError):
         for run_id, tree in staging_trees(target):
             if run_id not in known and is_being_removed(tree):
@@ -395,7 +412,7 @@ def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
 
 
 def _held(store: LeaseStore) -> dict[int, int]:
-    """Return the newest claim of each batch that somebody holds, alive or not."""
+    """Return the newest claim of each held batch, whether its holder is alive or not."""
     run, fs = store.run, store.fs
     settled = list_batches(run.done_dir, fs=fs) | list_batches(run.failed_dir, fs=fs)
     return {
@@ -410,7 +427,11 @@ def _generation(work: WorkDir, run_id: str) -> int:
 
 
 def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
-    """Raise unless what was seen of a run still holds: a lock may be lost, a number is not."""
+    """Check again that no packer has begun since: a lock may be lost, a generation's number is not.
+
+    Raises:
+        BusyError: Something has changed.
+    """
     run_ids = {
         "new tree": [run_of(row.path)],
         "attempt": [row.path.parents[2].name],
@@ -435,11 +456,11 @@ def _changed(what: str, row: Leftover) -> BusyError:
 
 
 def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str, int]) -> None:
-    """Remove it, or what makes others take it up where locks lie in it."""
+    """Remove a leftover; if it holds locks, only make sure that it is not used again."""
     _ask_again(work, row, seen)
     if row.kind == "work dir":
         if work.current_run_id() != current:
-            # Over NFS a host that was frozen has lost its lock when it comes back.
+            # Over NFS, a host that was frozen has lost its lock when it returns.
             raise BusyError(
                 f"Somebody planned in {work.root} since it was looked at.",
                 path=str(work.root),
@@ -448,7 +469,7 @@ def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str
         remove_leftovers(row.path)
         set_work_dir_aside(row.path)
     elif row.kind == "run":
-        # A run that is named and half removed could be neither resumed nor judged.
+        # A current run that is partly removed could be neither resumed nor judged.
         if work.current_run_id() == row.path.name:
             with storage_errors(work.current):
                 work.current.unlink()
@@ -462,7 +483,7 @@ def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str
 
 
 def _is_only_locked(work: WorkDir) -> bool:
-    """Say whether a planner that died before it wrote a plan left its lock, and nothing else is."""
+    """Return whether only a dead planner's lock is left in the work dir."""
     lock = work.planner_lock.name
     names = [path.name for path in work.root.iterdir()] if work.root.is_dir() else []
     return bool(names) and all(name.removeprefix(".").startswith(lock) for name in names)
@@ -473,7 +494,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _remove_empty(work: WorkDir) -> None:
-    """Remove folders that the next planner makes again, once no run is left, and nothing else."""
+    """Remove empty folders of a work dir without a current run, and the planner's lock."""
     with suppress(BusyError, StorageError, OSError), planner_lock(work):
         if work.current_run_id() is not None:
             return
@@ -484,7 +505,7 @@ def _remove_empty(work: WorkDir) -> None:
 
 
 def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
-    """Remove what holds the locks that were held; see `leconvert.workdir.removal`."""
+    """Remove leftovers that contained held locks; see `leconvert.workdir.removal`."""
     if row.kind == "run":
         remove_tree(row.path, inside=work.runs_dir)
     elif row.kind == "work dir" and not remove_leftovers(row.path):
@@ -495,10 +516,10 @@ def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
         )
 
 
-# Removes what runs put aside, once the dataset at the target is proven to hold it all.
-#
-# The steps are those of ``convert --delete-source`` (`leconvert.run.packer.remove_compared`): what
-# a removal that was interrupted left is compared like any other tree, and kept where it cannot be.
+# Removes datasets that runs put aside, when the dataset at the target is proven to hold everything
+# in them.
+# The steps are those of ``convert --delete-source`` (`leconvert.run.packer.remove_compared`): the
+# rest of an interrupted removal is compared like any other tree, and kept if it cannot be compared.
 
 
 def clean_kept_source(
@@ -507,11 +528,10 @@ def clean_kept_source(
     """Remove ``<target>_old`` and former states if the target provably holds everything in them.
 
     ``<target>_old`` is the source of a conversion in place, or a result that was replaced; after an
-    overlay in place it is the ``meta/`` that was replaced.
+    overlay in place, it is the ``meta/`` that was replaced.
 
-    The proof is made here and now: every coded packet and every row are compared, and every other
-    file must be in the result with the same bytes. A former state must also be what its record
-    says that was put aside.
+    The proof is made here: every coded packet and every row are compared, and every other file must
+    be in the result with the same bytes. A former state must also match its record.
     """
     result = _exchanged(target)
     report = clean_former_states(target, dry_run=dry_run, progress=progress)
@@ -525,7 +545,7 @@ def clean_kept_source(
 def clean_former_states(
     target: Path, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
 ) -> CleanReport:
-    """Remove former states as `clean_kept_source` does, and not what has a name alone."""
+    """Remove former states as `clean_kept_source` does; a name without a record is not enough."""
     result = _exchanged(target)
     found: list[Leftover] = []
     for state in former_states([result])[result]:
@@ -541,7 +561,7 @@ def clean_former_states(
 
 
 def _remove_record(target: Path, state: FormerState) -> bool:
-    """Remove the record of a former state that is not there, unless its run may put it there."""
+    """Remove the record of a missing former state, unless its run may still put it there."""
     with suppress(BusyError), target_lock(target, "-"):
         if any(run_id == state.run_id for run_id, _ in staging_trees(target)) or any(
             each.is_there for each in former_states([target])[target] if each.path == state.path
@@ -562,13 +582,13 @@ def _cleaned(
     progress: Progress,
     state: FormerState | None = None,
 ) -> Iterator[Leftover]:
-    """Remove one tree that was put aside, and the rest of it that an earlier removal left."""
+    """Remove one tree that was put aside, and the rest of its interrupted removal."""
     doomed, seen = removed_dir(old), False
     for place in (doomed, old):
         if place == doomed and not doomed.is_dir():
             continue
         if place == old and not old.exists() and (seen or state is not None):
-            break  # all that there was had the other name
+            break  # the only tree had the other name
         seen = True
         before = TreePair.now(result, place)
         doubt = None if state is None else _doubt_of_record(place, state)
@@ -619,12 +639,12 @@ _OF_FORMER_TASKS = frozenset({(TASKS_PATH, "tasks"), (INFO_PATH, "total_tasks")}
 
 
 def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = True) -> str | None:
-    """Say which part of an old v3.0 dataset may be missing in a new one; None if none is.
+    """Return which part of an old v3.0 dataset may be missing in a new one; None if nothing is.
 
-    The new one may be the old one with episodes appended. Then, without ``others``, files of no
+    The new one may be the old one with appended episodes. Then, without ``others``, files of no
     episode and other keys of info.json are not compared. It may also be a new conversion of a
-    source that has grown: it begins with the same episodes, in files of other limits. The old one
-    is then compared as if it were made of these episodes. Its statistics of all episodes differ,
+    source that has grown: it begins with the same episodes, in files with other limits. The old one
+    is then compared as if it were made from these episodes; its statistics of all episodes differ,
     and its table of tasks may be shorter.
     """
     if what_is_lost(new, old, others=others) is None:
@@ -656,14 +676,13 @@ def _former_doubt(new: Path, old: Path, progress: Progress, *, others: bool = Tr
 
 
 # Puts the source that a conversion in place kept back in its place, and the result beside it.
-#
 # Only the content of the places decides (``DATASET``, the dataset that was put aside last, and
-# ``DATASET_v30`` or ``DATASET_v21``), so that the same command finishes after a crash. The dataset
-# that was put aside last is ``DATASET_old`` or the newest former state. In every case both trees
-# are compared to the byte before one of them is moved. Versions do not tell which of the two is the
-# source, as a conversion goes either way: it is the one that was put aside.
-# Before anything moves the result gets a mark, which tells it from then on, and which it loses when
-# all is done. (The source may be one that only its owner may change.)
+# ``DATASET_v30`` or ``DATASET_v21``), so the same command finishes after a crash. The dataset that
+# was put aside last is ``DATASET_old`` or the newest former state. In every case, both trees are
+# compared to the byte before one of them is moved. Versions do not tell which of the two is the
+# source, because a conversion can go either way: the source is the one that was put aside. Before
+# anything moves, the result gets a mark, which identifies it until everything is done and the mark
+# is removed. (The source may be a folder that only its owner may change.)
 
 
 _DIFFERENCES_SHOWN = 20
@@ -680,7 +699,7 @@ class Found(Enum):
 
 
 _ASIDE_OF = {Found.V2: "v2.1", Found.V3: "v3.0"}
-"""The version of the result of a conversion in place; none writes v2.0."""
+"""The version of the result of a conversion in place; no conversion writes v2.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,10 +710,10 @@ class UndoReport:
         dataset: The folder of the source, as before the conversion.
         result: The folder that keeps the converted dataset.
         dry_run: Whether nothing was moved.
-        was_undone: Whether all was so before, and nothing was compared.
-        episodes: Episodes that were compared.
-        rows: Their rows.
-        camera_frames: Their coded frames, of all cameras together.
+        was_undone: Whether the undo was complete before, so nothing was compared.
+        episodes: Number of episodes compared.
+        rows: Number of their rows.
+        camera_frames: Number of their coded frames, over all cameras.
     """
 
     dataset: Path
@@ -719,13 +738,22 @@ def undo_conversion(
     progress: Progress = NO_PROGRESS,
     fs: FileSystem = LOCAL,
 ) -> UndoReport:
-    """Put what was put aside last back at the target, and the result there at ``<target>_v30``.
+    """Put the dataset that was put aside last back at the target; keep the result beside it.
 
-    That is ``<target>_old``, or the newest former state (`leconvert.workdir.former`). A result of
-    v2.1 goes to ``<target>_v21``. After an overlay in place it is ``meta/`` alone that is put back
-    and kept so. After a repair in place the repaired dataset goes to ``<target>_repaired``.
+    The dataset put aside is ``<target>_old``, or the newest former state
+    (`leconvert.workdir.former`). The result goes to ``<target>_v30``, or to ``<target>_v21`` if it
+    is v2.1. After an overlay in place, only ``meta/`` is put back, and the replaced one kept in
+    this way. After a repair in place, the repaired dataset goes to ``<target>_repaired``.
 
     Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
+
+    Returns:
+        The report.
+
+    Raises:
+        BusyError: A run of the dataset is not finished.
+        TargetError: There is nothing to undo, or the datasets have changed meanwhile.
+        VerificationError: The two do not hold the same.
     """
     root = target
     if _places_of_repair(target) is None:
@@ -751,7 +779,7 @@ def undo_conversion(
         except InterruptedRunError:
             raise
         except (LeconvertError, OSError):
-            if not dry_run:  # a dataset that is not whole does not stay in the target's place
+            if not dry_run:  # an incomplete dataset does not stay in the target's place
                 take_back_undo(target, kept=places.kept, aside=aside, is_source=_is_unmarked, fs=fs)
                 remove_mark(target, _UNDO_RUN, fs=fs)
             raise
@@ -772,11 +800,12 @@ def undo_conversion(
                 )
             except (LeconvertError, OSError):
                 with suppress(LeconvertError, OSError):
-                    remove_mark(target, _UNDO_RUN, fs=fs)  # none but where nothing moved
+                    # the mark is left only if nothing has moved
+                    remove_mark(target, _UNDO_RUN, fs=fs)
                 raise
             remove_mark(aside, _UNDO_RUN, fs=fs)
             for state in former_states([target], fs=fs)[target]:
-                if state.path == places.kept:  # it tells of nothing any more
+                if state.path == places.kept:  # its record is no longer true
                     with storage_errors(state.record):
                         fs.remove_file(state.record)
     return replace(
@@ -788,16 +817,16 @@ def undo_conversion(
 
 
 def _repaired_aside(target: Path) -> Path:
-    """Return where the undo of a repair keeps the repaired dataset: ``<target>_repaired``."""
+    """Return the folder in which the undo of a repair keeps the result: ``<target>_repaired``."""
     old = old_dir(target)
     return old.with_name(f"{old.name.removesuffix('_old')}_repaired")
 
 
 def _places_of_repair(target: Path) -> _UndoPlaces | None:
-    """Return the places of a repaired dataset and its source; None if there are no such two.
+    """Return the places of a repaired dataset and its source; None if there is no such pair.
 
-    The repaired one was repaired once more often than the other. If it is aside already, the source
-    stands at the target and nothing is left to do.
+    The repaired dataset has one more repair than the other. If it is already aside, the source is
+    at the target and nothing is left to do.
     """
     places = (target, old_dir(target), _repaired_aside(target))
     times = [repairs_of(place) for place in places]
@@ -811,7 +840,7 @@ def _places_of_repair(target: Path) -> _UndoPlaces | None:
 
 
 def _exchanged(target: Path) -> Path:
-    """Return what an undo exchanges: ``meta/`` where an overlay did so, else the dataset."""
+    """Return the folder that an undo exchanges: ``meta/`` after an overlay, else the dataset."""
     kept = kept_meta(target)
     is_overlay = old_dir(target / META).name in kept or (kept and not old_dir(target).exists())
     return target / META if is_overlay else target
@@ -823,7 +852,7 @@ def _as_dataset(root: Path, exchanged: Path, place: Path) -> AbstractContextMana
 
 
 def _found(place: Path) -> Found:
-    """Say what is there: a dataset, or the ``meta/`` of one."""
+    """Return the kind of a dataset, or of a dataset's ``meta/``."""
     if not is_there(place):
         return Found.NOTHING
     is_v3 = is_converted(place)
@@ -834,7 +863,7 @@ def _found(place: Path) -> Found:
 
 
 def _carries_mark(tree: Path) -> bool:
-    """Tell whether an undo marked this tree as the result."""
+    """Return whether an undo has marked this tree as the result."""
     return marked_by(tree) == _UNDO_RUN
 
 
@@ -844,7 +873,7 @@ def _is_unmarked(tree: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _UndoPlaces:
-    """The folders of source and result now, the kept source's folder, and the result's new one.
+    """The current folders of source and result, the kept source's folder, and the result's new one.
 
     The result of a repair is compared by the record of the repair's changes.
     """
@@ -857,7 +886,7 @@ class _UndoPlaces:
 
 
 def _places_of_undo(target: Path) -> _UndoPlaces:
-    """Return where source and result are; both at their last places where all is done."""
+    """Return the folders of source and result; their final ones if everything is done."""
     if (repaired := _places_of_repair(target)) is not None:
         return repaired
     old, found = newest_kept(target), {}
@@ -874,7 +903,7 @@ def _places_of_undo(target: Path) -> _UndoPlaces:
         third = ({target, old, aside} - {source, result}).pop()
         is_done = (source, result) == (target, aside)
         if is_done and result in marked and source in datasets:
-            return _UndoPlaces(source, result, old, aside)  # `old` is of an earlier run
+            return _UndoPlaces(source, result, old, aside)  # `old` is from an earlier run
         if source not in datasets or found[third] is not Found.NOTHING:
             continue
         said_so = found[source] is not found[result] or result in marked
@@ -885,19 +914,19 @@ def _places_of_undo(target: Path) -> _UndoPlaces:
 
 
 def newest_kept(target: Path) -> Path:
-    """Return where what was put aside last is kept: the newest former state or ``<target>_old``."""
+    """Return the dataset that was put aside last: the newest former state or ``<target>_old``."""
     target = _exchanged(target)
     old = old_dir(target)
     for state in former_states([target])[target]:
         if state.facts is not None and state.is_there:
-            # There is one name for the other, and it may have been given since.
+            # There is only one ``_old``, and it may have got its name after the former state.
             is_older = not is_there(old) or old.lstat().st_ino == state.old_inode
             return state.path if is_older else old
     return old
 
 
 def _holds_same(source: Path, result: Path) -> bool:
-    """Tell whether one dataset is what a conversion of another of its version made."""
+    """Return whether a dataset is the result of converting another of its own version."""
     try:
         return _of_former(source, result) is not None or verify_pair(result, source).ok
     except (LeconvertError, OSError):
@@ -945,7 +974,12 @@ def _compared(
     stop: threading.Event | None,
     progress: Progress,
 ) -> tuple[Mapping[str, FileFacts], VerificationReport]:
-    """Return the result's files and what was compared; raise unless the two hold the same."""
+    """Return the facts of the result's files, and the report of the comparison.
+
+    Raises:
+        VerificationError: The two do not hold the same.
+        TargetError: A file was changed while they were compared.
+    """
     source, result = places.source, places.result
     before = TreePair.now(result, source)
     if not places.is_repair:
@@ -980,14 +1014,17 @@ def _all_of(dataset: Dataset) -> VerificationReport:
 def _of_former(
     source: Path, result: Path, *, progress: Progress = NO_PROGRESS
 ) -> VerificationReport | None:
-    """Return what was compared of a dataset and what it was when its source had fewer episodes."""
+    """Return the report for a result whose source has grown; None if it is no such pair.
+
+    The source is then the result of fewer episodes.
+    """
     if not is_converted(source) or not is_converted(result):
         return None
     dataset = Dataset(source)
     try:
         if len(dataset.episodes) >= len(Dataset(result).episodes):
             return None
-    except UnreadableSourceError:  # who compares the two says what is wrong with one
+    except UnreadableSourceError:  # a later comparison reports the error
         return None
     doubt = _former_doubt(result, source, progress, others=False)
     return _all_of(dataset) if doubt is None else None
@@ -1001,12 +1038,11 @@ def _changed_meanwhile(result: Path) -> TargetError:
     )
 
 
-# Gives batches back: failed ones another chance, stuck ones another worker.
-#
-# Nothing here can change a result or lose one: a batch that is given back is open to the next
-# claim, its former holder may still publish, and the first publisher wins. Only a holder's work can
-# be lost. So a holder that runs on this very host is never overruled (end the process
-# instead), and one elsewhere only if it gives no sign of life for a whole lease, or by force.
+# Releases batches: failed ones get another try, stuck ones another worker.
+# Nothing here can change a result or lose one: the next claim may take a released batch, its former
+# holder may still publish, and the first publisher wins. Only a holder's work can be lost. So a
+# holder that runs on this host is never overruled (end the process instead), and one on another
+# host only if it gives no sign of life for a whole lease, or by force.
 
 
 _LOOKS_PER_LEASE = 20
@@ -1022,7 +1058,7 @@ class Holder(Enum):
 
 
 class Verdict(StrEnum):
-    """The outcome for a batch that shall be released."""
+    """The outcome for a batch to be released."""
 
     RELEASED = "released"
     NOTHING = "nothing to do"
@@ -1039,9 +1075,9 @@ class Released:
         batch_id: The batch.
         verdict: The outcome.
         state: Its state before.
-        reason: Why, as half a sentence.
-        host: Who held it or set it aside, or None.
-        pid: Its process there, or None.
+        reason: Why, as a clause.
+        host: The host that held it or set it aside, or None.
+        pid: The process there, or None.
         generation: Its newest claim when it was judged, or 0.
     """
 
@@ -1060,8 +1096,8 @@ class ReleaseReport:
 
     Attributes:
         run_id: The run.
-        dry_run: Whether it only said what it would do.
-        batches: The batches that were asked for, ascending.
+        dry_run: Whether nothing was changed.
+        batches: The requested batches, ascending.
     """
 
     run_id: str
@@ -1070,7 +1106,7 @@ class ReleaseReport:
 
     @property
     def refused(self) -> tuple[Released, ...]:
-        """Batches that somebody alive holds."""
+        """Batches that a living worker holds."""
         return tuple(row for row in self.batches if row.verdict is Verdict.REFUSED)
 
     def as_record(self) -> dict[str, Any]:
@@ -1079,7 +1115,7 @@ class ReleaseReport:
 
 
 def judge(state: BatchState, holder: Holder | None, *, force: bool) -> tuple[Verdict, str]:
-    """Decide about one batch, and say why; a pure table."""
+    """Return the decision about one batch and its reason; a pure table."""
     if state is BatchState.DONE:
         return Verdict.NOTHING, "it is done"
     if state is BatchState.PENDING:
@@ -1113,7 +1149,27 @@ def release_batches(
     pause: Callable[[float], None] = time.sleep,
     fs: FileSystem = LOCAL,
 ) -> ReleaseReport:
-    """Give batches back to whoever looks for work next."""
+    """Release batches for the next worker that looks for work.
+
+    Args:
+        run: The run.
+        batches: Numbers of batches to release.
+        failed: Also release all failed batches.
+        stuck: Also release batches whose holder gives no sign of life.
+        force: Overrule holders on other hosts.
+        dry_run: Change nothing.
+        lease_seconds: How long a holder must be silent.
+        on_watch: Called with the number of batches before they are watched.
+        clock: A monotonic clock in seconds.
+        pause: Waits for some seconds.
+        fs: The file system.
+
+    Returns:
+        The report.
+
+    Raises:
+        UsageError: No batch is named, or there is no such batch.
+    """
     if not batches and not failed and not stuck:
         raise UsageError("No batch is named.", next_step="Give batch numbers, --failed or --stuck.")
     unknown = sorted(b for b in batches if not 0 <= b < run.manifest.num_batches)
@@ -1125,7 +1181,7 @@ def release_batches(
     if not lease_seconds > 0:
         raise UsageError(f"lease_seconds must be above 0, not {lease_seconds}.")
     identity = WorkerIdentity.of_this_process()
-    # The store only looks; what is written are ends and resets, never a claim.
+    # The store only looks; it writes ends and resets here, never a claim.
     store = LeaseStore(
         run.paths, run.manifest.run_id, identity, lease_seconds=lease_seconds, clock=clock, fs=fs
     )
@@ -1151,7 +1207,7 @@ def release_batches(
 
 
 class _Looks:
-    """Looks at batches again and again, and remembers the first heartbeat of each claim."""
+    """Looks at batches repeatedly, and remembers the first heartbeat of each claim."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store
@@ -1197,7 +1253,7 @@ class _Looks:
         key = (batch_id, seen.observation.generation)
         first = self._first.setdefault(key, seen.observation.nonce)
         known = any(b == batch_id and g != key[1] for b, g in self._first)
-        # Another heartbeat, or a newer claim than at the first look: somebody works on it.
+        # Another heartbeat, or a newer claim than at the first look: a worker is at work.
         return Holder.BEATS if known or first != seen.observation.nonce else Holder.UNWATCHED
 
 
@@ -1211,7 +1267,7 @@ def _release(store: LeaseStore, row: Released) -> None:
     if row.state is BatchState.FAILED:
         release_failed(store.run, store.run_id, row.batch_id, reason, fs=store.fs)
         return
-    # The claim that was judged, and no other: its successor may have begun since.
+    # Only the claim that was judged: its successor may have begun since.
     latest = store.log.read(row.batch_id).latest
     if latest is not None and latest.number == row.generation and latest.outcome is None:
         store.log.write_end(row.batch_id, row.generation, Outcome.HANDED_BACK, {"reason": reason})

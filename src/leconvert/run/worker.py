@@ -1,8 +1,8 @@
-"""The worker: lease a batch, write its shards, publish, again until nothing is left.
+"""The worker: lease a batch, write its shards, publish, and repeat until nothing is left.
 
-A worker knows nothing of other workers. Two of them may write the same batch at the same time
-(one was suspended, say); each writes into an attempt folder of its own, and only the exclusive
-publish of the ``done`` record decides whose shards count.
+A worker knows nothing about other workers. Two of them may write the same batch at the same time,
+for example after one was suspended. Each writes into its own attempt folder, and only the exclusive
+publishing of the ``done`` record decides whose shards count.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import info_path, is_converted
 
 _STATS_SUFFIX = ".stats.jsonl"
-# The digest of a clip that was copied whole: the comparison looks at both files.
+# The digest of a clip that was copied whole: the comparison reads both files.
 _NOT_READ = ""
 
 Files = Callable[[int], str]
@@ -63,12 +63,12 @@ Files = Callable[[int], str]
 
 
 class Inputs(Protocol):
-    """Provides source files that are not here; see `leconvert.remote.sparse_snapshot`."""
+    """Provides source files that are elsewhere; see `leconvert.remote.sparse_snapshot`."""
 
     def files(
         self, sources: Sequence[str], should_stop: Callable[[], bool]
     ) -> AbstractContextManager[Files]:
-        """Provide the files that stand for some paths in the plan's source, for a block.
+        """Provide files for paths in the plan's source, for the time of a block.
 
         A path that occurs several times is one file.
         """
@@ -77,8 +77,8 @@ class Inputs(Protocol):
 class ShardWriter:
     """Writes shards of one run into folders that the caller owns.
 
-    It guarantees that what it wrote is on disk when it returns, and that the source files were the
-    planned ones before they were read. The packer looks whether they still are before the swap.
+    Guaranteed: its shards are on disk when it returns, and the source files were the planned ones
+    before they were read. The packer checks before the swap that they still are.
     """
 
     def __init__(self, run: OpenedRun, inputs: Inputs | None = None) -> None:
@@ -89,7 +89,7 @@ class ShardWriter:
         self._schema = tables.deserialize_schema(run.manifest.data_schema)
         cameras = {camera_of(layout.stream) for layout in run.manifest.streams}
         self._computed_stats = run.manifest.computed_stats
-        # In order: statistics are written as they are computed.
+        # In order, because statistics are written as they are computed.
         self._column_stats = tuple(sorted(self._computed_stats - cameras))
         # Several shards may be cut from one file, which is then opened and parsed once.
         self._last_table = tables.LastTable()
@@ -97,17 +97,17 @@ class ShardWriter:
         self._read: dict[str, _ReadSlices] = {}
 
     def close(self) -> None:
-        """Close the files that shards were cut from last."""
+        """Close the files from which the last shards were cut."""
         self._last_table.close()
         self._last_index.forget()
 
     @contextmanager
     def batch(self, shards: Sequence[Shard]) -> Iterator[None]:
-        """Write the shards of a batch in the block, after a look at their source files.
+        """Check the source files of a batch's shards; then write the shards in the block.
 
-        There is none behind it: the packer's comes after all reading. A file that is the planned
-        one by size, times and inode in both was so between them, unless somebody took it away and
-        brought it back.
+        The files are not checked again after the block, since the packer checks them after all
+        reading. If a file is the planned one by size, times and inode in both checks, it was so in
+        between, unless it was moved away and back.
 
         The file that was read last stays open for the next batch. That batch checks that the file
         at its path is the planned one, so the open file is the right one. It is closed after an
@@ -127,7 +127,8 @@ class ShardWriter:
         except BaseException as error:
             self.close()
             if isinstance(error, SourceError) and not isinstance(error, SourceChangedError):
-                # A source's tables are read when they are first needed, and may be others by then.
+                # A source's tables are read when they are first needed, and may have changed by
+                # then.
                 check_tables_unchanged(self._run)
             raise
         finally:
@@ -152,7 +153,7 @@ class ShardWriter:
         on_bytes: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
-        """Write one shard of the batch that is under way; return its record for ``done``."""
+        """Write one shard of the current batch; return its entry for the ``done`` record."""
         name, computes = shard.name, self._computes(shard.stream)
         path = f"{folder}/{name}"
         job = _ShardJob(shard, path, self._read[shard.stream], self._sources, on_bytes, should_stop)
@@ -165,16 +166,16 @@ class ShardWriter:
                 with self._inputs.files(job.paths, should_stop) as files:
                     written = self._write(job, files, computes)
         except UnreadableSourceError:
-            self._check_unchanged()  # a file replaced under us is not a broken file
+            self._check_unchanged()  # a file that was replaced meanwhile is not a broken file
             raise
         job.finish()
         return {"path": name, **written}
 
     def _write(self, job: _ShardJob, files: Files, computes: bool) -> dict[str, Any]:
-        """Write a shard, and the statistics of its episodes where they are computed.
+        """Write a shard, and the statistics of its episodes if they are computed.
 
-        Copying is quick and decoding takes a hundred times as long: where a shard is decoded, an
-        episode's bytes are reported when its statistics are there.
+        Decoding takes a hundred times as long as copying. So if a shard is decoded, an episode's
+        bytes are reported when its statistics are computed.
         """
         is_table = job.shard.stream == DATA_STREAM
         on_bytes = None if computes else job.tell
@@ -195,7 +196,7 @@ class ShardWriter:
         return {**written, **stats.record()}
 
     def _computes(self, stream: str) -> bool:
-        """Tell whether statistics are computed of what is in the files of a stream."""
+        """Return whether statistics of a stream's files are computed."""
         if stream == DATA_STREAM:
             return bool(self._column_stats)
         return camera_of(stream) in self._computed_stats
@@ -203,7 +204,7 @@ class ShardWriter:
     def _keep(
         self, job: _ShardJob, files: Files, on_bytes: Callable[[int], None] | None
     ) -> dict[str, Any]:
-        """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
+        """Copy a file; in a migration, link it, because no process writes to stand-ins."""
         if self._is_migration:
             link_into_tree(job.paths[0], job.path)
             sync_file(job.path)
@@ -232,7 +233,7 @@ class ShardWriter:
             schema=self._schema,
             stored=files,
             repair=partial(self._repair, job) if changes_rows else None,
-            # A fetched file goes when its shard is written.
+            # A fetched file is removed when its shard is written.
             last_table=self._last_table if self._inputs is None else None,
             on_table=observe,
             should_stop=job.should_stop,
@@ -262,7 +263,7 @@ class ShardWriter:
         }
 
     def _repair(self, job: _ShardJob, place: int) -> tables.RowRepair | None:
-        """Return what becomes of an episode's rows, by its place in the shard."""
+        """Return the changes of an episode's rows, by its place in the shard."""
         view, number, position = *job.episode(place), job.shard.first + place
         if not view.repairs.change_rows:
             return None
@@ -271,13 +272,13 @@ class ShardWriter:
             self._run.manifest.fps,
             position,
             int(self._first_indices[position]),
-            # The result's task of all rows; None where they have their own.
+            # The result's task for all rows; None if each row has its own.
             None if view.repairs.tasks_from is None else view.listed_tasks.get(number),
             is_trimmed=number in view.repairs.trimmed_episodes,
         )
 
     def _table_observer(self, job: _ShardJob, stats: _StatsFile) -> Callable[[pa.Table], None]:
-        # Only runs that compute statistics pay for these imports.
+        # Only runs that compute statistics need these imports.
         from leconvert.dataset.statistics import table_stats
 
         places = iter(range(len(job.paths)))
@@ -303,7 +304,7 @@ class ShardWriter:
     def _clip_stats(
         self, job: _ShardJob, files: Files
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-        """Yield a camera's statistics and levels of each episode of a shard, if they are wanted."""
+        """Yield a camera's statistics and levels for each episode of a shard, if wanted."""
         from leconvert.dataset.statistics import clip_stats, is_depth_map
 
         camera, shard = str(camera_of(job.shard.stream)), job.shard
@@ -318,7 +319,7 @@ class ShardWriter:
                 yield {}, None
                 place += 1
                 continue
-            # Slices that follow each other in a file are decoded in one pass over it.
+            # Consecutive slices of a file are decoded in one pass.
             stop = place + 1
             while (
                 stop < len(file)
@@ -341,7 +342,7 @@ class ShardWriter:
 
     @cached_property
     def _first_indices(self) -> IntArray:
-        """Place of each episode's first frame in the result, shape (E,); 8 bytes an episode."""
+        """Position of each episode's first frame in the result, shape (E,); 8 bytes per episode."""
         _, length = self._run.scan.lengths()
         return np.concatenate(([0], np.cumsum(length)[:-1]))
 
@@ -351,7 +352,7 @@ class _ReadSlices(NamedTuple):
 
     Attributes:
         slices: The slices of neighbouring episodes.
-        is_whole: Whether each is all of its file.
+        is_whole: Whether each slice is its whole file.
         episode_index: Index of each of the episodes in its source.
         paths: The slices' files, in the order of ``slices.files``.
         position: Position of the first of the episodes.
@@ -371,7 +372,7 @@ class _ShardJob:
         shard: The stream and its episodes.
         path: The path of the shard.
         paths: The path of each slice's file; slices of one file have the same object.
-        should_stop: Asked now and then; True ends the work.
+        should_stop: Asked from time to time; True ends the work.
     """
 
     def __init__(
@@ -396,7 +397,7 @@ class _ShardJob:
     def parts(self) -> Iterator[Slice]:
         """Yield the slices one at a time: a file of short episodes has tens of thousands."""
         slices, rows = self._read.slices, self._rows
-        # Lists: to take one value of an array costs ten times as much.
+        # Lists, because taking one value of an array costs ten times as much.
         first, frames = slices.first[rows].tolist(), slices.frames[rows].tolist()
         is_whole = self._read.is_whole[rows].tolist()
         for path, begin, number, whole in zip(self.paths, first, frames, is_whole, strict=True):
@@ -409,13 +410,13 @@ class _ShardJob:
         return self._sources[int(source)], int(self._read.episode_index[at])
 
     def first_frames(self) -> list[int]:
-        """Return the place of each episode's first frame in its file."""
+        """Return the position of each episode's first frame in its file."""
         slices, rows = self._read.slices, self._rows
         first: list[int] = (slices.first[rows] + slices.lead[rows]).tolist()
         return first
 
     def tell(self, size_bytes: int) -> None:
-        """Report source bytes that were just dealt with."""
+        """Report source bytes that are done."""
         self._told_bytes += size_bytes
         self._on_bytes(size_bytes)
 
@@ -431,7 +432,7 @@ class _ShardJob:
 
 
 class _StatsFile:
-    """Statistics of a shard's episodes, a JSON line each, in the order of the shard."""
+    """Statistics of a shard's episodes, one JSON line each, in the order of the shard."""
 
     def __init__(self, shard_path: str, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
@@ -440,7 +441,7 @@ class _StatsFile:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        """Keep the file open; on disk afterwards."""
+        """Open the file; it is on disk at the end of the block."""
         if self.is_wanted:
             self._digest = hashlib.sha256()
             self._file = open(self._path, "xb")  # noqa: PTH123 - for every shard
@@ -458,7 +459,9 @@ class _StatsFile:
         """Append one episode's line.
 
         Args:
-            levels: `ImageStats.levels` by feature, from which the packer adds up quantiles.
+            position: The episode's position in the result.
+            stats: Its statistics by feature.
+            levels: `ImageStats.levels` by feature, from which the packer computes quantiles.
         """
         record = {"episode_index": position, "stats": stats}
         record |= {"levels": levels} if levels else {}
@@ -469,7 +472,7 @@ class _StatsFile:
         self._file.write(line + b"\n")
 
     def record(self) -> dict[str, Any]:
-        """Return what the shard's record says of the file; nothing where there is none."""
+        """Return the entry about the file for the shard's record; empty if there is no file."""
         if not self.is_wanted:
             return {}
         return {
@@ -495,8 +498,8 @@ class WorkerSummary:
         batches_lost: Batches that another worker published first.
         batches_failed: Tries that ended in an error.
         written_bytes: Bytes of the shards it published.
-        frames: Frames and rows in them.
-        seconds: From start to end, waiting included.
+        frames: Frames and rows in these shards.
+        seconds: From start to end, including waiting.
     """
 
     batches_done: int
@@ -510,24 +513,24 @@ class WorkerSummary:
 class Worker:
     """One worker on one run.
 
-    It guarantees that a shard is on disk before it is named by a ``done`` record, and that the
-    source files of a batch were the planned ones before they were read. It does not guarantee to be
-    alone on a batch.
+    Guaranteed: a shard is on disk before a ``done`` record names it, and the source files of a
+    batch were the planned ones before they were read. Not guaranteed: that no other worker works on
+    the batch.
 
     Args:
         run: The run to work on.
         store: The leases, under this worker's identity.
         board: Its view of the batches.
         stop: Set from outside to make it hand back its batch and return.
-        on_bytes: Called with the number of source bytes as they are dealt with, times the weight
-            of their stream.
-        weights: How many times a byte of a stream counts; 1 for those that are not named.
-        reporter: Writes what it is doing for ``status``, or None.
-        batch_ended: Shared by the workers of a process: whoever ends a batch wakes the idle ones.
-            None for one that is alone there, whose naps end when ``stop`` is set.
-        patience: How long a disk or a Hub that fails is borne; by default not at all.
+        on_bytes: Called with the number of source bytes that are done, times the weight of their
+            stream.
+        weights: How many times a byte of a stream counts; 1 for other streams.
+        reporter: Writes its activity for ``status``, or None.
+        batch_ended: Shared by the workers of a process: the end of a batch wakes idle workers. None
+            for the only worker of a process, whose naps end when ``stop`` is set.
+        patience: How long a failing disk or Hub is tried again; by default not at all.
         inputs: Provides the files of a source that is not on this machine.
-        waiter: Waits for the event or so many seconds, and says whether the event is set.
+        waiter: Waits for the event or for some seconds; returns whether the event is set.
         clock: A monotonic clock in seconds.
     """
 
@@ -568,7 +571,11 @@ class Worker:
     ) -> WorkerSummary:
         """Work until every batch is done or set aside.
 
-        While others hold the rest, the worker watches, and takes over what expires.
+        While others hold the remaining batches, the worker waits, and takes over expired ones.
+
+        Args:
+            max_batches: End after this many batches; None for no limit.
+            max_idle_seconds: End after waiting this long for work; None for no limit.
         """
         try:
             return self._run_batches(max_batches, max_idle_seconds)
@@ -617,7 +624,8 @@ class Worker:
                 frames += batch.frames
                 self._report(None, size_bytes, batch.frames)
             else:
-                # A batch that another worker published first counts there; a failed batch nowhere.
+                # A batch that another worker published first counts there; a failed batch counts
+                # nowhere.
                 lost += outcome == "lost"
                 failed += outcome == "failed"
                 self._report(None)
@@ -630,7 +638,7 @@ class Worker:
         self._shards.close()
         if self._reporter is not None:
             self._reporter.wait()
-        # Nothing tells of a file that another host will make: look again and again.
+        # Nothing notifies of a file that another host makes, so look repeatedly.
         nap = min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)
         if self._batch_ended is None:
             self._waiter(self._stop, nap)
@@ -641,7 +649,7 @@ class Worker:
             self._board.refresh()
 
     def _is_over(self) -> bool:
-        """Say whether the run ended without us; look at most once a second."""
+        """Return whether the run has ended; looks at most once a second."""
         now = self._clock()
         if now < self._next_check:
             return False
@@ -649,8 +657,8 @@ class Worker:
         try:
             check_current(self._run)
         except StorageError:
-            # A finished conversion removes its work dir; an unmounted file system has no result.
-            # A dataset that stood there before, to be replaced (--force-conversion), is no result.
+            # A finished conversion removes its work dir; an unmounted file system has no result. A
+            # dataset that was there before, to be replaced (--force-conversion), is no result.
             result = _result_at(self._run)
             if result is None or result == self._result_before:
                 raise
@@ -658,14 +666,14 @@ class Worker:
         return False
 
     def _bear(self, error: StorageError | HubError | OSError) -> None:
-        """Wait before the next try; give up if there were enough, or if there is no use in it.
+        """Wait before the next try, or raise the error if no further try is made.
 
-        There is none where this user has no permission: only people change that.
+        If this user has no permission, waiting is useless: only people can change that.
         """
         try:
             self._next_check = self._clock()
             if self._is_over():
-                self._next_check = self._clock()  # so that the next look ends it
+                self._next_check = self._clock()  # so the next look ends it
                 return
         except StorageError as clearer:
             error = clearer
@@ -679,9 +687,9 @@ class Worker:
             raise _stopped()
 
     def _hand_back(self, lease: Lease, reason: str) -> None:
-        """Hand back now or, where the disk fails, later: it is another error that is being raised.
+        """Hand back now or, if the disk fails, later, so that the original error is raised.
 
-        Were the disk's raised instead of a Ctrl-C, patience would wait and go on.
+        If the disk's error were raised instead of a Ctrl-C, the worker would wait and continue.
         """
         try:
             lease.hand_back(reason)
@@ -689,7 +697,7 @@ class Worker:
             self._late.append((lease, reason))
 
     def _hand_back_late(self) -> None:
-        """Hand back what could not be when it should have been."""
+        """Hand back leases whose hand-back failed before."""
         while self._late:
             lease, reason = self._late[-1]
             lease.hand_back(reason)
@@ -699,7 +707,8 @@ class Worker:
         try:
             return self._run.batches.read(lease.batch_id)
         except BaseException:
-            # Nothing was tried: whoever can read the plan shall not wait for this lease to expire.
+            # Nothing was tried, so another worker that can read the plan need not wait for this
+            # lease.
             self._hand_back(lease, "the plan could not be read")
             raise
 
@@ -712,7 +721,7 @@ class Worker:
             )
 
     def _try_batch(self, lease: Lease, batch: Batch) -> tuple[str, int]:
-        """Try one batch and settle its lease whatever happens."""
+        """Try one batch; settle its lease in any case."""
         try:
             with HeartbeatKeeper(lease) as keeper:
                 shards = self._write_shards(lease, batch, keeper.lost)
@@ -727,7 +736,7 @@ class Worker:
             HubError,
             HubAccessError,
         ) as error:
-            # None of these is the batch's fault: it goes back without a mark against it.
+            # None of these is the batch's fault, so it is handed back and does not count as failed.
             self._hand_back(lease, error.message)
             raise
         except LeconvertError as error:
@@ -752,7 +761,7 @@ class Worker:
             for shard in batch.shards:
                 record: dict[str, Any] = {}
                 with storage_errors(f"{lease.attempt_dir}/{shard.name}"):
-                    # It is `should_stop` that ends it early; why is asked below.
+                    # `should_stop` ends it early; the reason is checked below.
                     with suppress(InterruptedRunError):
                         record = self._shards.write(
                             shard,
@@ -775,7 +784,7 @@ class Worker:
 
 
 def _result_at(run: OpenedRun) -> tuple[int, ...] | None:
-    """Return what tells the result at the target from another one, None if there is none."""
+    """Return facts that identify the result at the target; None if there is none."""
     target = Path(run.manifest.target)
     if not is_converted(target, run.manifest.to):
         return None

@@ -32,18 +32,19 @@ from leconvert.workdir.run import Manifest, OpenedRun
 if TYPE_CHECKING:
     from leconvert.remote.sparse_snapshot import HubInputs
 
-# How often the parent of worker processes looks at the work dir. It watches files that other
-# processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
+# How often the parent of worker processes looks at the work dir. It looks for files that other
+# processes make, of which nothing notifies it; on one machine, a look costs well under a
+# millisecond.
 _WATCH_SECONDS = 0.02
-# As often as a worker says how far it is.
+# As often as a worker reports its progress.
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class WorkerPool:
-    """Makes workers of one process, each with an identity of its own.
+    """Makes workers of one process, each with its own identity.
 
     Attributes:
-        run: The run that they work on.
+        run: The run of the workers.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class WorkerPool:
         return store, Board(store, self.run.manifest.num_batches), identity
 
     def look(self) -> Board:
-        """Return a view of the batches as they are now."""
+        """Return a current view of the batches."""
         _, board, _ = self.board()
         board.refresh()
         return board
 
     def check_all_done(self) -> None:
-        """Raise unless every batch is done."""
+        """Raise an error unless every batch is done."""
         check_all_done(self.run, self.look())
 
     def cost_left(self) -> int:
@@ -95,15 +96,15 @@ class WorkerPool:
 
     @cached_property
     def weights(self) -> Mapping[str, int]:
-        """How many times a byte of a stream counts that is decoded; empty where none is."""
+        """How many times a decoded byte counts, by stream; empty if none is decoded."""
         return decoding_weights(self.run)
 
     def stage(self, progress: Progress, cost: int) -> Stage:
-        """Return the stage of the workers; with weights its amounts mean nothing to people."""
+        """Return the progress stage of the workers; with weights, it shows per cent."""
         return progress.stage("work", cost, "%" if self.weights else "B")
 
     def workers(self) -> list[WorkerRecord]:
-        """Return what each worker says of itself."""
+        """Return the records of all workers."""
         return read_workers(self.run.paths, self.run.manifest.run_id, fs=self.run.fs)
 
     @contextmanager
@@ -149,9 +150,9 @@ def work_in_threads(
     progress: Progress,
     scratch: ScratchOptions = ScratchOptions(),
 ) -> None:
-    """Run workers as threads; the first error that is not a batch's own ends them all.
+    """Run workers as threads until every batch is done.
 
-    None is left when this returns, or raises.
+    The first error that is not the fault of a batch ends them all. No thread is left at the end.
     """
     crew, batch_ended = WorkerPool(run, leases, stop, scratch), threading.Condition()
     with crew.stage(progress, crew.cost_left()) as stage:
@@ -165,15 +166,15 @@ def work_in_threads(
 
 
 class EngineWatcher(WorkerMonitor):
-    """Runs an engine's workers while the packer collects what they leave.
+    """Runs an engine's workers while the packer collects their shards.
 
-    A context: it starts workers, no more than there are batches, unless nothing is left to do; and
-    whatever ends it, they are stopped.
+    As a context, it starts workers, at most one per batch, unless nothing is left to do. They are
+    stopped at its end in any case.
 
     Args:
-        crew: Knows the run's batches.
+        crew: The run's batches and options.
         engine: Starts the workers.
-        count: How many.
+        count: Number of workers.
         arguments: Their arguments besides the work dir.
         progress: Receives the progress.
         clock: A monotonic clock in seconds.
@@ -229,14 +230,14 @@ class EngineWatcher(WorkerMonitor):
         self._open.close()
 
     def working(self) -> bool:
-        """Say whether a worker runs; move the progress bar by what workers say of themselves.
+        """Return whether a worker runs, and move the progress bar by the workers' own records.
 
-        A batch whose statistics are decoded takes minutes, and would not move it before its end.
+        A batch with decoded statistics takes minutes, and would otherwise move it only at its end.
         """
         now = self._clock()
         if now >= self._next_look:
             self._next_look = now + _SECONDS_BETWEEN_LOOKS
-            with suppress(StorageError):  # it is for show
+            with suppress(StorageError):  # only the display needs it
                 self._show(self._done_cost + self._in_hand())
         return self._engine.running() > 0
 
@@ -248,7 +249,7 @@ class EngineWatcher(WorkerMonitor):
         self._show(self._done_cost)
 
     def _in_hand(self) -> int:
-        """Return what workers did of the batches in their hands since they were first seen so."""
+        """Return the cost done in workers' current batches since these were first seen."""
         cost = 0
         for worker in self._crew.workers():
             batch_id, before = self._begun.get(worker.token, (None, 0))
@@ -263,23 +264,23 @@ class EngineWatcher(WorkerMonitor):
         return cost
 
     def _show(self, cost: int) -> None:
-        """Move the bar forward, never past its end: a batch may be in two hands."""
+        """Move the bar forward, but not past its end: two workers may have the same batch."""
         forward = min(cost, self._left) - self._shown
         if self._stage is not None and forward > 0:
             self._stage.advance(forward)
             self._shown += forward
 
     def saw_the_end(self) -> None:
-        """Stop idle workers: they need not find out by themselves."""
+        """Stop idle workers, so they need not notice the end by themselves."""
         self._open.close()
         self.ended_at = time.monotonic()
 
     def remarks(self) -> Sequence[str]:
-        """Return what became of workers that failed."""
+        """Return why workers failed."""
         return self._engine.failures()
 
 
-# The cost of a source file besides moving its bytes, and the rate of moving.
+# The cost of a source file apart from moving its bytes, and the rate of moving.
 _SECONDS_A_FILE = 0.0002
 _SECONDS_A_CLIP_IS_DECODED = 0.2
 _BYTES_A_SECOND = 1e9
@@ -287,20 +288,20 @@ _BYTES_A_SECOND = 1e9
 _MOST_MOVERS = 4
 _MOST_HANDLERS = 16
 _SHARE_OF_FREE_MEMORY = 0.5
-# The most memory of a worker beside an episode's rows; a test runs workers under this limit.
+# The most memory of a worker without an episode's rows; a test runs workers under this limit.
 _BYTES_OF_A_WORKER = 256 * MEBIBYTE
 # A worker that encodes rows holds an episode's table as read, as rows, and as written. In a dataset
-# with images that can be gigabytes, and a worker that is killed for its memory helps nobody.
+# with images this can be gigabytes, and a worker that is killed for its memory is no help.
 _TIMES_THE_EPISODE = 6
 
 
 def auto_workers(run: OpenedRun, machine: Machine | None = None) -> int:
-    """Return how many workers this machine feeds well, at least 1.
+    """Return how many workers this machine can keep busy, at least 1.
 
-    As many as it has cores: at most 16 where handling files takes the time (more were not
-    measured), at most 4 where moving bytes does, as more wait for the disk. And no more than half
-    of the free memory holds at `worker_bytes` each; the other half is the page cache's, through
-    which all they read and write goes.
+    This is the number of cores, but at most 16 if handling files takes the time (more were not
+    measured), and at most 4 if moving bytes does, since more would wait for the disk. With
+    `worker_bytes` each, they take at most half of the free memory. The other half is for the page
+    cache, through which they read and write everything.
     """
     machine = machine or Machine()
     handles = handling_seconds(run.manifest) > moving_seconds(run.manifest)
@@ -312,15 +313,15 @@ def auto_workers(run: OpenedRun, machine: Machine | None = None) -> int:
 
 
 def worker_bytes(run: OpenedRun) -> int:
-    """Return the memory that a worker gets: 256 MiB, and 6 times the largest episode's table."""
+    """Return the memory of a worker in bytes: 256 MiB, and 6 times the largest episode's table."""
     data, _ = run.scan.stream(DATA_STREAM)
-    # In its file or uncompressed, whichever is more.
+    # The size in the file or uncompressed, whichever is larger.
     largest = int(max(data.size_bytes.max(), data.roll_bytes.max()))
     return _BYTES_OF_A_WORKER + _TIMES_THE_EPISODE * largest
 
 
 def handling_seconds(manifest: Manifest) -> float:
-    """Return a guess at what opening, parsing, checking and naming files takes on one core."""
+    """Return an estimate of one core's seconds to open, parse, check and name files."""
     seconds = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
     cameras = {camera_of(layout.stream) for layout in manifest.streams}
     decoded = cameras.intersection(manifest.computed_stats)
@@ -346,9 +347,10 @@ def batch_costs(run: OpenedRun, weights: Mapping[str, int] | None = None) -> lis
 
 
 def decoding_weights(run: OpenedRun) -> dict[str, int]:
-    """Return how many times as long a byte takes whose pictures are decoded, by stream.
+    """Return, by stream, how many times as long a decoded byte takes as a copied one.
 
-    Only a guess at the time that is left hangs on it. Streams that are only copied are not named.
+    Only the estimate of the remaining time depends on it. Streams that are only copied are left
+    out.
     """
     manifest, weights = run.manifest, dict[str, int]()
     repairs = [source.repairs for source in manifest.sources]
@@ -375,20 +377,20 @@ def decoding_weights(run: OpenedRun) -> dict[str, int]:
 
 
 def moving_seconds(manifest: Manifest) -> float:
-    """Return a guess at what moving the bytes takes."""
+    """Return an estimate of the seconds for moving the bytes."""
     return manifest.source_bytes / _BYTES_A_SECOND
 
 
-# From which work on processes are worth their start; only a guess at which way of working is faster
-# hangs on it.
+# The least work for which processes are worth their start. Only the choice of the faster way of
+# working depends on it.
 _SECONDS_WORTH_PROCESSES = 1.0
-_MOST_THREADS = 4  # more share Python's lock, or wait for the disk
+_MOST_THREADS = 4  # more would wait for Python's lock or the disk
 
 
 def work_and_pack(
     run: OpenedRun, conversion: Conversion, control: Control
 ) -> tuple[PackReport, dict[str, float]]:
-    """Do what is left of a run.
+    """Do the remaining work of a run.
 
     Returns:
         The packer's report, and the seconds that ``work`` and ``pack`` took.
@@ -421,7 +423,7 @@ def work_and_pack(
 
 
 def _in_processes(run: OpenedRun, workers: WorkerOptions) -> bool:
-    """Tell whether to work in processes: as asked, else by what the work will take its time for."""
+    """Return whether to use processes: as requested, else by the kind of work."""
     if workers.orchestrate is not None:
         return workers.orchestrate
     if workers.num_workers is not None or workers.max_workers is not None:

@@ -1,8 +1,8 @@
 """The services of the platform for files: copies in the kernel, clones, exchanges, locks, mounts.
 
-Only this module and `leconvert.support.machine` name services that Linux alone has. If a file
-system or a platform lacks a service, the function raises the same `OSError` for both, and the
-caller takes a plainer way.
+Only this module and `leconvert.support.machine` name services that Linux or macOS alone has. If a
+file system or a platform lacks a service, a function takes a plainer way, or it raises the same
+`OSError` for both and the caller takes one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import mmap
 import os
 import re
 import shutil
+import stat
 import struct
+import sys
+import tempfile
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +29,8 @@ CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOT
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
+# What macOS calls the same: RENAME_EXCL and RENAME_SWAP of its sys/stdio.h.
+_FLAGS_OF_MACOS = {_RENAME_NOREPLACE: 4, _RENAME_EXCHANGE: 2}
 
 
 def rename_no_replace(source: Path, target: Path) -> None:
@@ -49,19 +55,18 @@ def exchange_names(one: Path, other: Path) -> None:
 def _rename(source: Path, target: Path, flags: int) -> None:
     import ctypes
 
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source), None, str(target))
-    function.argtypes = [
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    ]
-    function.restype = ctypes.c_int
-    if function(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
-        code = ctypes.get_errno()
+    library = ctypes.CDLL(None, use_errno=True)
+    paths = ctypes.c_char_p(os.fsencode(source)), ctypes.c_char_p(os.fsencode(target))
+    code = 0
+    if function := getattr(library, "renameat2", None):
+        if function(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], ctypes.c_uint(flags)) != 0:
+            code = ctypes.get_errno()
+    elif function := getattr(library, "renamex_np", None):
+        if function(*paths, ctypes.c_uint(_FLAGS_OF_MACOS[flags])) != 0:
+            code = ctypes.get_errno()
+    else:
+        code = errno.ENOSYS
+    if code:
         raise OSError(code, os.strerror(code), str(source), None, str(target))
 
 
@@ -82,20 +87,64 @@ def clone_range(source: int, target: int, start: int, count: int, target_start: 
     Raises:
         OSError: The file system or the platform cannot share blocks.
     """
+    if sys.platform != "linux":  # another system may give the number another meaning
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
     fcntl.ioctl(target, _FICLONERANGE, _CLONE_RANGE.pack(source, start, count, target_start))
 
 
+def copy_file(source: str | Path, target: str | Path) -> None:
+    """Copy a file's content to a name that is free or a file's; the bytes may be shared.
+
+    macOS clones whole files in one call; elsewhere `shutil.copyfile` copies in the kernel.
+    """
+    import ctypes
+
+    clone = getattr(ctypes.CDLL(None), "clonefile", None)
+    if clone is not None and not os.path.lexists(target):
+        paths = ctypes.c_char_p(os.fsencode(source)), ctypes.c_char_p(os.fsencode(target))
+        if clone(*paths, ctypes.c_uint32(0)) == 0:
+            # A clone has the source's mode as well.
+            os.chmod(target, os.stat(target).st_mode | stat.S_IWUSR)  # noqa: PTH101, PTH116
+            return
+    shutil.copyfile(source, target)
+
+
+def full_sync(descriptor: int) -> None:
+    """Force an open file, or a folder's names, to the disk itself.
+
+    On macOS ``fsync`` leaves them in the disk's own cache, and F_FULLFSYNC empties that. File
+    systems that do not know it (network, FAT) say so.
+    """
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in _NO_FULL_SYNC:
+                raise
+        else:
+            return
+    os.fsync(descriptor)
+
+
+_NO_FULL_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY})
+
+
 def _copy_range(source: int, target: int, start: int, count: int, target_start: int) -> int:
+    if not hasattr(os, "copy_file_range"):
+        return 0
     return os.copy_file_range(source, target, count, start, target_start)
 
 
 def _send(source: int, target: int, start: int, count: int, target_start: int) -> int:
+    # Elsewhere it sends to sockets alone.
+    if sys.platform != "linux" or not hasattr(os, "sendfile"):
+        return 0
     os.lseek(target, target_start, os.SEEK_SET)
     return os.sendfile(target, source, start, count)
 
 
 # Calls that copy in the kernel, the better one first. Each takes the arguments of `clone_range` and
-# returns the number of bytes copied.
+# returns the number of bytes copied; 0 if the platform lacks the call.
 KERNEL_COPIES: dict[str, Callable[[int, int, int, int, int], int]] = {
     "copy_file_range": _copy_range,
     "sendfile": _send,
@@ -104,11 +153,17 @@ KERNEL_COPIES: dict[str, Callable[[int, int, int, int, int], int]] = {
 
 def read_ahead(descriptor: int, size_bytes: int) -> None:
     """Let the kernel read the first bytes of a file ahead of their use."""
-    os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_WILLNEED)
 
 
 # The struct flock of Linux with an off_t of 64 bits: type, whence, start, length, process.
 _FLOCK = struct.Struct("hhqqi")
+
+
+def locks_ranges() -> bool:
+    """Return whether a range of bytes can be locked for an open file description."""
+    return hasattr(fcntl, "F_OFD_SETLK")
 
 
 def try_lock_range(descriptor: int, start: int, length: int) -> None:
@@ -117,11 +172,16 @@ def try_lock_range(descriptor: int, start: int, length: int) -> None:
     The lock belongs to the open file description, so it also excludes other threads that opened
     the file themselves.
 
+    On a platform without such locks the whole file is locked; see `locks_ranges`.
+
     Raises:
         BlockingIOError: Another open file description has locked some of these bytes.
     """
-    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+    if locks_ranges():
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class MemoryFile:
@@ -129,21 +189,29 @@ class MemoryFile:
 
     The file exists as long as this object.
 
+    On a platform without such files it is a sparse file in the folder for temporary files.
+
     Attributes:
         path: The path; valid in this process alone.
         descriptor: The descriptor, open for reading and writing.
+        gives_parts_back: Whether `give_back` works; otherwise only `clear` does.
     """
 
     def __init__(self, size_bytes: int = 0) -> None:
-        self.descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
-        # The process id makes the path valid in threads with another view of /proc, too.
-        self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
         # Files of a stream in the training process are closed only when the stream is collected.
-        self._end = weakref.finalize(self, os.close, self.descriptor)
-        self._end.atexit = False
+        if hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
+            # The process id makes the path valid in threads with another view of /proc, too.
+            self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
+            self._end = weakref.finalize(self, _remove, self.descriptor)
+            self._end.atexit = False
+        else:
+            self.descriptor, self.path = tempfile.mkstemp(prefix="leconvert-")
+            self._end = weakref.finalize(self, _remove, self.descriptor, self.path)
         os.ftruncate(self.descriptor, size_bytes)
         self._size_bytes = size_bytes
         self._memory: mmap.mmap | None = None
+        self.gives_parts_back = hasattr(mmap, "MADV_REMOVE")
 
     def give_back(self, start: int, stop: int) -> None:
         """Free the pages from byte ``start`` to ``stop``, both multiples of the page size.
@@ -154,6 +222,11 @@ class MemoryFile:
             self._memory = mmap.mmap(self.descriptor, self._size_bytes)
         self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
 
+    def clear(self) -> None:
+        """Free all pages; they read as zeros from now on."""
+        os.ftruncate(self.descriptor, 0)
+        os.ftruncate(self.descriptor, self._size_bytes)
+
     def close(self) -> None:
         """Free the memory; the path becomes invalid."""
         if self._memory is not None:
@@ -161,8 +234,15 @@ class MemoryFile:
         self._end()
 
 
+def _remove(descriptor: int, path: str | None = None) -> None:
+    os.close(descriptor)
+    if path is not None:
+        with suppress(OSError):  # whoever cleans the folder for temporary files was first
+            os.unlink(path)  # noqa: PTH108
+
+
 _MOUNTS = Path("/proc/self/mountinfo")
-_FLEETING = frozenset({"exfat", "fuse", "fuseblk", "msdos", "vfat"})
+_FLEETING = frozenset({"exfat", "fuse", "fuseblk", "macfuse", "msdos", "vfat"})
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -203,7 +283,7 @@ def mount_of(folder: Path) -> Mount:
     """Return the mount that holds a folder."""
     usage = shutil.disk_usage(folder)
     real = Path(os.path.realpath(folder))
-    mounts = parse_mounts(_mount_table())
+    mounts = _mounts()
     # If two mounts have the same point, the later one hides the earlier.
     found = [mount for mount in mounts if real.is_relative_to(mount.point)]
     best = max(found, key=lambda mount: len(Path(mount.point).parts), default=Mount(str(real)))
@@ -220,17 +300,33 @@ def is_mount_point(folder: Path) -> bool:
     so ``Path.is_mount`` does not recognise it.
     """
     real = os.path.realpath(folder)
-    return any(mount.point == real for mount in parse_mounts(_mount_table()))
+    return any(mount.point == real for mount in _mounts())
 
 
 def devices_with_fleeting_inodes() -> frozenset[int]:
     """Return the device numbers of current mounts without lasting inode numbers."""
-    mounts = parse_mounts(_mount_table())
-    return frozenset(mount.device for mount in mounts if mount.has_fleeting_inodes)
+    return frozenset(mount.device for mount in _mounts() if mount.has_fleeting_inodes)
+
+
+def _mounts() -> list[Mount]:
+    # Never cached, since mounts change.
+    if table := _mount_table():
+        return parse_mounts(table)
+    import psutil
+
+    mounts = []
+    try:
+        for part in psutil.disk_partitions(all=True):
+            mount = Mount(part.mountpoint, part.fstype, part.device, part.opts)
+            if mount.has_fleeting_inodes:  # the device of others is not asked for
+                mount = replace(mount, device=os.stat(mount.point).st_dev)  # noqa: PTH116
+            mounts.append(mount)
+    except (OSError, psutil.Error):  # nobody tells, or one was unmounted meanwhile
+        pass
+    return mounts
 
 
 def _mount_table() -> str:
-    # Never cached, since mounts change.
     try:
         return _MOUNTS.read_text(errors="surrogateescape")
     except OSError:

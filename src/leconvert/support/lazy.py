@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from leconvert.support.machine import check_linux
+from leconvert.support.machine import check_platform
 
 
 def lazy_names(
@@ -25,7 +25,7 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        check_linux()
+        check_platform()
         try:
             module = import_module(_full_name(package, module_of[name]))
         except ModuleNotFoundError as error:

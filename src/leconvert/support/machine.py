@@ -1,7 +1,8 @@
 """The services of the platform for processes: cores, memory, control groups, identity, forks.
 
-Only this module and `leconvert.support.file_calls` name services that Linux alone has. Their
-functions also work on platforms and in containers without them, in a plainer way.
+Only this module and `leconvert.support.file_calls` name services that Linux or macOS alone has.
+Their functions also work on platforms and in containers without them, in a plainer way: by psutil,
+by the standard library, or with the answer that means "unknown".
 
 Containers and batch systems limit both by control groups, which neither ``os.cpu_count`` nor
 ``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either version
@@ -17,6 +18,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,29 +29,34 @@ from leconvert.support.errors import InstallationError, UsageError
 if TYPE_CHECKING:
     import mmap
 
-_SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 _UNLIMITED = 2**60  # version 1 states "no limit" as a number near 2**63
 _MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}\Z")
 _CAP_FOWNER = 1 << 3
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_SECONDS_BETWEEN_LOOKS = 1.0
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_PIECE_BYTES = 32 * 1024**2
 _KEPT_BYTES = 64 * 1024**2
 
 
-def check_linux() -> None:
-    """Refuse other systems: publishing, locks and copies rely on guarantees of Linux.
+def check_platform() -> None:
+    """Refuse Windows: publishing, locks and the swap rely on guarantees of POSIX.
 
     Raises:
-        InstallationError: The system is not Linux.
+        InstallationError: The system is Windows.
     """
-    if sys.platform != "linux":
+    if sys.platform == "win32":
         raise InstallationError(
-            f"leconvert needs Linux, and this is {_SYSTEMS.get(sys.platform, sys.platform)}.",
-            next_step="Run it on a Linux machine or in a Linux container; on Windows, in WSL 2.",
+            "leconvert does not run on Windows itself.",
+            next_step="Run it in WSL 2, the Linux that Windows brings, or in a Linux container.",
         )
+
+
+def is_linux() -> bool:
+    """Return whether this is Linux, the only system whose hosts may share a work dir."""
+    return sys.platform == "linux"
 
 
 class Machine(NamedTuple):  # a data class would import `inspect`, which `--help` avoids
@@ -108,7 +115,13 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
             name, _, value = line.partition(b":")
             if name == b"VmHWM":
                 return int(value.split()[0]) * 1024
-        return 0
+        if self.proc.exists():
+            return 0
+        import resource
+
+        # macOS counts bytes, other systems kibibytes.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
     def _available(self) -> int:
         # Importing psutil for this one number would take a tenth of a small conversion.
@@ -120,7 +133,11 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
             name, _, value = line.partition(b":")
             if name == b"MemAvailable":
                 return int(value.split()[0]) * 1024
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if self.proc.exists():
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        import psutil
+
+        return int(psutil.virtual_memory().available)
 
     def _groups_of(self, controller: str) -> Iterator[Path]:
         """Yield the folders of this process's groups that may set a limit."""
@@ -140,10 +157,9 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
 
 def allowed_cores() -> int:
     """Return the number of cores this process may run on, whatever its control groups allow."""
-    try:
+    if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux binds processes to cores
-        return os.cpu_count() or 1
+    return os.cpu_count() or 1
 
 
 def queued_seconds() -> float:
@@ -159,24 +175,26 @@ def has_one_thread() -> bool:
     """Return whether no other thread runs, including those of libraries; False if unknown.
 
     A fork is safe only then: in the child, the locks of other threads would stay locked for ever.
+    On macOS it is never known, and system libraries end a forked process that uses them.
     """
     try:
-        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+        return hasattr(os, "fork") and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
     except OSError:
         return False
 
 
 def open_descriptors() -> list[int]:
-    """Return the open descriptors of this process, including the one used to list them."""
+    """Return the open descriptors of a forked process, including the one used to list them."""
     return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
 
 
 def may_act_for_owners() -> bool:
     """Return whether this process may rename files of other users, as root may."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) & _CAP_FOWNER)
-    return False
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) & _CAP_FOWNER)
+    return os.geteuid() == 0
 
 
 def boot_id(root: Path = Path("/")) -> str:
@@ -184,7 +202,7 @@ def boot_id(root: Path = Path("/")) -> str:
     try:
         return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""
+        return _boot_of_macos()
 
 
 def machine_id(root: Path = Path("/")) -> str:
@@ -196,15 +214,24 @@ def machine_id(root: Path = Path("/")) -> str:
             continue
         if _MACHINE_ID.match(found):  # "uninitialized" in an image that never booted
             return found
-    return ""
+    return _host_uuid_of_macos()
 
 
-def process_namespace() -> str:
-    """Return the name space of process ids, or an empty string if it is unknown."""
-    try:
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - not a path
-    except OSError:
-        return ""
+def _boot_of_macos() -> str:
+    import ctypes
+
+    found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    if call := getattr(ctypes.CDLL(None), "sysctlbyname", None):
+        call(b"kern.bootsessionuuid", found, ctypes.byref(size), None, ctypes.c_size_t(0))
+    return found.value.decode("ascii", "replace")
+
+
+def _host_uuid_of_macos() -> str:
+    import ctypes
+
+    found, patience = (ctypes.c_ubyte * 16)(), (ctypes.c_long * 2)(5, 0)
+    call = getattr(ctypes.CDLL(None), "gethostuuid", None)
+    return "" if call is None or call(found, patience) != 0 else bytes(found).hex()
 
 
 def cpu_name() -> str:
@@ -254,6 +281,9 @@ def own_scheduling() -> Iterator[None]:
     leaves it so. Every thread and process that it starts later inherits this, and they starve
     everything that shares their cores, including threads of the kernel.
     """
+    if not hasattr(os, "sched_getscheduler"):
+        yield
+        return
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         yield
@@ -280,15 +310,29 @@ def use_large_pages(memory: mmap.mmap) -> None:
     """Ask the kernel for large pages; without them, it uses small ones and is slower."""
     import mmap
 
-    with suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def end_with_parent(number: int) -> None:
     """Let the kernel send this process a signal when its parent process ends."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_PR_SET_PDEATHSIG, number)
+        return
+    import threading
+
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _number(path: Path) -> int | None:

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from leconvert.model.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.model.values import IntArray, Slice
 from leconvert.support.errors import InterruptedRunError, TargetError, UnreadableSourceError
+from leconvert.support.file_calls import full_sync
 from leconvert.support.storage_errors import storage_errors
 from leconvert.tables.arrow import (
     int64_array,
@@ -450,7 +451,7 @@ def join_tables(
                     on_rows(rows)
             joined = join.finish()
             if sync:
-                os.fsync(descriptor)
+                full_sync(descriptor)
             return joined
     except BaseException:
         # Half a file is useless, and its name must be free for the next attempt.

@@ -45,7 +45,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from leconvert.support.file_calls import mount_of, try_lock_range
+from leconvert.support.file_calls import locks_ranges, mount_of, try_lock_range
 from leconvert.support.machine import Machine, boot_id
 
 # Small enough for the frames of one sample, large enough to keep the number of files low.
@@ -68,6 +68,7 @@ _USE_S = 30.0
 _BEGUN = "begun-"
 # Ranges of the file ``lock``: for the count, for eviction, and after them one byte a block.
 _COUNT_LOCK, _EVICTION_LOCK, _BLOCK_LOCKS = 0, 1, 2**32
+_LOCK_FILES = 64
 _COUNT = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 
@@ -298,7 +299,7 @@ class ByteCache:
         is_locked = False
         try:
             if self.is_usable():
-                path = self._folder / "lock"
+                path = self._folder / _lock_name(start)
                 try:
                     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                     is_locked = _lock(descriptor, start, length, patience_s)
@@ -308,6 +309,16 @@ class ByteCache:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+
+def _lock_name(start: int) -> str:
+    """Return the file that bytes are locked in: a few of their own where only whole files can be.
+
+    Then blocks that have one lock by chance are fetched one after the other.
+    """
+    if locks_ranges():
+        return "lock"
+    return f"lock-block-{start % _LOCK_FILES}" if start >= _BLOCK_LOCKS else f"lock-{start}"
 
 
 def _own_folder() -> Path:

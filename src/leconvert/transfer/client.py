@@ -29,6 +29,7 @@ from leconvert.support.errors import (
     LeconvertError,
 )
 from leconvert.support.text import duration, without_secrets_in
+from leconvert.transfer.names import repository_of
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record, find_record
 
@@ -327,12 +328,12 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
     if isinstance(error, RevisionNotFoundError):
         return HubError(
             f"{repo_id} has no revision {revision}." if revision else f"{repo_id}: {said}.",
-            next_step=f"`hf repo tag list {shlex.quote(repo_id)} --repo-type dataset` lists its "
-            "tags.",
+            next_step=f"`hf repo tag list {shlex.quote(repository_of(repo_id))} "
+            "--repo-type dataset` lists its tags.",
         )
     if isinstance(error, RepositoryNotFoundError):
         return HubError(
-            f"{repo_id} is no dataset on the Hub, or this token may not see it.",
+            f"{repository_of(repo_id)} is no dataset on the Hub, or this token may not see it.",
             next_step="Check the name; for a private dataset: " + TOKEN_HELP,
         )
     if isinstance(error, EntryNotFoundError):

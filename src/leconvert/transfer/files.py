@@ -132,8 +132,12 @@ class SparseFile(OpenFile):
                     continue
                 self._users.pop(span, None)
                 for start, stop in self._unused_pages(*span):
-                    self._memory.give_back(start, stop)
-                    self._present.remove(start, stop)
+                    if self._memory.gives_parts_back:
+                        self._memory.give_back(start, stop)
+                        self._present.remove(start, stop)
+            if not self._users and not self._memory.gives_parts_back:
+                self._memory.clear()
+                self._present = Spans()
 
     @override
     def close(self) -> None:

@@ -31,6 +31,7 @@ from leconvert.support.errors import (
 from leconvert.support.storage_errors import storage_errors
 from leconvert.transfer import client
 from leconvert.transfer.client import TRIES, Patience, ask_hub, hub_errors, make_api
+from leconvert.transfer.names import folder_of, in_folder, repository_of
 from leconvert.transfer.store import RemoteFile, is_content, other_content
 
 if TYPE_CHECKING:
@@ -58,9 +59,12 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class HubRepo:
-    """A dataset on the Hub, pinned to a commit. It is picklable and holds no connection."""
+    """A dataset on the Hub, pinned to a commit. It is picklable and holds no connection.
 
-    repo_id: str  # ``ORG/NAME``
+    Paths of its files are relative to its folder in the repository.
+    """
+
+    repo_id: str  # ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``
     commit: str  # the commit's hash
     endpoint: str | None = None  # the Hub's address; None for the configured one
 
@@ -73,6 +77,20 @@ class HubRepo:
         """Its name in messages, which is also its URL."""
         return f"hf://{self.kind}s/{self.repo_id}@{self.commit}"
 
+    @property
+    def repository(self) -> str:
+        """The repository, as the client names it."""
+        return repository_of(self.repo_id)
+
+    def full_path(self, path: str) -> str:
+        """Return the path of a file in the repository."""
+        return in_folder(folder_of(self.repo_id), path)
+
+    def own_path(self, path: str) -> str:
+        """Return the path relative to the dataset's folder of a file of the repository."""
+        folder = folder_of(self.repo_id)
+        return path[len(folder) + 1 :] if folder else path
+
     def list_files(self, folder: str = "", *, recursive: bool = True) -> Iterator[RemoteFile]:
         """Yield the files below a folder, in the order of the listing's pages."""
         api = make_api(endpoint=self.endpoint)
@@ -84,7 +102,10 @@ class HubRepo:
 
         def ask() -> RemoteFile | None:
             entries = api.get_paths_info(
-                self.repo_id, [path], revision=self.commit, repo_type=self.kind
+                self.repository,
+                [self.full_path(path)],
+                revision=self.commit,
+                repo_type=self.kind,
             )
             return next(_files_among(entries, self), None)
 
@@ -109,7 +130,11 @@ class HubRepo:
         from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(
-            self.repo_id, path, repo_type=self.kind, revision=self.commit, endpoint=self.endpoint
+            self.repository,
+            self.full_path(path),
+            repo_type=self.kind,
+            revision=self.commit,
+            endpoint=self.endpoint,
         )
         headers = build_hf_headers(
             token=self.token, library_name="leconvert", library_version=__version__
@@ -151,8 +176,8 @@ def list_files(
         try:
             with hub_errors(repo.repo_id, repo.commit):
                 entries = api.list_repo_tree(
-                    repo.repo_id,
-                    folder or None,
+                    repo.repository,
+                    repo.full_path(folder) or None,
                     recursive=recursive,
                     revision=repo.commit,
                     repo_type=repo.kind,
@@ -178,7 +203,7 @@ def _files_among(entries: Iterable[RepoFile | RepoFolder], repo: HubRepo) -> Ite
         if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
             raise SourceError(f"{repo.name} has a file with the name {entry.path!r}.")
         digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
-        yield RemoteFile(entry.path, entry.size, digest)
+        yield RemoteFile(repo.own_path(entry.path), entry.size, digest)
 
 
 def find_repo(url: str) -> tuple[HubRepo, str] | None:
@@ -337,8 +362,8 @@ class HubStore:
         from huggingface_hub import constants, try_to_load_from_cache
 
         found = try_to_load_from_cache(
-            self._repo.repo_id,
-            file.path,
+            self._repo.repository,
+            self._repo.full_path(file.path),
             cache_dir=constants.HF_HUB_CACHE,
             revision=self._repo.commit,
             repo_type=self._repo.kind,

@@ -122,8 +122,7 @@ class WorkerRecord:
     # changes while a large batch is being written.
     processed_bytes: int = 0
     seconds: float = 0.0  # how long it has been running
-    boot: str = ""  # boot and process namespace; see `WorkerIdentity`
-    started: int = 0  # start time of its process
+    lock: str = ""  # the lock that its process holds; see `WorkerIdentity`
     # when it took the current batch, in the form of ``updated``; empty without one
     batch_began: str = ""
     # Peak resident memory of its process; 0 if not known.
@@ -180,8 +179,7 @@ class WorkerReporter:
             token=worker.token,
             host=worker.host,
             pid=worker.pid,
-            boot=worker.boot,
-            started=worker.started,
+            lock=worker.lock,
         )
 
     def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:

@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import Literal
 
 from leconvert.support.errors import LeconvertError, StorageError, WorkDirError
-from leconvert.support.file_calls import clone_range, exchange_names, rename_no_replace
+from leconvert.support.file_calls import (
+    clone_range,
+    copy_file,
+    exchange_names,
+    full_sync,
+    rename_no_replace,
+)
 from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 
 Identity = tuple[int, int]
@@ -54,7 +60,7 @@ class FileSystem:
             while view:
                 view = view[os.write(descriptor, view) :]
             if sync:
-                os.fsync(descriptor)
+                full_sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -62,7 +68,7 @@ class FileSystem:
         """Sync a file's content to disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            full_sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -70,7 +76,7 @@ class FileSystem:
         """Sync a folder's names to disk, if the file system supports that."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            full_sync(descriptor)
         except OSError as error:
             # Some network file systems have no fsync of a folder; they write names at once.
             if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}:
@@ -492,7 +498,7 @@ def _copy_into_tree(source: Path, target: Path, fs: FileSystem) -> Literal["copi
             return "copied"
     temporary = _partial(target, fs)
     try:
-        shutil.copyfile(source, temporary)
+        copy_file(source, temporary)
         os.utime(temporary, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
         fs.sync_file(temporary)
         fs.replace(temporary, target)

@@ -31,6 +31,7 @@ from typing import Any
 
 from leconvert.support.errors import IncompleteError, StorageError
 from leconvert.support.file_calls import Mount, mount_of
+from leconvert.support.machine import boot_id
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import (
     LOCAL,
@@ -624,7 +625,7 @@ def follow(
         channel = Channel(place, "peer", "leader", fs)
         on_ready()
         met = channel.receive(wait_seconds)
-        channel.send(leader=met.get("token"), host=me.host, boot=me.boot)
+        channel.send(leader=met.get("token"), host=me.host, boot=boot_id())
         while True:
             task = channel.receive()
             if task["do"] == "end":
@@ -647,7 +648,7 @@ def _meet(channel: Channel, me: WorkerIdentity) -> Peer | None:
         channel.send(token=me.token)
         met = channel.receive(_MEET_SECONDS)
         if met.get("leader") == me.token:
-            return Peer(str(met["host"]), _boot(met.get("boot")) == _boot(me.boot))
+            return Peer(str(met["host"]), _boot(met.get("boot")) == _boot(boot_id()))
     return None
 
 

@@ -5,23 +5,29 @@ is a name that no two workers share, and tells whether its process can still be 
 
 A process id alone identifies nothing: hosts may share names, all containers have a process 1, and
 ids are reused. So a token ends in random digits. To notice at once that a holder *on this host*
-died, a record also carries the boot, the process id namespace and the process's start time. Only if
-all of them and the host's name match is the absence of the process a fact.
+died, each process holds a lock in the host's folder for temporary files until it ends, and its
+records name the lock. A process has ended if nobody holds its lock. If the lock is missing (another
+container, another TMPDIR), nothing is known.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
 import re
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from leconvert.support.machine import boot_id, machine_id
+from leconvert.support.machine import boot_id, is_linux, machine_id
 
 _PURPOSE = b"leconvert one host"
 _LOCALLY_MADE = 1 << 41
@@ -75,7 +81,10 @@ def _machine(root: Path) -> str:
         return _digest(found)
     # Addresses that software made up (containers, virtual cards) may be the same elsewhere.
     card = uuid.getnode()
-    return "" if card & (_LOCALLY_MADE | _MULTICAST) else _digest(f"{card:012x}")
+    if not card & (_LOCALLY_MADE | _MULTICAST):
+        return _digest(f"{card:012x}")
+    # Elsewhere than on Linux no other host works on a run: its name will do.
+    return "" if is_linux() else _digest(os.uname().nodename)
 
 
 def _digest(found: str) -> str:
@@ -83,8 +92,9 @@ def _digest(found: str) -> str:
     return hmac.new(_PURPOSE, found.encode(), hashlib.sha256).hexdigest()[:_HEX_DIGITS]
 
 
-_HIDDEN = 0
-"""The start time of a process that exists, but whose start time cannot be read."""
+# Longer than anybody waits for the heartbeat of a process.
+_KEPT_SECONDS = 7 * 24 * 3600.0
+_LOCK_NAME = re.compile(r"leconvert-[0-9]+\.alive/[0-9]+-[0-9a-f]+\Z")
 
 
 def new_token(host: str, pid: int, randomness: Callable[[int], bytes]) -> str:
@@ -101,15 +111,14 @@ class WorkerIdentity:
         token: Unique name, safe as a file name.
         host: Host name, to tell a user where to look.
         pid: Process id there.
-        boot: Boot id and process id namespace, or an empty string if unknown.
-        started: Start time of the process in clock ticks after boot, or 0 if unknown.
+        lock: Name, in the folder for temporary files, of the lock that the process holds; may be
+            empty.
     """
 
     token: str
     host: str
     pid: int
-    boot: str = ""
-    started: int = 0
+    lock: str = ""
 
     @classmethod
     def of_this_process(cls, randomness: Callable[[int], bytes] = os.urandom) -> WorkerIdentity:
@@ -120,8 +129,7 @@ class WorkerIdentity:
             token=new_token(host, pid, randomness),
             host=host,
             pid=pid,
-            boot=_boot(),
-            started=_start_time(pid) or 0,
+            lock=_lock_of(pid),
         )
 
     def as_fields(self) -> dict[str, Any]:
@@ -130,67 +138,72 @@ class WorkerIdentity:
             "token": self.token,
             "host": self.host,
             "pid": self.pid,
-            "boot": self.boot,
-            "started": self.started,
+            "lock": self.lock,
         }
 
 
 def process_is_gone(fields: Mapping[str, Any]) -> bool:
     """Return whether the process that wrote these fields has certainly ended.
 
-    True only if it ran on this host and boot, in this process id namespace, and no process with its
-    id and start time exists. If anything is unknown the answer is False, and only the process's
-    heartbeat tells.
+    True only if it ran on this host and nobody holds its lock. If anything is unknown the answer is
+    False, and only the process's heartbeat tells.
     """
-    if not _ran_here(fields):
-        return False
-    return _start_time(fields["pid"]) not in {_HIDDEN, fields["started"]}
+    return _is_held(fields) is False
 
 
 def process_is_running(fields: Mapping[str, Any]) -> bool:
     """Return whether the process that wrote these fields certainly runs, stopped or not.
 
-    True only on the very boot and in the process id namespace that it ran in. For a process
-    elsewhere, both this function and `process_is_gone` return False.
+    True only on the host that it runs on. Of two questions about a process elsewhere, this one and
+    `process_is_gone`, both are answered False.
     """
-    return _ran_here(fields) and bool(_start_time(fields["pid"]) == fields["started"])
+    return _is_held(fields) is True
 
 
-def _ran_here(fields: Mapping[str, Any]) -> bool:
-    boot, pid, started = fields.get("boot"), fields.get("pid"), fields.get("started")
-    # Machines that were copied while running share a boot id, but not a name.
-    if not boot or fields.get("host") != os.uname().nodename:
-        return False
-    known = isinstance(pid, int) and isinstance(started, int) and started != _HIDDEN
-    return known and bool(boot == _boot())
-
-
-def _boot() -> str:
-    boot = boot_id()
+@cache
+def _lock_of(pid: int) -> str:
+    """Hold a lock until this process ends; return its name, or an empty string without one."""
+    name = f"leconvert-{os.getuid()}.alive/{pid}-{os.urandom(8).hex()}"
+    path = Path(tempfile.gettempdir(), name)
     try:
-        return boot and f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - not a path
+        path.parent.mkdir(exist_ok=True)
+        _remove_old_locks(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return ""
+    return name
 
 
-def _start_time(pid: int) -> int | None:
-    """Return when a process began, None if it has ended, `_HIDDEN` if it is not shown."""
+def _remove_old_locks(folder: Path) -> None:
+    """Remove the locks of processes that ended long ago: nobody waits for their heartbeats."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if time.time() - path.lstat().st_mtime > _KEPT_SECONDS and _is_locked(path) is False:
+                path.unlink()
+
+
+def _is_held(fields: Mapping[str, Any]) -> bool | None:
+    """Say whether the process that wrote these fields holds its lock; None where unknown."""
+    name = fields.get("lock")
+    # A machine that was copied while it ran has the file and not the process, nor the name.
+    if fields.get("host") != os.uname().nodename or not isinstance(name, str):
+        return None
+    return _is_locked(Path(tempfile.gettempdir(), name)) if _LOCK_NAME.match(name) else None
+
+
+def _is_locked(path: Path) -> bool | None:
     try:
-        status = Path(f"/proc/{pid}/stat").read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        # A system may hide other users' processes (`hidepid` of /proc), but not whether they exist.
-        return _HIDDEN if _exists(pid) else None
-    # The command name is in brackets and may itself contain spaces and brackets.
-    fields = status.rpartition(b")")[2].split()
-    # A zombie's work has ended although its id is still taken.
-    return None if fields[0] in {b"Z", b"X"} else int(fields[19])
-
-
-def _exists(pid: int) -> bool:
+        return None
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    else:
         return False
-    except (OSError, OverflowError):
-        pass  # another user's, or no process id at all
-    return True
+    finally:
+        os.close(descriptor)

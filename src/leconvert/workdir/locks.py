@@ -44,6 +44,7 @@ from leconvert.support.errors import (
     StorageError,
     WorkDirError,
 )
+from leconvert.support.machine import is_linux
 from leconvert.support.storage_errors import storage_errors
 from leconvert.workdir.fs import (
     CANNOT_LINK,
@@ -500,6 +501,8 @@ class Backoff:
 ONE_HOST_VERSION = 1
 ASKED_FOR = "asked for"
 """The reason in the record of a run with hard links, which was planned with ``--one-host``."""
+NOT_LINUX = "not on Linux"
+"""The reason in the record of a run that was planned on another system."""
 
 _WITH_LINKS = "link"
 # Earlier programs wrote "rename" for the second if the kernel refuses a rename to a taken name.
@@ -651,9 +654,9 @@ class OneHost:
 
     Attributes:
         host: The host.
-        device: Device number of the run's folder there; another number is another mount.
-        has_links: Whether hard links decide all the same; otherwise names are given under a lock.
-        reason: The error of the attempt to make a hard link, or `ASKED_FOR`.
+        device: Device number of the run's folder there: another one is another mount.
+        has_links: Whether hard links decide all the same; else names are given under a lock.
+        reason: What the attempt to make a hard link ended in, `ASKED_FOR` or `NOT_LINUX`.
     """
 
     host: HostIdentity
@@ -663,7 +666,12 @@ class OneHost:
 
     @property
     def remark(self) -> str:
-        """One sentence with the consequences."""
+        """One sentence that says what follows from it."""
+        if self.reason == NOT_LINUX:
+            return (
+                f"Only this host, {self.host.name}, may work on the run: several hosts share a "
+                "work dir on Linux alone."
+            )
         if self.has_links:
             return f"As --one-host asks, only this host, {self.host.name}, may work on the run."
         return (
@@ -681,13 +689,16 @@ def plan_one_host(
 ) -> OneHost | None:
     """Test a new run's folder, and record this host if it has no hard links or shall be alone.
 
-    Call it when the run's folders exist and its manifest does not.
+    Only Linux hosts share a work dir.
+
+    Call it when the run's folders are there and its manifest is not.
     """
     why = why_no_links(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
-    if not why and not asked_for:
+    alone = why or (ASKED_FOR if asked_for else "" if is_linux() else NOT_LINUX)
+    if not alone:
         return None
     planned = OneHost(
-        HostIdentity.of_this_host(), _device(run.root), has_links=not why, reason=why or ASKED_FOR
+        HostIdentity.of_this_host(), _device(run.root), has_links=not why, reason=alone
     )
     _write(run, run_id, planned, fs)
     return planned
@@ -758,8 +769,8 @@ def check_still_alone(run: RunPaths, run_id: str, mine: OneHost) -> None:
             f"Run {run_id} is used through another host or mount now, by one that calls itself "
             f"{now.host.name} as well; only one may work there.",
             path=str(run.root),
-            next_step="Let that one finish. Two machines with the same /etc/machine-id and name "
-            "should get ids of their own.",
+            next_step="Let that one finish. Machines that are copies of one image need names of "
+            "their own.",
         )
 
 

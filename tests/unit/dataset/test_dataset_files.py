@@ -61,6 +61,7 @@ NAMES = {
     ".cache/leconvert/origin.json": (False, False, False),
     ".DS_Store": (False, False, False),
     "videos/top/.DS_Store": (False, False, False),
+    "videos/top/._notes": (True, False, True),
     "data/Thumbs.db": (False, False, False),
     "desktop.ini": (False, False, False),
     ".leconvert-tree.json": (False, False, False),
@@ -177,3 +178,12 @@ def test_what_cannot_be_listed_is_not_taken_for_empty(
     for ask in (published_files, lambda place: list(names_to_keep(place))):
         with pytest.raises(UnreadableSourceError, match="permission is denied"):
             ask(root)
+
+
+def test_what_finder_notes_on_a_file_is_not_the_datasets(root: Path) -> None:
+    for name in ("._README.md", "videos/top/chunk-000/._file-000.mp4"):
+        put(root, name)
+        (root / name).write_bytes(bytes.fromhex("00051607") + b"notes")
+    assert {path for path, is_file in files_below(root) if is_file} == PLAIN
+    assert set(names_to_keep(root)) == PLAIN
+    assert set(published_files(root).sizes) == PLAIN

@@ -332,7 +332,6 @@ def test_names_on_the_hub_are_read_as_users_write_them() -> None:
     assert HubName.parse(f"{page}/tree/refs%2Fpr%2F1") == HubName("org/name", "refs/pr/1")
     for text in (
         "name",
-        "a/b/c",
         "/a/b",
         "hf://org",
         "./a/b",

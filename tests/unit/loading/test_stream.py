@@ -962,3 +962,21 @@ def test_a_stream_reads_the_table_of_tasks_once(v30: Path, monkeypatch: pytest.M
     EpisodeStream(v30)
 
     assert read.count("tasks.parquet") == 1
+
+
+def test_a_program_may_end_in_the_middle_of_a_pass(v30: Path) -> None:
+    program = """if True:
+        import sys
+        import leconvert
+        from leconvert.loading import EpisodeStream, StreamLoader
+        stream = EpisodeStream(sys.argv[1])
+        loader = StreamLoader(stream, batch_size=2)
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        import torch
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", program, v30], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

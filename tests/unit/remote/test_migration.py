@@ -391,7 +391,7 @@ def test_a_repo_that_changed_is_left_alone_and_no_stand_in_is_sent(
         migrate(tmp_path / WORK)
     changes_on_the_way(b"again")
     with monkeypatch.context() as lost:
-        lost.setattr("leconvert.remote.push._Push._files_at", lambda *_: {})
+        lost.setattr("leconvert.remote.push.DatasetPush._files_at", lambda *_: {})
         with pytest.raises(HubConflictError, match="no longer has the content of 1 file"):
             migrate(tmp_path / ".lost.leconvert-work", push={"force": True})
     assert "v3.0" not in repo.tags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -184,10 +185,14 @@ class Said(SilentProgress):
 
 
 def test_a_second_conversion_names_who_works_on_the_run_and_how_others_join(
-    planned: OpenedRun,
+    planned: OpenedRun, request: pytest.FixtureRequest
 ) -> None:
     living = WorkerIdentity.of_this_process()
-    gone = replace(living, token="gone", started=living.started - 1)
+    # The lock of a process that was killed.
+    left = Path(tempfile.gettempdir(), f"{living.lock}0")
+    left.touch()
+    request.addfinalizer(left.unlink)
+    gone = replace(living, token="gone", lock=f"{living.lock}0")
     for identity, state in ((living, "working"), (gone, "working"), (living, "ended")):
         token = f"{identity.token}-{state}"
         fields = replace(identity, token=token).as_fields()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from leconvert.support import file_calls
@@ -77,10 +79,26 @@ def test_a_folder_is_on_the_innermost_mount_above_it_and_of_two_there_on_the_lat
         mount_of(tmp_path / "missing")
 
 
-def test_where_the_kernel_says_nothing_of_mounts_only_the_room_is_known(
+def test_without_proc_psutil_tells_the_mounts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told = mount_of(tmp_path)
     monkeypatch.setattr(file_calls, "_MOUNTS", tmp_path / "no mountinfo")
+    mount = mount_of(tmp_path)
+    assert (mount.point, mount.kind, mount.source) == (told.point, told.kind, told.source)
+    part = SimpleNamespace(device="x", mountpoint=str(tmp_path), fstype="exfat", opts="rw")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [part])
+    assert devices_with_fleeting_inodes() == {tmp_path.stat().st_dev}
+
+
+def test_where_nobody_tells_the_mounts_only_the_room_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(**_: object) -> list[object]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(file_calls, "_MOUNTS", tmp_path / "no mountinfo")
+    monkeypatch.setattr(psutil, "disk_partitions", nothing)
     mount = mount_of(tmp_path)
     assert (mount.point, mount.kind, mount.device) == (os.path.realpath(tmp_path), "unknown", 0)
     assert mount.total_bytes >= mount.free_bytes > 0

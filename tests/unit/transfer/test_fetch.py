@@ -284,7 +284,7 @@ class Answers:
 
     def __init__(self, repo: HubRepo, *bodies: tuple[int, bytes]) -> None:
         self.repo_id, self.commit, self.name = repo.repo_id, repo.commit, repo.name
-        self.kind = repo.kind
+        self.kind, self.repository, self.full_path = repo.kind, repo.repository, repo.full_path
         self.asked: list[tuple[int, int | None]] = []
         self._bodies = list(bodies)
 

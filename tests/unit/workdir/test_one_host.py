@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from leconvert.workdir.locks import (
     plan_one_host,
     read_one_host,
 )
-from leconvert.workdir.records import RunPaths
+from leconvert.workdir.records import RunPaths, WorkDir
 from leconvert.workdir.run import OpenedRun, check_current, open_run
 
 
@@ -208,7 +209,7 @@ def test_a_second_mount_of_the_same_folder_is_found_out_by_the_first(
     check_still_alone(run, "r1", second)
     with pytest.raises(OneHostOnlyError) as caught:
         check_still_alone(run, "r1", planned_here)
-    assert "/etc/machine-id" in str(caught.value.next_step)
+    assert "names of their own" in str(caught.value.next_step)
 
 
 @pytest.mark.parametrize("change", [{"exclusion": "hope"}, {"device": None}, {"reason": None}])
@@ -263,3 +264,29 @@ def test_without_an_id_a_real_network_card_tells_the_machine(
     system(tmp_path, {"etc/machine-id": "uninitialized\n"})
     monkeypatch.setattr(host_module.uuid, "getnode", lambda: card)
     assert bool(HostIdentity.of_this_host(tmp_path).machine) is known
+
+
+def test_elsewhere_than_on_linux_only_the_host_that_planned_may_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_host_module, "is_linux", lambda: False)
+    run = WorkDir(tmp_path).run("r1")
+    run.ensure()
+    planned = plan_one_host(run, "r1")
+    assert planned is not None
+    assert planned.has_links
+    assert planned == read_one_host(run, "r1")
+    assert planned.remark == (
+        f"Only this host, {planned.host.name}, may work on the run: several hosts share a work dir "
+        "on Linux alone."
+    )
+
+
+def test_elsewhere_than_on_linux_a_host_without_an_id_is_known_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "is_linux", lambda: False)
+    monkeypatch.setattr(uuid, "getnode", lambda: 1 << 40)  # made up anew in each process
+    here = HostIdentity.of_this_host(tmp_path)
+    assert (here.boot, here.machine != "") == ("", True)
+    assert here.is_same_host(HostIdentity.of_this_host(tmp_path))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import errno
+import json
 import os
+import signal
 import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leconvert.support.errors import BusyError, UsageError, WorkDirError
+from leconvert.workdir import identity
 from leconvert.workdir.identity import (
     WorkerIdentity,
     new_token,
@@ -173,67 +179,90 @@ def test_two_identities_of_one_process_differ() -> None:
     assert not process_is_gone(first.as_fields())
 
 
-def test_only_a_process_of_this_boot_can_be_known_to_be_gone() -> None:
-    child = subprocess.Popen(["true"])
-    fields = WorkerIdentity.of_this_process().as_fields()
-    # Between its end and being waited for, its id is still taken.
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    ended = fields | {"pid": child.pid, "started": 1}
-    assert process_is_gone(ended)
-    child.wait()
-    assert process_is_gone(ended)
-    assert not process_is_gone(ended | {"boot": "another boot"})
-    assert not process_is_gone(ended | {"boot": ""})
-    assert not process_is_gone(ended | {"host": "copied-while-it-ran"}), "with its boot id"
-    for nonsense in (0, "1", [1], None):
-        assert not process_is_gone(ended | {"started": nonsense})
-    assert not process_is_gone(ended | {"pid": str(child.pid)})
-    assert not process_is_gone({})
+HOLDER = """
+import json, sys
+from leconvert.workdir.identity import WorkerIdentity
+print(json.dumps(WorkerIdentity.of_this_process().as_fields()), flush=True)
+sys.stdin.read()
+"""
 
 
-def test_a_process_id_that_was_used_again_is_not_the_holder() -> None:
-    fields = WorkerIdentity.of_this_process().as_fields()
-    assert process_is_gone(fields | {"started": fields["started"] - 1})
+@pytest.fixture
+def other() -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Another process of this host, and what it writes into its records."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+        process.kill()
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOENT, errno.EMFILE])
-def test_a_process_that_cannot_be_looked_at_is_neither_gone_nor_known_to_run(
-    monkeypatch: pytest.MonkeyPatch, code: int
+def test_a_process_lives_as_long_as_it_holds_its_lock(
+    other: tuple[subprocess.Popen[str], dict[str, Any]],
 ) -> None:
-    """With ``hidepid``, or with too many files open; only the absence of the id is a fact."""
-    alive = WorkerIdentity.of_this_process().as_fields()
-    child = subprocess.Popen(["true"])
-    child.wait()
-    ended = alive | {"pid": child.pid}
-    read_bytes = Path.read_bytes
-
-    def hidden(path: Path) -> bytes:
-        if path.name == "stat":
-            raise OSError(code, os.strerror(code))
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", hidden)
-    assert not process_is_gone(alive)
-    assert not process_is_running(alive)
-    assert not process_is_gone(alive | {"pid": 1}), "somebody else's"
-    assert not process_is_gone(alive | {"pid": 2**80}), "nobody's, and no process id either"
-    assert process_is_gone(ended)
-    assert WorkerIdentity.of_this_process().started == 0, "unknown"
+    process, fields = other
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        process.send_signal(number)
+        assert (process_is_running(fields), process_is_gone(fields)) == (True, False)
+    assert not process_is_running(fields | {"host": "copied-while-it-ran"})
+    process.kill()
+    # Between its end and being waited for, its id is still taken.
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert (process_is_running(fields), process_is_gone(fields)) == (False, True)
+    process.wait()
+    assert process_is_gone(fields)
+    assert process_is_gone(fields | {"pid": os.getpid()}), "an id that was used again"
+    assert not process_is_gone(fields | {"host": "copied-while-it-ran"})
 
 
-def test_without_a_process_id_namespace_nothing_is_known_of_any_process(
+def test_of_a_lock_that_is_not_to_be_found_nothing_is_known(
+    other: tuple[subprocess.Popen[str], dict[str, Any]],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fields = WorkerIdentity.of_this_process().as_fields()
-    assert process_is_running(fields)
+    process, fields = other
+    process.kill()
+    process.wait()
+    of_old = {"boot": "a boot", "started": 123, "host": fields["host"], "pid": fields["pid"]}
+    locks: tuple[object, ...] = ("", None, 7, "../../etc/passwd", fields["lock"] + "0")
+    for unknown in (of_old, {}, *(fields | {"lock": lock} for lock in locks)):
+        assert not process_is_gone(unknown)
+        assert not process_is_running(unknown)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # that of another container
+    assert not process_is_gone(fields)
 
-    def unreadable(path: str) -> str:
-        raise PermissionError(path)
 
-    monkeypatch.setattr(os, "readlink", unreadable)
-    assert WorkerIdentity.of_this_process().boot == ""
-    assert not process_is_running(fields)
-    assert not process_is_gone(fields | {"started": fields["started"] - 1})
+def test_without_a_lock_a_process_is_told_by_its_heartbeats_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    identity._lock_of.cache_clear()
+    try:
+        mine = WorkerIdentity.of_this_process()
+        assert mine.lock == ""
+        assert not process_is_running(mine.as_fields())
+    finally:
+        identity._lock_of.cache_clear()
+
+
+def test_old_locks_go_and_those_that_are_held_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    identity._lock_of.cache_clear()
+    try:
+        held = tmp_path / WorkerIdentity.of_this_process().lock
+        names = {"7-00", "8-01"}
+        for name in names:
+            held.with_name(name).touch()
+        for path in (held, held.with_name("7-00")):
+            os.utime(path, (1, 1))
+        identity._lock_of.cache_clear()
+        again = tmp_path / WorkerIdentity.of_this_process().lock
+        assert {path.name for path in held.parent.iterdir()} == {held.name, again.name, "8-01"}
+    finally:
+        identity._lock_of.cache_clear()
 
 
 def test_a_second_packer_is_refused_and_told_who_packs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from leconvert.dataset.findings.catalogue import (
     DROP,
     SOURCE_CATALOGUE,
     TASKS_FROM_EPISODES,
+    TRIM,
     V3_CATALOGUE,
     Kind,
     all_named,
@@ -27,12 +28,14 @@ from leconvert.dataset.findings.resolve import (
     resolve_repairs,
     said_of_paths,
     task_map_of,
+    whole_frames_of,
 )
 
 __all__ = [
     "DROP",
     "SOURCE_CATALOGUE",
     "TASKS_FROM_EPISODES",
+    "TRIM",
     "V3_CATALOGUE",
     "Kind",
     "Observation",
@@ -54,4 +57,5 @@ __all__ = [
     "resolve_repairs",
     "said_of_paths",
     "task_map_of",
+    "whole_frames_of",
 ]

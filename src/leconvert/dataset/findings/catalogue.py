@@ -21,6 +21,7 @@ from leconvert.support.errors import UsageError
 from leconvert.support.text import GET_AGAIN
 
 DROP = "--on-bad-episode drop"
+TRIM = "--on-bad-episode trim"
 TASKS_FROM_EPISODES = "--tasks-from episodes"
 _SHOWN_A_KIND_AND_STREAM = 20
 _FURTHER = "Further findings of this kind."

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE
+from leconvert.dataset.findings.catalogue import DROP, SOURCE_CATALOGUE, TRIM
 from leconvert.model.repairs import (
     DEFAULT_COLUMNS,
     TEXT_DTYPES,
@@ -41,6 +41,7 @@ class Observation:
         severity: As the catalogue says, unless the case says otherwise.
         is_acceptable: Whether it can be accepted where others of its code can.
         helps: Flags of the catalogue's that help in this case; None where all do.
+        whole_frames: To how many of the episode's first frames this does not apply; 0 for none.
     """
 
     code: str
@@ -52,6 +53,7 @@ class Observation:
     severity: str = ""
     is_acceptable: bool = True
     helps: tuple[str, ...] | None = None
+    whole_frames: int = 0
 
     def __post_init__(self) -> None:
         if not self.severity:
@@ -128,11 +130,14 @@ class ObservationLog:
         severity: str = "",
         is_acceptable: bool = True,
         helps: tuple[str, ...] | None = None,
+        whole_frames: int = 0,
     ) -> None:
         """Say something about this slice alone."""
         place = self.episode, self.stream, self.path
         self.remarks.append(
-            Observation(code, message, *place, feature, severity, is_acceptable, helps)
+            Observation(
+                code, message, *place, feature, severity, is_acceptable, helps, whole_frames
+            )
         )
 
     def sight(
@@ -180,6 +185,9 @@ _OF_STORED_TYPES = frozenset(
     {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
 )
 _SHOWN = 20
+# Rows of an episode that has one of these may be of other frames than those at their place: some
+# in between may be lost.
+_OF_LOST_ROWS = frozenset({"timestamps", "uneven-times", "frame-index"})
 # Flags that repair whatever names them. With --assume-fps a finding goes away or stays.
 _REPAIRING = frozenset(
     {
@@ -314,6 +322,20 @@ def redeclared(
     }
 
 
+def whole_frames_of(remarks: Sequence[Observation]) -> dict[int, int]:
+    """Return how many first frames of damaged episodes have rows and frames that agree.
+
+    Only of episodes whose other rows and frames are the right ones as far as anybody can tell.
+    """
+    found: dict[int, int] = {}
+    in_doubt = {remark.episode for remark in remarks if remark.code in _OF_LOST_ROWS}
+    for remark in remarks:
+        if remark.episode is not None and remark.whole_frames:
+            known = found.get(remark.episode, remark.whole_frames)
+            found[remark.episode] = min(known, remark.whole_frames)
+    return {episode: frames for episode, frames in found.items() if episode not in in_doubt}
+
+
 def resolve_repairs(
     remarks: Sequence[Observation], options: RepairOptions, facts: SourceFacts
 ) -> ResolvedRepairs:
@@ -322,8 +344,10 @@ def resolve_repairs(
     decided: list[tuple[Observation, str]] = []
     for remark in sorted(remarks, key=lambda remark: remark.order):
         severity = _severity(remark, options)
-        if severity == "error" and remark.episode is not None and options.on_bad_episode == "drop":
-            dropped.setdefault(remark.episode, remark.code)
+        if severity == "error" and remark.episode is not None and options.on_bad_episode != "fail":
+            is_trimmed = remark.whole_frames and remark.episode in facts.trimmed
+            if not (options.on_bad_episode == "trim" and is_trimmed):
+                dropped.setdefault(remark.episode, remark.code)
             severity = "repaired"
         decided.append((remark, severity))
     repairs = _repairs(options, facts, dropped, remarks)
@@ -332,7 +356,7 @@ def resolve_repairs(
     features = {*facts.features, *facts.undeclared}.difference(repairs.dropped_features)
     left = Extent(int(np.count_nonzero(kept)), int(facts.length[kept].sum()), len(features))
     errors = [remark for remark, severity in mended if severity == "error"]
-    remedies = _Remedies(facts, left, kept, errors)
+    remedies = _Remedies(facts, left, kept, errors, whole_frames_of(remarks))
     # A feature that cannot stay needs no other repair.
     lost = {error.feature for error in errors if error.feature and _is_lost(remedies(error))}
     mended = [
@@ -387,8 +411,8 @@ def _flags(remark: Observation) -> tuple[str, ...]:
 
 def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:
     """Whether the user gave a flag for a remark; dropped episodes are decided later."""
-    if flag == DROP:
-        return remark.episode is None and options.on_bad_episode == "drop"
+    if flag in (DROP, TRIM):
+        return remark.episode is None and options.on_bad_episode != "fail"
     option, _, _ = flag.partition(" ")
     if option == "--drop-feature":
         return remark.feature in options.drop_features
@@ -431,7 +455,7 @@ def _repairs(
         computed.add("timestamp")
     if options.reindex:
         computed.update(_REINDEXED)
-    if options.on_bad_episode == "drop" and (dropped or "episode-gap" in codes):
+    if options.on_bad_episode != "fail" and (dropped or "episode-gap" in codes):
         computed.update(_RENUMBERED)
     if facts.selected is not None and facts.selected.ranges != ((0, len(facts.length) - 1),):
         computed.update(_RENUMBERED)
@@ -561,11 +585,13 @@ class _Remedies:
         base: Extent,
         kept: npt.NDArray[np.bool_],
         errors: Sequence[Observation],
+        whole_frames: Mapping[int, int],
     ) -> None:
         self._facts = facts
         self._base = base
         self._kept = kept
         self._episodes: dict[tuple[str, str | None, str | None], set[int]] = {}
+        self._whole_frames = whole_frames
         for remark in errors:
             bad = self._episodes.setdefault(_matter(remark), set())
             if remark.episode is not None:
@@ -580,17 +606,27 @@ class _Remedies:
             bad = np.isin(self._facts.episode_index, list(self._episodes[matter])) & self._kept
             rest = self._kept & ~bad
             rated = []
+            whole = self._whole_frames_in(bad)
             for place, flag in enumerate(_flags(remark)):
                 written = _written(flag, remark)
-                if written is None or (flag == DROP and not rest.any()):
+                if written is None or (flag == TRIM and not whole):
                     continue
-                keeps, lost = self._left(flag, remark, rest)
+                if flag == DROP and not rest.any():
+                    continue
+                keeps, lost = self._left(flag, remark, rest, whole if flag == TRIM else ())
+                if flag == DROP and self._whole_frames and not whole:
+                    written = TRIM  # leaves the episode out, too, and others need it
                 rated.append((lost, place, Remedy(written, keeps, self._base)))
             self._known[key] = tuple(remedy for _, _, remedy in sorted(rated, key=lambda r: r[:2]))
         return self._known[key]
 
+    def _whole_frames_in(self, bad: npt.NDArray[np.bool_]) -> list[int]:
+        """Return the frames that some episodes keep where they are trimmed."""
+        episodes = self._facts.episode_index[bad].tolist()
+        return [self._whole_frames[each] for each in episodes if each in self._whole_frames]
+
     def _left(
-        self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_]
+        self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_], whole: Sequence[int]
     ) -> tuple[Extent, float]:
         """Return what a flag leaves, and how much it loses, in frames of one camera.
 
@@ -599,8 +635,9 @@ class _Remedies:
         base, frames = self._base, int(self._facts.length[rest].sum())
         dtypes = [feature["dtype"] for feature in self._facts.features.values()]
         cameras = dtypes.count("video")
-        if flag == DROP:
-            left = Extent(int(np.count_nonzero(rest)), frames, base.features)
+        if flag in (DROP, TRIM):
+            frames += sum(whole)
+            left = Extent(int(np.count_nonzero(rest)) + len(whole), frames, base.features)
             return left, (base.frames - frames) * (1 + cameras)
         if flag == "--drop-feature":
             # If an error names episodes, the feature is of no use in these.

@@ -362,8 +362,8 @@ def check_global_index(
     """
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
         return
-    wrong = gathered.has_rows & columns.is_common
     rows = gathered.slices[0].frames
+    wrong = gathered.has_rows & columns.is_common & (rows == episodes.length)
     for counts in (episodes.length, np.where(gathered.slices[0].is_readable, rows, 0)):
         wrong &= gathered.first_index != np.cumsum(counts) - counts
     positions = np.flatnonzero(wrong)

@@ -23,6 +23,7 @@ from leconvert.dataset.findings import (
     redeclared,
     resolve_repairs,
     task_map_of,
+    whole_frames_of,
 )
 from leconvert.dataset.fitness import data_misfits
 from leconvert.dataset.formats import TARGETS, Dataset, renamed_stream, v2, v3
@@ -67,7 +68,7 @@ from leconvert.dataset.scan.modality import (
     stale_extensions,
     task_columns,
 )
-from leconvert.dataset.scan.trimming import trimmed_before, trimmed_slices
+from leconvert.dataset.scan.trimming import salvaged_intervals, trimmed_before, trimmed_slices
 from leconvert.dataset.scan.v2 import UnnamedFiles, read_v2_source
 from leconvert.dataset.scan.v3 import read_v3_source
 from leconvert.model.repairs import TEXT_DTYPES, RepairOptions, Repairs
@@ -85,7 +86,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.parallel import Spread
 from leconvert.support.progress import NO_PROGRESS, Progress
-from leconvert.support.text import shown
+from leconvert.support.text import count, shown
 from leconvert.workdir.swap import is_converted
 
 NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
@@ -221,6 +222,14 @@ def _resolved(
         indices=indices,
     )
     intervals = selection.kept_frames(episodes.index, episodes.length)
+    salvaged: dict[int, tuple[int, int]] = {}
+    if options.on_bad_episode == "trim":
+        whole = whole_frames_of(remarks)
+        salvaged = salvaged_intervals(
+            dataset, gathered.slices, episodes.index, whole, intervals, to
+        )
+        chosen = {each: intervals[each] for each in intervals.keys() - whole.keys()}
+        intervals = {**chosen, **salvaged}
     cut, uncut = trimmed_slices(
         dataset, gathered.slices, episodes.index, episodes.length, intervals, to
     )
@@ -242,8 +251,10 @@ def _resolved(
     settled = _with_new_names(settled, options.renames)
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
+    kept_frames = settled.repairs.trimmed_episodes
+    salvage = _salvage_findings(episodes, {e: kept_frames[e] for e in salvaged if e in kept_frames})
     bounded = _quantile_bounds(features, settled.repairs) if facts.has_quantiles else ()
-    settled = replace(settled, findings=(*settled.findings, *stale, *bounded))
+    settled = replace(settled, findings=(*settled.findings, *salvage, *stale, *bounded))
     length = episodes.length.copy()
     for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
         length[np.searchsorted(episodes.index, episode)] = stop - first
@@ -314,6 +325,22 @@ def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
             replace(each, stream=renamed_stream(each.stream, renames)) for each in scan.streams
         ],
     )
+
+
+def _salvage_findings(
+    episodes: EpisodeTable, trimmed: Mapping[int, tuple[int, int]]
+) -> Iterator[Finding]:
+    """Say which frames are kept of damaged episodes: of all, and of each."""
+    lengths = episodes.length[np.searchsorted(episodes.index, sorted(trimmed))].tolist()
+    if trimmed:
+        kept = sum(stop - first for first, stop in trimmed.values())
+        said = f"{count(len(trimmed), 'damaged episode')} trimmed: {kept:,} of "
+        said += f"{count(sum(lengths), 'frame')} kept."
+        yield Finding("trimmed-episode", "repaired", said)
+    for (episode, (first, stop)), length in zip(sorted(trimmed.items()), lengths, strict=True):
+        which = f"the first {stop}" if first == 0 else f"frames {first}:{stop}"
+        said = f"Episode {episode}: {which} of its {count(length, 'frame')} are kept."
+        yield Finding("trimmed-episode", "info", said, episode=episode)
 
 
 def _quantile_bounds(

@@ -59,7 +59,7 @@ def trimmed_slices(
             at = int(np.searchsorted(episode_index, episode))
             samples = int(frames[at])
             misfit[at] |= int(Misfit.SHARED)
-            if not readable[at] or samples < length[at]:
+            if not readable[at] or samples < stop:
                 continue  # why is said
             if each.stream == DATA_STREAM:
                 first[at] += begin
@@ -87,6 +87,42 @@ def trimmed_slices(
             at = int(np.searchsorted(episode_index, episode))
             _check_held_by_v21(episode, clips[episode], *intervals[episode], int(length[at]))
     return found, remarks
+
+
+def salvaged_intervals(
+    dataset: Dataset,
+    slices: Sequence[StreamScan],
+    episode_index: IntArray,
+    whole_frames: Mapping[int, int],
+    chosen: Intervals,
+    to: str,
+) -> dict[int, tuple[int, int]]:
+    """Return which frames are kept of damaged episodes whose first ones have rows and pictures.
+
+    Args:
+        dataset: The source.
+        slices: The slices of whole episodes.
+        episode_index: Index of each episode, ascending, shape (E,).
+        whole_frames: How many first frames of damaged episodes agree.
+        chosen: The frames that the user wants of some.
+        to: The version that is to be written. A clip of v2.1 ends where no later frame is needed.
+    """
+    found = {}
+    for episode, whole in whole_frames.items():
+        first, stop = chosen.get(episode, (0, whole))
+        stop = min(stop, whole)
+        if to == "v2.1" and first < stop:
+            at = int(np.searchsorted(episode_index, episode))
+            clips = [
+                _clip(path, dataset.fps, each, at)
+                for each in slices
+                if each.stream != DATA_STREAM
+                for path in dataset.absolute(each.stream, [int(each.key[at])])
+            ]
+            first, stop = _held_by_v21(clips, first, stop) or (first, first)
+        if first < stop and (episode in chosen or first == 0):
+            found[episode] = first, stop
+    return found
 
 
 def trimmed_before(
@@ -162,6 +198,8 @@ def _clip(path: str, fps: Fraction, slices: StreamScan, at: int) -> _Clip:
     """Return the slice of one episode, the index of its file read again."""
     try:
         clip = media.read_clip_index(path)
+    except media.TruncatedClipError as error:
+        clip = error.index
     except media.UnsupportedClipError:
         clip, _ = index_of_remuxed(path, fps)
     begin = int(slices.first[at])

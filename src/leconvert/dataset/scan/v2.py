@@ -383,7 +383,12 @@ def _stats_lines(
 
 
 class _Facts(NamedTuple):
-    """The facts of one slice, which is a whole file; all zero if it cannot be read."""
+    """The facts of one slice, which is a whole file; all zero if it cannot be read.
+
+    ``in_place`` is the number of its first rows or frames that are certainly those of their place.
+    ``is_cut_off`` says that the file ends early, which is reported; the numbers then describe the
+    samples that are there.
+    """
 
     file_bytes: int = 0
     mtime_ns: int = 0
@@ -392,11 +397,13 @@ class _Facts(NamedTuple):
     roll_bytes: int = 0
     misfit: int = 0
     kind: str = ""
+    in_place: int = 0
+    is_cut_off: bool = False
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """`SLICE_NUMBERS` of the slice."""
-        return *self[:-1], 0, max(0, self.file_bytes), 0
+        return *self[:-3], 0, max(0, self.file_bytes), 0
 
 
 _MISSING = _Facts(file_bytes=NO_FILE)
@@ -496,9 +503,12 @@ class EpisodeScanner(Scanner):
             try:
                 with self._opened_table(path) as table:
                     facts = self._table_facts(table, path)
-                    if facts.frames == length > 0:
+                    # Some rows of a table with a wrong number of rows may be kept.
+                    if facts.frames and length:
                         extremes = table.extremes
                         row_facts = self._check_table(table, extremes, notes)
+                    if facts.frames != length:  # that statistics do not fit is no surprise
+                        extremes = {}
             except (OSError, UnreadableSourceError) as error:
                 facts = _unread(error, notes)
             # Nobody expects statistics of an episode without frames.
@@ -540,7 +550,7 @@ class EpisodeScanner(Scanner):
     def _table_facts(self, table: tables.DataFile, path: str) -> _Facts:
         file = facts_of_opened(path, table.table.status, self._fleeting_inodes)
         kind = self._kind_of(table)
-        return _Facts(*file, table.rows, table.uncompressed_bytes, kind=kind)
+        return _Facts(*file, table.rows, table.uncompressed_bytes, kind=kind, in_place=table.rows)
 
     def _look_at_clips(
         self,
@@ -571,22 +581,34 @@ class EpisodeScanner(Scanner):
         notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> _Facts:
-        clip, seconds = usable_clip(clip, self._fps, notes)
+        cut_off = clip if isinstance(clip, media.TruncatedClipError) else None
+        if cut_off is None:
+            clip, seconds = usable_clip(clip, self._fps, notes)
+        else:
+            clip, seconds = cut_off.index, None
         frames = len(clip.sizes)
-        if frames == length > 0:
+        in_place = frames
+        if length and frames:
+            late = _frames_off_their_place(clip, seconds, self._fps)
+            if len(late):  # frames may be lost before it
+                in_place = int(late[0])
             if not clip.keyframes[0]:
                 notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
-            elif late := _frames_off_their_place(clip, seconds, self._fps):
+            elif len(late) and frames == length:
                 notes.sight(
                     "frame-times",
-                    f"{shown(notes.path)} shows {late} of {length} frames half a frame or more "
-                    "from frame / fps; they are placed by their order.",
+                    f"{shown(notes.path)} shows {len(late)} of {length} frames half a frame or "
+                    "more from frame / fps; they are placed by their order.",
                 )
+        if cut_off is not None:
+            in_place = min(in_place, cut_off.whole_frames)
+            notes.say("unreadable-file", shown(cut_off.message), whole_frames=in_place)
         self._check_clip[notes.stream](clip, notes)
         if clip.config_key not in kinds:
             kinds[clip.config_key] = ClipFacts.of(clip)
         misfit = clip.misfit(self._fps) if seconds is None else Misfit.REMUXED
-        return _Facts(*file, frames, file[0], misfit, clip.config_key)
+        kind, is_cut_off = clip.config_key, cut_off is not None
+        return _Facts(*file, frames, file[0], misfit, kind, in_place, is_cut_off)
 
     def _compare_lengths(
         self,
@@ -607,19 +629,23 @@ class EpisodeScanner(Scanner):
             table, *clips = [facts[place] for facts in seen]
             notes.episode = index
             frames = sorted({clip.frames for clip in clips if clip.kind})
+            # Nothing is in place in a file that cannot be read.
+            whole = min(length, *(fact.in_place for fact in (table, *clips)))
             says = f"{EPISODES_PATH} says {length}"
             for stream, facts in zip(self._streams, (table, *clips), strict=True):
-                if not facts.kind or facts.frames == length:
+                if not facts.kind or facts.frames == length or facts.is_cut_off:
                     continue
                 notes.stream, notes.file = stream, next(self._paths.absolute(stream, [index]))
                 if facts is table:
                     videos = f", its videos have {_joined(frames)} frames" if frames else ""
                     has = count(facts.frames, "row")
-                    notes.say("row-count", f"{shown(notes.path)} has {has}, {says}{videos}.")
+                    said = f"{shown(notes.path)} has {has}, {says}{videos}."
+                    notes.say("row-count", said, whole_frames=whole)
                 else:
                     rows = f", its table has {table.frames} rows" if table.kind else ""
                     has = count(facts.frames, "frame")
-                    notes.say("frame-count", f"{shown(notes.path)} has {has}, {says}{rows}.")
+                    said = f"{shown(notes.path)} has {has}, {says}{rows}."
+                    notes.say("frame-count", said, whole_frames=whole)
 
 
 class TableKinds:
@@ -694,11 +720,11 @@ def _refuse_if_the_file_may_be_sound(
 
 def _frames_off_their_place(
     clip: media.ClipIndex, seconds: FloatArray | None, fps: Fraction
-) -> int:
-    """Count frames half a frame or more from rank / ``fps``; of a clip to be remuxed as it is."""
+) -> IntArray:
+    """Return frames half a frame or more from rank / ``fps``; of a clip to be remuxed as it is."""
     if seconds is None:
         return clip.frames_off_their_place(fps)
-    return int(np.count_nonzero(np.abs(seconds * float(fps) - np.arange(len(seconds))) >= 0.5))
+    return np.flatnonzero(np.abs(seconds * float(fps) - np.arange(len(seconds))) >= 0.5)
 
 
 def usable_clip(

@@ -425,13 +425,15 @@ class FileScanner(Scanner):
             rows, group_rows, group_bytes = table.rows, table.footer.rows, table.group_bytes
         with pq.ParquetFile(notes.file) as file:
             placed = v3.place_rows(file, routed, lengths)
+            there = np.where(placed.first >= 0, np.minimum(placed.rows, lengths), 0)
+            whole = dict(zip(routed.episodes.tolist(), there.tolist(), strict=True))
             for code, episode, said in placed.wrong:
                 if episode is None:
                     notes.sight(code, f"{said} They are left behind.")
                 else:
                     notes.episode = episode
-                    notes.say(code, said)
-            look.rows = self._check_rows(file, routed, placed, notes)
+                    notes.say(code, said, whole_frames=whole[episode])
+            look.rows = self._check_rows(file, routed, placed.first, there, notes)
         if lengths.tolist() != [rows]:
             numbers["misfit"] = Misfit.SHARED
         frames = placed.rows
@@ -447,15 +449,22 @@ class FileScanner(Scanner):
         self,
         file: pq.ParquetFile,
         routed: v3.RoutedFile,
-        placed: v3.PlacedRows,
+        first: IntArray,
+        rows: IntArray,
         notes: ObservationLog,
     ) -> list[RowFacts]:
-        """Compare the rows of the episodes that are found whole."""
-        among, first = placed.whole(routed)
+        """Compare the rows that are found of each episode, side by side."""
+        is_there = rows > 0
+        order = np.argsort(first[is_there], kind="stable")
+        among = replace(routed, episodes=routed.episodes[is_there][order])
+        length = self._ranges.length.copy()
+        length[routed.episodes] = rows
+        ranges = self._ranges._replace(length=length)
         check = v3.RowCheck(
-            among, self._table, self._ranges, self._declared, self._num_tasks, first
-        )
-        if len(first):
+            among, self._table, ranges, self._declared, self._num_tasks,
+            first[is_there][order],
+        )  # fmt: skip
+        if len(among.episodes):
             check.read(file)
         for column, code in v3.ROW_CODES.items():
             if column in ("index", "task_index"):
@@ -469,13 +478,11 @@ class FileScanner(Scanner):
                     severity="warning" if mild else "",
                 )
         if self._is_for_v21 and "timestamp" in file.schema_arrow.names:
-            self._check_steps(file, among, first, notes)
+            self._check_steps(file, among, first[is_there][order], ranges, notes)
         unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
         facts = []
-        for episode, compared in zip(
-            routed.episodes.tolist(), placed.is_whole.tolist(), strict=True
-        ):
+        for episode, compared in zip(routed.episodes.tolist(), is_there.tolist(), strict=True):
             begins = int(self._ranges.start[episode])
             facts.append(
                 RowFacts(
@@ -489,13 +496,18 @@ class FileScanner(Scanner):
         return facts
 
     def _check_steps(
-        self, file: pq.ParquetFile, among: v3.RoutedFile, first: IntArray, notes: ObservationLog
+        self,
+        file: pq.ParquetFile,
+        among: v3.RoutedFile,
+        first: IntArray,
+        ranges: v3.Ranges,
+        notes: ObservationLog,
     ) -> None:
         """Look at the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
 
         No more rows are held than an episode has, and those that are read at a time.
         """
-        stop = first + self._ranges.length[among.episodes]
+        stop = first + ranges.length[among.episodes]
         spans = deque(zip(among.episodes.tolist(), first.tolist(), stop.tolist(), strict=True))
         held: FloatArray = np.zeros(0)  # times from row `begin` on
         begin = 0
@@ -536,17 +548,25 @@ class FileScanner(Scanner):
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, notes)
         begin_seconds = self._table.placed[routed.stream].begin_seconds[routed.episodes]
-        first = _frames_begin(clip, begin_seconds, lengths, fps, notes)
-        stop = first + lengths
+        end_seconds = self._table.placed[routed.stream].end_seconds[routed.episodes]
+        first, is_counted = _frames_begin(clip, begin_seconds, lengths, fps, notes)
+        own = lengths
+        if not is_counted:
+            own = v3.own_frames(clip.num_samples, first, lengths, begin_seconds, end_seconds, fps)
+        stop = first + own
         seconds = np.sort(clip.presentation_times) / clip.timescale
-        wrong = _not_there(clip, seconds, first, stop, begin_seconds, fps)
+        wrong = _not_there(clip, seconds, first, own, lengths, begin_seconds, fps)
         sound = (wrong == "") & (lengths > 0)
-        begins, ends = v3.with_leads(clip, np.where(sound, first, 0), np.where(sound, stop, 0))
+        whole = _whole_frames(seconds, first, own, begin_seconds, fps)
+        usable = sound | ((own < lengths) & (whole > 0))
+        begins, ends = v3.with_leads(clip, np.where(usable, first, 0), np.where(usable, stop, 0))
         for place, episode in enumerate(routed.episodes.tolist()):
             notes.episode = episode
             if wrong[place]:
                 code = "shared-frames" if wrong[place] == _SHARES_FRAMES else "frame-count"
-                notes.say(code, f"{shown(notes.path)}: episode {episode} {wrong[place]}.")
+                kept = int(whole[place]) if usable[place] and begins[place] >= 0 else 0
+                said = f"{shown(notes.path)}: episode {episode} {wrong[place]}."
+                notes.say(code, said, whole_frames=kept)
             elif sound[place] and begins[place] < 0:
                 notes.say(
                     "no-keyframe",
@@ -556,7 +576,7 @@ class FileScanner(Scanner):
         placed = sound & (np.rint(begin_seconds * float(fps)) == first)
         seconds = seconds if stored is None else stored
         _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
-        sound &= begins >= 0
+        sound = usable & (begins >= 0)
         begins, ends = np.where(sound, begins, 0), np.where(sound, ends, 0)
         at = np.concatenate(([0], np.cumsum(clip.sizes)))
         numbers["first"], numbers["frames"] = begins, ends - begins
@@ -571,14 +591,14 @@ def _frames_begin(
     lengths: IntArray,
     fps: Fraction,
     notes: ObservationLog,
-) -> IntArray:
-    """Return the first frame of each episode of a file, in the order of presentation."""
+) -> tuple[IntArray, bool]:
+    """Return the first frame of each episode, and whether it is counted: `v3.first_frames`."""
     first, is_counted = v3.first_frames(clip.num_samples, begin_seconds, lengths, fps)
     if not is_counted:
         said = f"{shown(notes.path)} has {count(clip.num_samples, 'frame')}, its episodes have "
         said += f"{int(lengths.sum())}: they are found by from_timestamp."
         notes.sight("frames-by-time", said)
-        return first
+        return first, is_counted
     off = np.flatnonzero(np.rint(begin_seconds * float(fps)) != first)
     if len(off):
         place = int(off[0])
@@ -586,29 +606,52 @@ def _frames_begin(
         said += f"first {begin_seconds[place]:.6f}, where counting frames says "
         said += f"{first[place] / float(fps):.6f}; the count decides."
         notes.sight("from-timestamp", said)
-    return first
+    return first, is_counted
+
+
+def _whole_frames(
+    seconds: FloatArray,
+    first: IntArray,
+    own: IntArray,
+    begin_seconds: FloatArray,
+    fps: Fraction,
+) -> IntArray:
+    """Return how many of each episode's frames come before one that is not shown at its time.
+
+    Frames may be lost before that one.
+    """
+    whole = own.copy()
+    for place in np.flatnonzero(own > 0).tolist():
+        shown_at = seconds[first[place] : first[place] + own[place]] - begin_seconds[place]
+        off = np.abs(shown_at * float(fps) - np.arange(own[place])) >= 0.5
+        whole[place] = int(np.argmax(off)) if off.any() else own[place]
+    return whole
 
 
 def _not_there(
     clip: media.ClipIndex,
     seconds: FloatArray,
     first: IntArray,
-    stop: IntArray,
+    own: IntArray,
+    lengths: IntArray,
     begin_seconds: FloatArray,
     fps: Fraction,
 ) -> npt.NDArray[np.object_]:
     """Say of each episode why its frames are not in the file; "" where they are."""
     wrong = np.full(len(first), "", dtype=object)
-    has_frames = stop > first
-    beyond = has_frames & ((first < 0) | (stop > clip.num_samples))
-    wrong[beyond] = f"ends beyond the last of its {count(clip.num_samples, 'frame')}"
+    stop = first + own
+    beyond = own < lengths
+    for place in np.flatnonzero(beyond).tolist():
+        wrong[place] = f"ends beyond the last of its {count(clip.num_samples, 'frame')}"
+        if first[place] >= 0 and first[place] + own[place] < clip.num_samples:
+            wrong[place] = f"has {own[place]} of its {lengths[place]} frames before the next begins"
     order = np.lexsort((stop, first))
-    order = order[has_frames[order] & ~beyond[order]]
+    order = order[own[order] > 0]
     shared = np.flatnonzero(first[order[1:]] < np.maximum.accumulate(stop[order])[:-1])
     for place in {*order[shared].tolist(), *order[shared + 1].tolist()}:
         wrong[place] = _SHARES_FRAMES
-    if int((stop - first).sum()) != clip.num_samples:
-        for place in np.flatnonzero(has_frames & (wrong == "")).tolist():
+    if int(lengths.sum()) != clip.num_samples:
+        for place in np.flatnonzero((own > 0) & (wrong == "")).tolist():
             if abs(seconds[first[place]] - begin_seconds[place]) >= 0.5 / float(fps):
                 wrong[place] = f"begins at {begin_seconds[place]:.6f} s, where no frame is shown"
     return wrong

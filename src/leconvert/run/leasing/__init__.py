@@ -1,7 +1,7 @@
-"""Leases on batches: who works on what, for how long, and what happens when a worker dies.
+"""Leases on batches: who works on which batch, for how long, and what follows a worker's death.
 
-Leases only keep workers from doing the same work. Whose result counts is decided by the exclusive
-publish of ``done`` alone (`leconvert.workdir.fs.publish_exclusively`).
+Leases only prevent workers from doing the same work. Only the exclusive publishing of ``done``
+decides whose result counts (`leconvert.workdir.fs.publish_exclusively`).
 """
 
 from leconvert.run.leasing.board import BatchStatus, Board, Counts

@@ -1,8 +1,8 @@
-"""A worker's view of all batches, and where it looks for work next.
+"""A worker's view of all batches, and the order in which it looks for work.
 
-Looking at everything before each claim would cost O(N) a claim. So the view is cached: folders are
-listed only when the worker has run through a stretch of batches (sooner where it meets others), and
-now and then while it waits. A stale view costs a failed claim, nothing else.
+Looking at everything before each claim would cost O(N) per claim. So the view is cached. Folders
+are listed only when the worker has gone through a stretch of batches (earlier if it meets other
+workers), and from time to time while it waits. A stale view only costs a failed claim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IDLE_SHARE = 20
 
 
 class Counts(NamedTuple):
-    """Batches by state."""
+    """Number of batches by state."""
 
     pending: int
     leased: int
@@ -33,13 +33,13 @@ class BatchStatus(NamedTuple):
     """One batch as ``status`` shows it."""
 
     batch_id: int  # the batch
-    state: BatchState  # what it is
+    state: BatchState  # its state
     generation: int = 0  # its newest claim, or 0
-    host: str | None = None  # the newest claim's host, or None
-    pid: int | None = None  # its process there, or None
+    host: str | None = None  # host of the newest claim, or None
+    pid: int | None = None  # the process there, or None
     token: str | None = None  # the worker, or None
-    # How long this observer has seen the same heartbeat; None where the batch is not leased, 0 at
-    # the first look.
+    # How long this observer has seen the same heartbeat, in seconds; None if the batch is not
+    # leased, 0 at the first look.
     heartbeat_age_seconds: float | None = None
     errors: int = 0  # attempts that ended in an error
     losses: int = 0  # attempts that were silently lost
@@ -49,12 +49,13 @@ class BatchStatus(NamedTuple):
 class Board:
     """Finds the next batch for one worker.
 
-    Guaranteed: as long as ``next_lease`` is called again after ``wait_hint`` seconds, every batch
-    that nobody works on is found, so that one worker that stays alive finishes the run. Not
-    guaranteed: that the counts are newer than the last ``refresh``.
+    Guaranteed: if ``next_lease`` is called again after ``wait_hint`` seconds, every batch without a
+    worker is found, so one living worker finishes the run. Not guaranteed: that the counts are
+    newer than the last ``refresh``.
 
-    Low numbers come first (the planner puts the expensive batches there). Workers spread over a
-    sixteenth of what is open, each from a place that its token decides, so that they seldom meet.
+    Low numbers come first, since the planner puts expensive batches there. Workers spread over a
+    sixteenth of the open batches. Each starts at a position that its token decides, so they seldom
+    meet.
     """
 
     def __init__(self, store: LeaseStore, num_batches: int) -> None:
@@ -73,11 +74,10 @@ class Board:
         self._idle_seconds = _SHORTEST_IDLE_SECONDS
 
     def next_lease(self) -> Lease | None:
-        """Claim something: a batch that nobody had yet, else one that was given up or expired.
+        """Claim a batch: one that was never claimed, else one that was handed back or has expired.
 
         Returns:
-            A lease, or None where nothing can be claimed now; then ask ``all_settled`` and
-            ``wait_hint``.
+            A lease; None if nothing can be claimed now. Then ask ``all_settled`` and ``wait_hint``.
         """
         lease = self.next_fresh()
         if lease is not None:
@@ -87,8 +87,8 @@ class Board:
         if began < self._next_look:
             return None
         self.refresh()
-        # Looking costs O(N), so a big run is looked at less often: at most a twentieth of the time,
-        # but so often that a server which once answered late does not hide what expires.
+        # Looking costs O(N), so in a big run it takes at most a twentieth of the time. But it is
+        # frequent enough that one late answer of a server does not hide expired leases.
         cost = self._store.clock() - began
         a_few_a_lease = self._store.limits.lease_seconds / _LOOKS_PER_LEASE
         longest = min(_LONGEST_IDLE_SECONDS, a_few_a_lease)
@@ -103,10 +103,10 @@ class Board:
         return lease
 
     def next_fresh(self) -> Lease | None:
-        """Claim a batch that nobody had yet.
+        """Claim a batch that was never claimed.
 
         Returns:
-            A lease, or None once every batch was claimed by somebody.
+            A lease; None if every batch has been claimed.
         """
         while True:
             if not self._stretch:
@@ -121,28 +121,28 @@ class Board:
             if lease is not None:
                 self._leap = 1
                 return lease
-            # Another worker is on its way through here. The next batches are probably taken too:
-            # leave out twice as many each time. The next refresh shows those that were free.
+            # Another worker is claiming batches here, so the next ones are probably taken too: skip
+            # twice as many each time. The next refresh shows those that were free.
             del self._stretch[self._place : self._place + self._leap]
             self._leap *= 2
 
     def refresh(self) -> None:
-        """List what is done, set aside and claimed: three folders, O(N)."""
+        """List batches that are done, set aside and claimed: three folders, O(N)."""
         run, fs = self._store.run, self._store.fs
-        # Claims first: a batch that is settled in between then is in both, never in neither.
+        # Claims first: a batch that is settled meanwhile is then in both lists, never in neither.
         self._claimed = list_batches(run.leases_dir, fs=fs)
         self._failed = list_batches(run.failed_dir, fs=fs)
         self._done = list_batches(run.done_dir, fs=fs)
         self._failed -= self._done
         known = self._claimed | self._done | self._failed
         fresh = [batch for batch in range(self._num_batches) if batch not in known]
-        # Claimed once, a batch is never fresh again.
+        # A claimed batch is never fresh again.
         self._exhausted = not fresh
         self._stretch = fresh[: -(-self._num_batches // _STRETCHES)]
         self._place = self._spread % len(self._stretch) if self._stretch else 0
 
     def counts(self) -> Counts:
-        """Return batches by state as of the last ``refresh``; claimed ones count as leased."""
+        """Return the number of batches by state at the last ``refresh``; claimed means leased."""
         claimed = len(self._claimed - self._done - self._failed)
         settled = len(self._done) + len(self._failed)
         return Counts(
@@ -153,7 +153,7 @@ class Board:
         )
 
     def all_settled(self) -> bool:
-        """Say whether every batch was done or set aside at the last ``refresh``."""
+        """Return whether every batch was done or set aside at the last ``refresh``."""
         return len(self._done) + len(self._failed) >= self._num_batches
 
     def done_ids(self) -> list[int]:
@@ -169,24 +169,24 @@ class Board:
         return sorted(self._claimed - self._done - self._failed)
 
     def first_free(self) -> int | None:
-        """Return the lowest number that nobody had at the last ``refresh``; None if unknown."""
+        """Return the lowest number that was free at the last ``refresh``; None if unknown."""
         return self._stretch[0] if self._stretch else None
 
     def wait_hint(self) -> float:
-        """Return after how many seconds ``next_lease`` may find something new."""
+        """Return the seconds after which ``next_lease`` may find something new."""
         return max(0.0, self._next_look - self._store.clock())
 
     def status(self) -> list[BatchStatus]:
-        """Look at every batch and return what there is to know, in order.
+        """Look at every batch and return its status, in order.
 
-        Costs a few file operations for each batch that is claimed and not done.
+        This costs a few file operations for each batch that is claimed and not done.
         """
         self.refresh()
         return [self._status_of(batch_id) for batch_id in range(self._num_batches)]
 
     def _next_reopened(self) -> Lease | None:
-        # As many as there are workers, not as many as there are batches; each observer begins
-        # elsewhere, or all would try the same one.
+        # As many as there are workers, not as many as there are batches. Each observer begins at
+        # another one, or all would try the same one.
         claimed = self.open_ids()
         begin = self._spread % len(claimed) if claimed else 0
         for batch_id in claimed[begin:] + claimed[:begin]:

@@ -1,16 +1,16 @@
-"""Leases on disk: the log of claims, the claim on one batch, and the heartbeat that keeps it.
+"""Leases on disk: the log of claims, the claim on one batch, and its heartbeat.
 
-`LeaseStore` reads and writes the log and claims batches, a `Lease` is one worker's claim up to its
-end, and a `HeartbeatKeeper` keeps it alive while its holder works. `leconvert.run.leasing.state`
-decides on the transitions.
+`LeaseStore` reads and writes the log and claims batches. A `Lease` is one worker's claim until its
+end. A `HeartbeatKeeper` keeps it alive while its holder works. `leconvert.run.leasing.state`
+decides the transitions.
 
-    leases/000042/0001         the first claim; comes into being by an exclusive link
-    leases/000042/0001.beat    the holder's heartbeat: a random nonce, replaced again and again
+    leases/000042/0001         the first claim; made by an exclusive link
+    leases/000042/0001.beat    the holder's heartbeat: a random nonce, replaced repeatedly
     leases/000042/0001.end     how it ended: handed back, error, void
     leases/000042/0001.reset   claims up to this one no longer count as attempts (released)
 
-Names are read by listing the folder first and opening the file then: over NFS a name that was
-once looked up in vain stays absent for half a minute, and ``stat`` answers from a cache.
+Names are read by listing the folder first and then opening the file: over NFS, a name that was once
+looked up without success stays absent for half a minute, and ``stat`` answers from a cache.
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ _SETTLED = re.compile(r"([0-9]{6,})\.json\Z")
 _BATCH = re.compile(r"([0-9]{6,})\Z")
 _ATTEMPT = r"[0-9]{4,}-[^/]+"
 _VOIDED = re.compile(r"[0-9]{6,}\.(?:void|released)-([0-9]+)\Z")
-# A file can vanish, or its handle go stale, between listing and opening; then it is read next time.
+# A file can vanish, or its handle become stale, between listing and opening; the next look reads
+# it.
 _GONE = frozenset({errno.ENOENT, errno.ESTALE})
 
 
 def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
-    """Return the batches that a folder (``done/``, ``failed/`` or ``leases/``) has a name for."""
+    """Return the batches that have a name in a folder (``done/``, ``failed/`` or ``leases/``)."""
     with storage_errors(folder):
         names = fs.list_names(folder)
     return {
@@ -91,7 +92,7 @@ def read_done(
     """Return the record that made a batch done.
 
     Raises:
-        DamagedRecordError: It is torn, was edited, or names no attempt at this batch.
+        DamagedRecordError: The record is torn, was edited, or names no attempt at this batch.
     """
     path = run.done(batch_id)
     record = read_record(path, "done", version=DONE_VERSION, run_id=run_id, fs=fs)
@@ -116,8 +117,8 @@ def read_failed(
 class LeaseLogFiles:
     """Reads and extends the lease logs of one run.
 
-    A returned value was true when it was read. Ends and claims are remembered, since neither
-    changes once written (a void only ever follows a claim without an end).
+    A returned value was true when it was read. Ends and claims are cached, since neither changes
+    once it is written (a void follows only a claim without an end).
     """
 
     def __init__(self, run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> None:
@@ -128,7 +129,7 @@ class LeaseLogFiles:
         self._holders: dict[tuple[int, int], Mapping[str, Any]] = {}
 
     def read(self, batch_id: int) -> LeaseLog:
-        """Return a batch's log; an end that cannot be read yet is no end."""
+        """Return a batch's log; an unreadable end does not count."""
         try:
             with storage_errors(self.run.lease_dir(batch_id)):
                 names = self.fs.list_names(self.run.lease_dir(batch_id))
@@ -153,16 +154,16 @@ class LeaseLogFiles:
         return max((int(found[1]) for name in names if (found := _CLAIM.match(name))), default=0)
 
     def read_nonce(self, batch_id: int, generation: int) -> bytes:
-        """Return a heartbeat's content; empty before the first one, and where it is unreadable."""
+        """Return a heartbeat's content; empty before the first one, or if it is unreadable."""
         try:
             return self.fs.read_bytes(self.run.heartbeat(batch_id, generation))
         except OSError:
-            # A holder whose heartbeat stays unreadable for a whole lease counts as silent: a wrong
-            # guess costs work, waiting for ever would cost the run.
+            # A holder whose heartbeat is unreadable for a whole lease counts as silent: a wrong
+            # guess costs work, but waiting for ever would cost the run.
             return b""
 
     def holder(self, batch_id: int, generation: int) -> Mapping[str, Any]:
-        """Return who claimed a generation (see `WorkerIdentity`), or an empty mapping."""
+        """Return the holder of a generation (see `WorkerIdentity`), or an empty mapping."""
         key = (batch_id, generation)
         if key not in self._holders:
             path = self.run.lease(batch_id, generation)
@@ -171,11 +172,11 @@ class LeaseLogFiles:
                     path, "lease", version=LEASE_VERSION, run_id=self.run_id, fs=self.fs
                 )
             except (OSError, StorageError, WorkDirError):
-                return {}  # only shown to people, and a hint; the name alone is the claim
+                return {}  # only for display and as a hint; the name itself is the claim
         return self._holders[key]
 
     def end_record(self, batch_id: int, generation: int) -> dict[str, Any] | None:
-        """Return how a generation ended, or None where nothing readable says so."""
+        """Return the record of a generation's end; None if there is no readable one."""
         path = self.run.lease_end(batch_id, generation)
         with storage_errors(path):
             try:
@@ -206,10 +207,10 @@ class LeaseLogFiles:
     def publish_failed(
         self, batch_id: int, worker: WorkerIdentity, fields: Mapping[str, Any]
     ) -> bool:
-        """Set a batch aside, unless somebody else just did.
+        """Set a batch aside, unless another worker just did.
 
         Returns:
-            Whether it was this record.
+            Whether this record was published.
         """
         record = encode_record(
             "failed",
@@ -250,20 +251,20 @@ def void_done(
 ) -> bool:
     """Take back a batch's ``done`` because it is torn, or its shards are missing or wrong.
 
-    The batch opens again. The record is kept as ``done/<batch>.void-<n>``, the reason in the lease
-    log of the winner, if the record names it.
+    The batch opens again. The record is kept as ``done/<batch>.void-<n>``, and the reason is
+    written to the lease log of the winner, if the record names it.
 
-    No two hosts decide differently about a batch. Workers and ``status`` go by the name
-    ``done/<batch>.json`` alone, whatever the record holds. The packer alone goes by its content,
-    and alone moves the name; it calls this under its lock. As long as the name is there nobody can
-    publish another record (a worker that tries has lost, and keeps its attempt where it cannot
-    read whose the record is). Once the name is moved exactly one publisher gets it, and its record
-    is judged anew. A packer that was frozen and has lost its lock meanwhile finds another record
-    than it ``judged``, and leaves that. If it is frozen again, between that look and the rename,
-    the batch opens once more: that costs work, and the bytes are the same.
+    No two hosts decide differently about a batch. Workers and ``status`` rely only on the name
+    ``done/<batch>.json``, whatever the record holds. Only the packer reads its content, and only
+    the packer moves the name; it calls this under its lock. While the name exists, no other record
+    can be published (a worker that tries has lost, and keeps its attempt if it cannot read whose
+    record it is). When the name is moved, exactly one publisher gets it, and its record is judged
+    again. A packer that was frozen and has lost its lock finds another record than it ``judged``,
+    and leaves it. If it is frozen again between that look and the rename, the batch opens once
+    more: this costs work, but the bytes are the same.
 
     A torn record does not say which claim won. So no end is written for it, and the batch is free
-    once its newest claim expires.
+    when its newest claim expires.
 
     Write order: the end of the winner's lease, then the rename. A crash in between leaves the batch
     done, and the next packer finds and voids it again.
@@ -272,13 +273,12 @@ def void_done(
         run: The run.
         run_id: Its id.
         batch_id: The batch.
-        reason: What is wrong with it.
-        judged: The record that was found wrong, nothing in it if it is damaged; None voids
-            whatever is there.
+        reason: Why the record is wrong.
+        judged: The record that was found wrong, empty if it is damaged; None voids any record.
         fs: The file operations.
 
     Returns:
-        Whether there was this ``done`` to void.
+        Whether this ``done`` existed and was voided.
     """
     try:
         record = read_done(run, run_id, batch_id, fs=fs)
@@ -298,7 +298,7 @@ def void_done(
 def release_failed(
     run: RunPaths, run_id: str, batch_id: int, reason: str, *, fs: FileSystem = LOCAL
 ) -> bool:
-    """Give a batch that was set aside back; its attempts so far no longer count.
+    """Release a batch that was set aside; its attempts so far no longer count.
 
     Write order: the reset in the lease log, then the rename. A crash in between leaves the batch
     set aside, and releasing it again is harmless.
@@ -342,10 +342,10 @@ def utc_now() -> datetime:
 
 
 class AttemptTimes:
-    """The times of one attempt: points on its host's wall clock, the duration on a monotonic one.
+    """The times of one attempt: moments on its host's wall clock, the duration on a monotonic one.
 
-    Hosts' wall clocks disagree and jump. So points are only good for showing, and a duration is
-    never computed from two of them.
+    Wall clocks of hosts disagree and jump. So moments are only for display, and a duration is never
+    computed from two of them.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ class AttemptTimes:
         self._mark = monotonic()
 
     def of_end(self) -> dict[str, Any]:
-        """Return what a record of the end carries: ``began``, ``ended`` and ``seconds``."""
+        """Return the fields for a record of the end: ``began``, ``ended`` and ``seconds``."""
         return {
             "began": _text(self._began),
             "ended": _text(self._now()),
@@ -367,7 +367,7 @@ class AttemptTimes:
         }
 
     def of_beat(self) -> dict[str, Any]:
-        """Return what a heartbeat carries: ``began``, and ``beat``, the time of the beat."""
+        """Return the fields for a heartbeat: ``began``, and ``beat``, the time of the beat."""
         return {"began": _text(self._began), "beat": _text(self._now())}
 
 
@@ -382,25 +382,25 @@ _RESERVED = frozenset(
 
 
 class LeaseLostError(LeconvertError):
-    """Another worker took the batch over; this one should stop and take another."""
+    """Another worker has taken the batch over; this one should stop and take another."""
 
 
 class Lease:
     """A claim on one batch.
 
-    Guaranteed: no other worker has this generation, nobody else writes to ``attempt_dir``, and of
-    all workers that ever call ``publish_done`` for this batch exactly one wins. Not guaranteed: to
-    be alone on the batch. A worker that was frozen for longer than the lease works beside its
-    successor until its next heartbeat, and may even win.
+    Guaranteed: no other worker has this generation, and no other worker writes to ``attempt_dir``.
+    Of all workers that ever call ``publish_done`` for this batch, exactly one wins. Not guaranteed:
+    that no other worker has the batch. A worker that was frozen for longer than the lease works
+    beside its successor until its next heartbeat, and may even win.
 
-    Made by `LeaseStore.claim`. Not thread-safe, except that ``heartbeat`` may run in a thread of
-    its own.
+    `LeaseStore.claim` makes it. It is not thread-safe, but ``heartbeat`` may run in a thread of its
+    own.
 
     Attributes:
         batch_id: The batch.
         generation: The claim's number, from 1.
-        attempt_dir: This attempt's own folder; it exists.
-        lease_seconds: After so long without a heartbeat others may take over.
+        attempt_dir: This attempt's own folder, which exists.
+        lease_seconds: Others may take over after this time without a heartbeat.
     """
 
     def __init__(
@@ -427,7 +427,11 @@ class Lease:
         self._ended = False
 
     def heartbeat(self) -> None:
-        """Show that the holder is alive, by replacing the nonce."""
+        """Show that the holder is alive, by replacing the nonce.
+
+        Raises:
+            LeaseLostError: Another worker has taken the batch over, or the run was removed.
+        """
         try:
             newest = self._log.newest_claim(self.batch_id)
         except FileNotFoundError as error:
@@ -453,10 +457,10 @@ class Lease:
         )
 
     def hand_back(self, reason: str) -> None:
-        """Give the batch back, not as a failure; others may claim it at once.
+        """Hand the batch back, without a failure; others may claim it at once.
 
-        The attempt's folder is removed unless publishing was tried. Does nothing if the lease ended
-        already.
+        The attempt's folder is removed unless publishing was tried. Does nothing if the lease has
+        already ended.
         """
         if self._ended:
             return
@@ -491,13 +495,17 @@ class Lease:
         return True
 
     def publish_done(self, fields: Mapping[str, Any]) -> Literal["won", "lost"]:
-        """Publish the batch's result; the first publisher wins, whoever holds the lease.
+        """Publish the batch's result; the first publisher wins, even without the lease.
 
-        The caller has forced the shards in ``attempt_dir`` to the disk; the record, ``attempt_dir``
-        and its parents are forced here, before the name ``done``.
+        The caller has synced the shards in ``attempt_dir``. The record, ``attempt_dir`` and its
+        parents are synced here, before the name ``done`` appears.
 
         Returns:
-            ``won``, or ``lost`` if another attempt was first; then this one's folder is removed.
+            ``won``, or ``lost`` if another attempt was first; then this attempt's folder is
+            removed.
+
+        Raises:
+            OutcomeUnknownError: The name appears and vanishes.
         """
         if taken := sorted(_RESERVED.intersection(fields)):
             raise ValueError(f"fields of a done record may not be called {', '.join(taken)}")
@@ -541,9 +549,9 @@ class Lease:
         )
 
     def abandon(self) -> None:
-        """Tidy up after a lost lease: remove the attempt if a ``done`` names another one.
+        """Clean up after a lost lease: remove the attempt if a ``done`` names another one.
 
-        Never raises; what cannot be settled now is left to the packer.
+        Never raises; the packer settles the rest.
         """
         self._ended = True
         with suppress(OSError, StorageError):
@@ -553,14 +561,14 @@ class Lease:
                 self._drop_attempt()
 
     def _verdict(self) -> Literal["won", "lost", "none"]:
-        """Read whose ``done`` there is; remove this attempt if it is another's."""
+        """Return whose ``done`` there is; remove this attempt if it is another worker's."""
         run, fs = self._log.run, self._log.fs
         with storage_errors(run.done_dir):
             fs.list_names(run.done_dir)
         try:
             winner = read_done(run, self._log.run_id, self.batch_id, fs=fs)
         except FileNotFoundError:
-            return "none"  # voided a moment ago
+            return "none"  # it was voided just now
         except WorkDirError:
             return "lost"  # damaged: the packer will void it, and this attempt stays for now
         if (winner.get("token"), winner.get("generation")) == (
@@ -587,28 +595,34 @@ class Observed(NamedTuple):
     log: LeaseLog  # the claims
     # The latest claim's heartbeat, or None if no claim is open.
     observation: LeaseObservation | None
-    decision: Decision  # what this observer may do
-    seen_at: float  # the observer's clock when it began to look, in seconds
+    decision: Decision  # the observer's options
+    seen_at: float  # the observer's clock at the beginning of the look, in seconds
 
 
 class LeaseStore:
     """One worker's access to the leases of a run.
 
-    Guaranteed: of all workers that try to claim the same generation of a batch exactly one gets
-    it, and no claim is taken over before its heartbeat stood still for ``lease_seconds`` on this
-    observer's own clock, or its process on this very host has certainly ended. Not guaranteed:
-    that the holder of a taken-over claim knows (see `Lease`).
+    Guaranteed: of all workers that try to claim the same generation of a batch, exactly one gets
+    it. No claim is taken over unless its heartbeat was unchanged for ``lease_seconds`` on this
+    observer's own clock, or its process on this host has certainly ended. Not guaranteed: that the
+    holder of a taken-over claim knows (see `Lease`).
 
-    The worker's identity must be its alone: its claims are hard links to one file that holds the
-    token, so that a claim costs a single ``link`` and can be told from another's by its content.
+    The worker's identity must be unique: its claims are hard links to one file that holds the
+    token. So a claim costs a single ``link``, and its content distinguishes it from another
+    worker's.
 
     Args:
-        worker: Who claims. One thread of work; threads that lease separately need one each.
-        lease_seconds: A heartbeat that stands still for so long has stopped.
-        max_attempts: Errors after which a batch is set aside.
-        max_losses: Silent losses after which it is.
-        process_gone: Says from a claim's fields whether its process has certainly ended.
-        now: The wall clock, with its zone; records carry it for people to look at.
+        run: The run.
+        run_id: Its id.
+        worker: The identity of the claiming worker: of one thread, if threads lease separately.
+        lease_seconds: A heartbeat that is unchanged for this long has stopped.
+        max_attempts: Number of errors after which a batch is set aside.
+        max_losses: Number of silent losses after which a batch is set aside.
+        clock: A monotonic clock in seconds.
+        randomness: Returns random bytes for nonces.
+        fs: The file operations.
+        process_gone: Returns from a claim's fields whether its process has certainly ended.
+        now: The wall clock, with its zone; records contain it only for display.
     """
 
     def __init__(
@@ -640,20 +654,20 @@ class LeaseStore:
         self._observations: dict[int, LeaseObservation] = {}
 
     def claim(self, batch_id: int) -> Lease | None:
-        """Claim a batch if nobody holds it.
+        """Claim a batch if it is free.
 
         A batch that used up its attempts is set aside instead.
 
         Returns:
-            The lease, or None: held, done, set aside, or just claimed by another.
+            The lease; None if the batch is held, done, set aside, or was claimed just now.
         """
         return self.claim_fresh(batch_id) or self.claim_observed(batch_id, self.observe(batch_id))
 
     def claim_fresh(self, batch_id: int) -> Lease | None:
-        """Claim a batch that nobody ever claimed; costs one file operation if somebody did.
+        """Claim a batch that was never claimed; costs one file operation if it was.
 
         Returns:
-            The lease, or None: it was claimed before, and ``observe`` tells the rest.
+            The lease; None if it was claimed before. Then ``observe`` tells more.
         """
         folder = self.run.lease_dir(batch_id)
         try:
@@ -661,7 +675,7 @@ class LeaseStore:
                 self.fs.make_dir(folder)
         except FileExistsError:
             return None
-        # Nobody ever claimed it, so it cannot be done or set aside either.
+        # It was never claimed, so it cannot be done or set aside either.
         return self._claim_generation(batch_id, 1)
 
     def claim_observed(self, batch_id: int, observed: Observed) -> Lease | None:
@@ -676,8 +690,8 @@ class LeaseStore:
 
     def observe(self, batch_id: int) -> Observed:
         """Look at a batch's lease log and heartbeat."""
-        # For expiry the clock counts from before this look, for a new heartbeat from after it: a
-        # freeze of this observer in between then never looks like the holder's silence.
+        # For expiry, the clock is read before this look, for a new heartbeat after it. So a freeze
+        # of this observer in between never looks like the holder's silence.
         seen_at = self.clock()
         log = self.log.read(batch_id)
         latest = log.latest
@@ -696,7 +710,7 @@ class LeaseStore:
         return Observed(log, observation, decision, seen_at)
 
     def is_settled(self, batch_id: int) -> bool:
-        """Say whether a batch is done or set aside; lists both folders, so not for every batch."""
+        """Return whether a batch is done or set aside; it lists both folders, so it is slow."""
         return any(
             batch_id in list_batches(folder, fs=self.fs)
             for folder in (self.run.done_dir, self.run.failed_dir)
@@ -713,7 +727,8 @@ class LeaseStore:
             except OSError as error:
                 if error.errno != errno.EMLINK:
                     raise
-                # A file has room for so many names only (65,000 on ext4): go on with a new one.
+                # A file can have only a limited number of names (65,000 on ext4): continue with a
+                # new one.
                 self._write_claim_source()
                 publish_exclusively(source, target, sync=False, fs=self.fs)
         except AlreadyPublishedError:
@@ -765,11 +780,11 @@ _BEATS_PER_LEASE = 4
 class HeartbeatKeeper:
     """Beats for a lease until the ``with`` block ends.
 
-    Guaranteed: ``lost`` is set once a heartbeat found a newer claim, and once no heartbeat got
-    through for a whole lease (then others may take over). Not guaranteed: that it is set in time. A
-    frozen process learns of its loss only when it runs again.
+    Guaranteed: ``lost`` is set when a heartbeat has found a newer claim, and when no heartbeat has
+    succeeded for a whole lease (then others may take over). Not guaranteed: that it is set in time.
+    A frozen process learns of its loss only when it runs again.
 
-    A disk that fails for a moment is tried again at the next beat; ``error`` keeps what it said.
+    If a disk fails for a moment, the next beat tries again; ``error`` keeps the last error.
     """
 
     def __init__(

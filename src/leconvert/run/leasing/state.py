@@ -1,11 +1,11 @@
-"""The meaning of the log of a batch's leases: pure decisions, no clock, no disk.
+"""The meaning of a batch's lease log: pure decisions, no clock, no disk.
 
-A batch's lease log is a list of *generations*, numbered from 1. Each was claimed by one worker and
-may have an end: handed back, an error, or void (its result was found wrong later). A generation
-that was followed by another without an end was lost: its worker died or froze.
+A batch's lease log is a list of *generations*, numbered from 1. One worker claimed each of them,
+and it may have an end: handed back, an error, or void (its result was found wrong later). A
+generation without an end that is followed by another was lost: its worker died or froze.
 
-Leases keep workers from doing the same work. They do not decide whose result counts; the exclusive
-publish of ``done`` does. So a wrong guess here wastes work and changes nothing.
+Leases prevent workers from doing the same work. They do not decide whose result counts; the
+exclusive publishing of ``done`` does. So a wrong guess here wastes work and changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class Generation(NamedTuple):
-    """One claim: its number, and how it ended, or None while nothing says so."""
+    """One claim: its number, and how it ended; None if no end is known."""
 
     number: int
     outcome: Outcome | None = None
@@ -53,12 +53,12 @@ class LeaseLog(NamedTuple):
 
     @property
     def errors(self) -> int:
-        """Attempts that ended in an error."""
+        """Number of attempts that ended in an error."""
         return sum(entry.outcome is Outcome.ERROR for entry in self._counted())
 
     @property
     def losses(self) -> int:
-        """Attempts that were silently lost, and results that were voided; not the latest's own."""
+        """Number of attempts that were silently lost or voided; an open latest one is left out."""
         latest = self.latest
         return sum(
             entry.outcome is Outcome.VOID or (entry.outcome is None and entry is not latest)
@@ -70,16 +70,16 @@ class LeaseLog(NamedTuple):
 
 
 class LeaseObservation(NamedTuple):
-    """The heartbeat that an observer saw last."""
+    """The last heartbeat that an observer saw."""
 
-    generation: int  # the claim that it belongs to
+    generation: int  # its claim
     nonce: bytes  # the heartbeat's content
     # The observer's own monotonic clock, in seconds, read right *after* this content was first
-    # read. No two hosts' clocks are ever compared.
+    # read. Clocks of two hosts are never compared.
     first_seen_monotonic: float
 
     def expires_at(self, lease_seconds: float) -> float:
-        """Return when the observer may take over, on its own clock."""
+        """Return the time from which the observer may take over, on its own clock."""
         return self.first_seen_monotonic + lease_seconds
 
 
@@ -93,11 +93,11 @@ def observe(
 
 
 class Limits(NamedTuple):
-    """When a lease expires and when a batch is given up."""
+    """The limits after which a lease expires and a batch is set aside."""
 
-    lease_seconds: float = 60.0  # a heartbeat that does not change for so long has stopped
+    lease_seconds: float = 60.0  # a heartbeat that is unchanged for this long has stopped
     max_attempts: int = 3  # errors after which a batch is set aside
-    max_losses: int = 10  # silent losses after which it is
+    max_losses: int = 10  # silent losses after which a batch is set aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody holds it; looking again before this time, on the observer's clock, is in vain."""
+    """Another worker holds it; a look before this time, on the observer's clock, is useless."""
 
     until: float
 
@@ -133,7 +133,7 @@ def decide(
     limits: Limits,
     holder_is_gone: bool = False,
 ) -> Decision:
-    """Say what an observer may do with a batch that is neither done nor failed."""
+    """Return an observer's options for a batch that is neither done nor failed."""
     latest = log.latest
     if latest is None:
         return Claim(1)
@@ -152,9 +152,9 @@ def decide(
 
 
 def derive_state(*, done: bool, failed: bool, log: LeaseLog) -> BatchState:
-    """Return what a batch is: done before failed before leased before pending.
+    """Return the state of a batch: done before failed before leased before pending.
 
-    A late ``done`` cures ``failed``: the result is there and right.
+    A late ``done`` overrules ``failed``, because the result is there and right.
     """
     if done:
         return BatchState.DONE

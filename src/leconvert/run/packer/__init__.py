@@ -1,14 +1,13 @@
 """The packer: collect shards, assemble the new tree, prove it, swap it into place.
 
 It works while workers do: the tables come first, then each file as soon as its shards are there.
+Its cost is O(files), not O(bytes): a shard that is a whole output file is linked into the tree.
+Only parts of files (batches of episode ranges) are joined here.
 
-It costs O(files), not O(bytes): a shard that is a whole output file is linked into the tree. Only
-parts of files (batches of episode ranges) are joined here.
-
-A packer may be killed at any moment; the next one goes on. The tree is built beside the target
-under a name that carries the packer's generation, and a packer that takes over first renames it to
-its own generation's name, so that a predecessor that still lives finds its tree gone and can swap
-nothing. A predecessor's proof is repeated: a proof is good for the process that made it.
+A packer may be killed at any moment; the next one continues. The tree is built beside the target,
+with the packer's generation in its name. A packer that takes over first renames the tree to its own
+generation. So a predecessor that is still alive no longer finds its tree and cannot swap. The
+predecessor's proof is repeated, because a proof is valid only for the process that made it.
 """
 
 from leconvert.run.packer.assembly import check_all_done, taken_over

@@ -1,4 +1,4 @@
-"""The new tree: its tables under ``meta/``, its files, and what the workers left for it."""
+"""The new tree: its tables under ``meta/``, its files, and the workers' shards."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from leconvert.run.layout import first_frames
 from leconvert.run.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.run.proof.files import README_PATH, is_pushed_card
 from leconvert.support.errors import BatchesFailedError, IncompleteError, WorkDirError
+from leconvert.support.file_calls import copy_file
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count
 from leconvert.workdir.fs import (
@@ -56,12 +57,16 @@ from leconvert.workdir.run import OpenedRun
 if TYPE_CHECKING:
     from leconvert.dataset.statistics import ImageStats
 
-# For each stream the files of computed statistics, with the first position of each.
+# For each stream, the files of computed statistics with their first positions.
 StatsFiles = Mapping[str, Sequence[tuple[int, Path]]]
 
 
 def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]:
-    """Write tasks, episodes, statistics, info and what was repaired."""
+    """Write tasks, episodes, statistics, info and the record of repairs.
+
+    Returns:
+        The paths of the files, relative to the tree.
+    """
     manifest = run.manifest
     sources = open_sources(manifest.sources)
     target = _target_of(run, sources)
@@ -107,7 +112,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
 
 
 class _PixelCounts:
-    """How often pictures took each value in all episodes, from which quantiles of all follow."""
+    """Counts of each pixel value in all episodes, for quantiles over the dataset."""
 
     def __init__(self, features: Mapping[str, Mapping[str, Any]]) -> None:
         self._features = features
@@ -115,7 +120,7 @@ class _PixelCounts:
         self._episodes: Counter[str] = Counter()
 
     def add(self, position: int, levels: Mapping[str, Any]) -> None:
-        """Count what a worker counted in an episode, by feature; once, and only in their order."""
+        """Add a worker's counts of an episode, by feature; each episode once, in order."""
         from leconvert.dataset.statistics import ImageStats, is_depth_map
 
         for name, found in levels.items():
@@ -128,7 +133,7 @@ class _PixelCounts:
             self._counts[name].add_levels(found)
 
     def quantiles(self, num_episodes: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield those of each feature that was counted in all episodes."""
+        """Yield the quantiles of each feature that was counted in all episodes."""
         for name, counts in self._counts.items():
             if self._episodes[name] == num_episodes:
                 stats = counts.result()
@@ -143,7 +148,7 @@ def _target_of(run: OpenedRun, sources: Sources) -> Target:
 def _episode_records(
     run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
 ) -> Iterator[v3.EpisodeRecords]:
-    """Yield what the result says of the episodes, a block after the other."""
+    """Yield the result's records of episodes, a block at a time."""
     manifest = run.manifest
     _, length = run.scan.lengths()
     ends = np.concatenate(([0], np.cumsum(length)))
@@ -186,7 +191,11 @@ def _episode_records(
 
 
 def _exactly[Item](number: int, items: Iterator[Item]) -> list[Item]:
-    """Return the next items; of none wanted there must be none."""
+    """Return the next ``number`` items; for 0, check that there are none.
+
+    Raises:
+        ValueError: There are fewer items, or for 0, more.
+    """
     found = list(islice(items, number or 1))
     if len(found) != number:
         raise ValueError(f"{number} episodes are expected, {len(found)} or more are there")
@@ -196,15 +205,15 @@ def _exactly[Item](number: int, items: Iterator[Item]) -> list[Item]:
 def _all_stats(
     run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
 ) -> Iterator[StatsBlock]:
-    """Yield the episodes' statistics: copied, except those that were computed or left out.
+    """Yield the statistics of episodes: copied, except computed and dropped ones.
 
-    Statistics that an earlier conversion computed are copied too, when episodes are appended.
+    If episodes are appended, statistics that an earlier conversion computed are copied too.
     """
     kept, total = run.manifest.kept_episodes, run.manifest.num_episodes
     former: Iterable[Mapping[str, Any] | None] = ()
     if kept and stats_files:
         former = rows_of(v3.Dataset(run.manifest.target).stats_blocks())
-    # In the plan's order: that of `stats_files` is who came first.
+    # In the plan's order; `stats_files` has the order in which workers finished.
     computed = [
         chain(
             ({"episode_index": position, "stats": {}} for position in range(kept)),
@@ -213,7 +222,7 @@ def _all_stats(
         for layout in run.manifest.streams
         if layout.stream in stats_files
     ]
-    # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
+    # Strict: a stream of computed statistics has exactly one line for each episode.
     earlier = chain(former, repeat({}, total - (kept if former else 0)))
     others = zip(earlier, *computed, strict=True)
     position = 0
@@ -221,7 +230,7 @@ def _all_stats(
         indices = iter(source.index.tolist())
         for copied in source.stats_blocks():
             own = _exactly(len(copied), indices)
-            # One at a time: what is counted of pictures is large.
+            # One at a time, because the counts of pixels are large.
             beside = zip(own, islice(others, len(copied)), strict=True)
             if not (computed or former or source.repairs.computed_stats):
                 deque(beside, maxlen=0)
@@ -230,7 +239,7 @@ def _all_stats(
                 rows = enumerate(zip(copied.rows, beside, strict=True), position)
                 yield StatsBlock(
                     [
-                        # Without a table of statistics, the scan had them computed.
+                        # Without a table of statistics, the scan has requested computed ones.
                         _merged(stats or {}, index, place, found, source.repairs, pixels)
                         for place, (stats, (index, found)) in rows
                     ]
@@ -248,7 +257,7 @@ def _merged(
     repairs: Repairs,
     pixels: _PixelCounts,
 ) -> dict[str, Any]:
-    """Return the statistics of an episode with those computed before, and now by each stream."""
+    """Return an episode's statistics, with the earlier computed ones and those of each stream."""
     before, *found = beside
     fresh = {name: values for name, values in before.items() if repairs.computes_stats(name, index)}
     for entry in found:
@@ -310,9 +319,9 @@ class Assembly:
         self._put(target, lambda partial: self._join(file, shards, partial))
 
     def add_former(self) -> None:
-        """Give the files of the result to which episodes are appended a second name in the tree.
+        """Link the files of the result to which episodes are appended into the tree.
 
-        Its tables are not among them. Files that come from the source again are the same.
+        Its tables are not linked. Files that the source has too are equal, and come from there.
         """
         manifest = self._run.manifest
         if not manifest.kept_episodes:
@@ -334,7 +343,7 @@ class Assembly:
             link_into_tree(target / path, self._tree / path, tree=self._tree)
 
     def add_copy(self, source: Source, relative: str) -> None:
-        """Copy one file that comes along, without features that are left out if it names such."""
+        """Copy one file that belongs to no episode, without dropped features if it names them."""
         target, former = self._tree / relative, Path(self._run.manifest.target)
         if relative == README_PATH and self._run.manifest.kept_episodes and is_pushed_card(former):
             link_into_tree(former / relative, target, tree=self._tree)  # in part the user's
@@ -346,12 +355,12 @@ class Assembly:
         if mended is None and self._run.manifest.is_migration:
             link_into_tree(root / relative, target, tree=self._tree)
         elif mended is None:
-            self._put(target, lambda partial: shutil.copyfile(root / relative, partial))
+            self._put(target, lambda partial: copy_file(root / relative, partial))
         else:
             self._put(target, lambda partial: partial.write_bytes(mended))
 
     def add_meta(self, stats_files: StatsFiles) -> None:
-        """Write every table under ``meta/``, and replace those that are there."""
+        """Write every table under ``meta/``, and replace existing ones."""
         with storage_errors(self._tree):
             make_folders_below(self._tree, self._tree / "meta")
             shutil.rmtree(self._tree / "meta" / "episodes", ignore_errors=True)
@@ -360,7 +369,7 @@ class Assembly:
                 sync_file(self._tree / path)
 
     def add_quantiles(self) -> None:
-        """Compute quantiles of columns in ``stats.json`` from the rows, once all files are here."""
+        """Compute quantiles of columns for ``stats.json`` from the rows; needs all data files."""
         from leconvert.dataset.statistics import columns_with_quantiles, dataset_quantiles
 
         stats = v3.read_json_object(self._tree / v3.STATS_PATH)
@@ -419,7 +428,7 @@ class Assembly:
 def _parts(
     file: OutputFile, shards: list[tuple[Shard, str]], frames: Sequence[int]
 ) -> Iterator[Slice]:
-    """Yield each episode's slice of the part that it is in."""
+    """Yield each episode's slice of its shard."""
     for shard, path in shards:
         first = 0
         for number in frames[shard.first - file.first : shard.stop - file.first]:
@@ -428,7 +437,7 @@ def _parts(
 
 
 def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
-    """Yield each file that a result has from its only source as it is: its path in both."""
+    """Yield the files that a result takes unchanged from its only source, with both paths."""
     (source,) = sources = open_sources(run.manifest.sources)
     path = _target_of(run, sources).path
     for batch in run.batches:
@@ -451,7 +460,12 @@ _DIGEST_TYPE = "S16"  # what `leconvert.media.order_digest` returns
 
 
 def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) -> None:
-    """Raise unless every batch was done when the board was last refreshed."""
+    """Raise an error unless every batch was done when the board was last refreshed.
+
+    Raises:
+        BatchesFailedError: A batch has failed.
+        IncompleteError: A batch is not done.
+    """
     counts = board.counts()
     total, place = run.manifest.num_batches, str(run.work_dir.root)
     if counts.failed:
@@ -473,7 +487,7 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             "or --restart if the source was repaired or takes another flag.",
         )
     if counts.done < total:
-        # For batches that were claimed once, only their own logs tell who holds them.
+        # For batches that were claimed once, only their own logs name the holder.
         states = Counter(row.state for row in board.status())
         leased, pending = states[BatchState.LEASED], states[BatchState.PENDING]
         details = [f"{leased} are leased, {pending} wait for a worker", *remarks]
@@ -492,17 +506,17 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
 
 
 class Collector:
-    """Gathers what the workers left, batch by batch, as they leave it.
+    """Collects the workers' shards, batch by batch, as they are finished.
 
     Args:
         run: The run.
 
     Attributes:
-        clip_digests: For each camera's stream what the workers found of its clips, shape (E,).
+        clip_digests: For each camera's stream, the workers' digests of its clips, shape (E,).
         cloned_bytes: Coded video bytes that are shared with the source.
         copied_bytes: Coded video bytes that were copied.
-        stats_files: For each stream the files of computed statistics and the first position of
-            each, in no order.
+        stats_files: For each stream, the files of computed statistics with their first positions,
+            in no order.
     """
 
     def __init__(self, run: OpenedRun) -> None:
@@ -521,9 +535,12 @@ class Collector:
     def take(
         self, batch_ids: Iterable[int]
     ) -> Iterator[tuple[OutputFile, list[tuple[Shard, str]]]]:
-        """Find the winning attempts' shards; yield each output file whose shards are all there.
+        """Find the winning attempts' shards; yield each output file with all of its shards.
 
-        A batch whose record is damaged, or whose shards are gone, opens again.
+        A batch with a damaged record or missing shards is opened again.
+
+        Raises:
+            IncompleteError: A batch was opened again.
         """
         voided: list[str] = []
         for batch_id in batch_ids:
@@ -581,17 +598,17 @@ class Collector:
 def _entries(
     record: Mapping[str, Any], shards: Iterable[Shard], path: Path
 ) -> dict[str, dict[str, Any]]:
-    """Return what a record says of each shard, by the shard's name.
+    """Return a record's entry for each shard, by the shard's name.
 
     Raises:
-        DamagedRecordError: It does not say what every record says.
+        DamagedRecordError: A field is missing, or has the wrong type.
     """
     try:
         entries = {entry["path"]: entry for entry in record["shards"]}
         for shard in shards:
             entry = entries.get(shard.name)
             if entry is None:
-                continue  # `_damage` says so
+                continue  # `_damage` reports it
             numbers, texts = [entry["size_bytes"]], []
             if shard.stream != DATA_STREAM:
                 numbers += [entry["cloned_bytes"], entry["copied_bytes"]]
@@ -610,8 +627,8 @@ def _entries(
 def _damage(
     attempt: Path, shards: Iterable[Shard], entries: Mapping[str, Mapping[str, Any]]
 ) -> str | None:
-    # Whoever asked for one of these names before the worker made it was told that there is none,
-    # and this host's NFS client remembers that.
+    # If this host asked for one of these names before the worker made it, its NFS client remembers
+    # that the name does not exist.
     folder = f"{attempt}/"
     forget_old_names([str(attempt.parent), str(attempt), f"{folder}any"])
     for shard in shards:

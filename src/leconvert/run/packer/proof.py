@@ -1,4 +1,4 @@
-"""The proof of a tree: made in the process that goes by it, and good for that process only."""
+"""The proof of a tree: valid only for the process that makes it."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ class PackReport:
     Attributes:
         target: The result.
         kept: The folder of the replaced dataset, or None.
-        linked: Files that were linked into the tree.
-        copied: Shards that had to be copied, because the work dir is on another file system
-            or on one without hard links.
-        joined: Files that were joined from parts.
+        linked: Number of files that were linked into the tree.
+        copied: Number of shards that had to be copied, because the work dir is on another file
+            system or on one without hard links.
+        joined: Number of files that were joined from parts.
         cloned_bytes: Coded video bytes that the workers shared with the source.
-        copied_bytes: Coded video bytes that they copied.
+        copied_bytes: Coded video bytes that the workers copied.
         verified: The depth of the check.
-        removed: The replaced source, where it was removed on request.
-        kept_because: Why it was kept although it was to be removed.
-        verified_because: Why less was compared than was asked for; None otherwise.
+        removed: The replaced source, if it was removed on request.
+        kept_because: Why it was kept despite the request to remove it.
+        verified_because: Why less was compared than requested; else None.
     """
 
     target: Path
@@ -103,7 +103,7 @@ class PackReport:
 
 
 def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
-    """Enter what a swap exchanges as a dataset: of an overlay in place it is ``meta/`` alone."""
+    """Enter the swapped tree as a dataset; after an overlay in place, it is only ``meta/``."""
     if run.manifest.is_overlay_in_place:
         return dataset_with_meta(Path(run.manifest.target), tree)
     return nullcontext(tree)
@@ -111,15 +111,15 @@ def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A comparison that this process made.
+    """A comparison by this process.
 
     Attributes:
-        depth: ``structure``, ``bytes``, or ``none`` for nothing.
-        outcome: Its outcome, for the journal's notes, where a report finds it; None for
-            ``none``. No process goes by what it reads there.
-        trees: The tree and the source that it replaces as they were when their bytes began to be
-            compared; None where they were not.
-        because: Why less was compared than was asked for; None otherwise.
+        depth: ``structure``, ``bytes``, or ``none`` for no comparison.
+        outcome: Its outcome, for the journal's notes, where reports read it; None for ``none``. No
+            process relies on these notes.
+        trees: The tree and the source that it replaces, as they were when the comparison of their
+            bytes began; None if bytes were not compared.
+        because: Why less was compared than requested; else None.
     """
 
     depth: str = "none"
@@ -139,10 +139,14 @@ def prove_tree(
 
     Args:
         packing: The run.
-        tree: The tree; for an overlay in place its ``meta/``.
-        place: The folder of the only source now, if not the planned one; likewise.
+        tree: The tree; for an overlay in place, its ``meta/``.
+        place: The folder of the only source now, if it is not the planned one; for an overlay in
+            place, its ``meta/``.
         depth: ``structure`` or ``bytes``.
         clip_digests: Digests of its clips by the workers of this run; None to read the clips.
+
+    Raises:
+        VerificationError: They differ.
     """
     run, journal = packing.run, packing.journal
     roots = [place or Path(source.root) for source in run.manifest.sources]
@@ -175,7 +179,7 @@ def prove_tree(
     }
     if not report.ok:
         lines = first_few(report.differences, _DIFFERENCES_SHOWN)
-        with suppress(OSError, LeconvertError):  # what differs is raised in any case
+        with suppress(OSError, LeconvertError):  # the differences are raised in any case
             state = journal.read()
             noted = {**state.notes, "verification": {**outcome, "shown": lines}}
             journal.write(state.step, notes=noted)
@@ -209,12 +213,12 @@ def does_not_match(
     """Return the error for a result in its place that differs from its sources.
 
     Args:
-        target: The result; for an overlay in place its ``meta/``.
-        sources: Their folders now.
+        target: The result; for an overlay in place, its ``meta/``.
+        sources: Their current folders.
         differences: The first differences.
-        in_place: Whether the only source was replaced by the result, and is kept beside it.
+        in_place: Whether the result replaced its only source, which is kept beside it.
     """
-    # An overlay exchanged `meta/` alone; only the whole dataset can be compared.
+    # An overlay exchanged only `meta/`; only the whole dataset can be compared.
     result = target.parent if overlaid_meta(target.parent) == sources[0] else target
     named = [word for source in sources for word in ("--source", str(source))]
     verify = shlex.join(["leconvert", "verify", str(result), *named, "--bytes"])
@@ -236,12 +240,12 @@ def does_not_match(
 
 
 def facts_of_tree(tree: Path, *, gets_links: bool = False) -> dict[str, FileFacts]:
-    """Return the facts of every name that is lost with a dataset's folder, or with its ``meta/``.
+    """Return the facts of every name that would be lost with a dataset's folder or ``meta/``.
 
     Args:
         tree: The folder.
-        gets_links: This process gives the files further names before it looks again, so the times
-            of their last change do not count.
+        gets_links: Ignore the times of the last change, because this process gives the files
+            further names before it looks again.
     """
     fleeting = devices_with_fleeting_inodes()
     found: dict[str, FileFacts] = {}
@@ -252,10 +256,10 @@ def facts_of_tree(tree: Path, *, gets_links: bool = False) -> dict[str, FileFact
                 facts = FileFacts.of(path, fleeting)
             except OSError as error:
                 raise_storage_trouble(error, path)
-                facts = FileFacts(0, 0, 0)  # no regular file: the comparison says so
+                facts = FileFacts(0, 0, 0)  # no regular file: the comparison reports it
             found[name] = replace(facts, ctime_ns=0) if gets_links else facts
     except UnreadableSourceError as error:
-        # A folder that a failing disk does not list is not an empty one.
+        # A failing disk that cannot list a folder must not make it look empty.
         raise_storage_trouble(error, tree)
         raise
     return found
@@ -265,13 +269,14 @@ def facts_of_tree(tree: Path, *, gets_links: bool = False) -> dict[str, FileFact
 class TreePair:
     """A result and its source as they are when their comparison begins.
 
-    Whoever deletes one of them, or moves both, must find the same facts again when the comparison
-    is done. The time of a file's last change is among the facts. Nobody can set it, so a file that
-    was overwritten and got its times back is seen. This process may rename the folders meanwhile,
-    but it may give no file another name and take none away.
+    A process that deletes one of them, or moves both, must find the same facts again after the
+    comparison. The time of a file's last change is one of these facts. Nobody can set it, so a file
+    that was overwritten and got its times back is noticed. Meanwhile, this process may rename the
+    folders, but must not add or remove names of files.
 
-    Two changes are not seen: one that follows another within a tick of the file system's clock (1
-    to 10 ms before Linux 6.13), and one through an open file between the last look and the removal.
+    Two changes are not noticed: one that follows another within a tick of the file system's clock
+    (1 to 10 ms before Linux 6.13), and one through an open file between the last look and the
+    removal.
     """
 
     result: Mapping[str, FileFacts]
@@ -279,11 +284,11 @@ class TreePair:
 
     @classmethod
     def now(cls, result: Path, source: Path) -> TreePair:
-        """Look at two trees, wherever they are now."""
+        """Read the facts of two trees at their current places."""
         return cls(facts_of_tree(result), facts_of_tree(source))
 
     def changed(self, result: Path, source: Path) -> str | None:
-        """Say which file is another one now, as half a sentence about the source; None for none."""
+        """Return a clause that names the first changed file; None if nothing changed."""
         trees = ("the result's", self.result, result), ("its", self.source, source)
         for whose, before, tree in trees:
             if (name := first_change(before, tree)) is not None:
@@ -292,19 +297,22 @@ class TreePair:
 
 
 def first_change(before: Mapping[str, FileFacts], tree: Path) -> str | None:
-    """Return the first name by which a tree differs from what `facts_of_tree` found before."""
+    """Return the first name whose facts differ from an earlier `facts_of_tree`, or None."""
     now = facts_of_tree(tree)
     names = sorted(before.keys() | now.keys())
     return next((name for name in names if before.get(name) != now.get(name)), None)
 
 
 def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
-    """Raise if the source of a result is not what it was when the two began to be compared.
+    """Raise an error if the source of a result has changed since their comparison began.
 
     Args:
-        proof: The comparison; unless it was of all bytes, nothing is raised.
-        tree: The folder of the source at this moment.
-        source: The folder where people find it.
+        proof: The comparison; if it did not cover all bytes, nothing is raised.
+        tree: The current folder of the source.
+        source: The folder where users find it, for the message.
+
+    Raises:
+        SourceChangedError: The source has changed.
     """
     name = None if proof.trees is None else first_change(proof.trees.source, tree)
     if name is not None:
@@ -312,19 +320,19 @@ def check_source_as_compared(proof: Proof, tree: Path, source: Path) -> None:
 
 
 def tree_facts(tree: Path) -> TreeFacts:
-    """Return what tells a dataset that is put aside from any other."""
+    """Return the facts that distinguish a dataset that is put aside from any other."""
     return TreeFacts.of(tree, meta_digest(tree, codebase_version(tree) or ""))
 
 
 def kept_source(target: Path) -> Path | None:
-    """Return where the source that was replaced at a target lies, None where there is none."""
-    # One whose removal was interrupted has a name of ours.
+    """Return the folder of the source that was replaced at a target; None if there is none."""
+    # A source whose removal was interrupted has a name of leconvert's own.
     places = (old_dir(target), removed_old_dir(target))
     return next((place for place in places if place.is_dir()), None)
 
 
 def rest_of_removal(doomed: Path) -> str:
-    """Say why what an interrupted removal left is kept, and where."""
+    """Return why the rest of an interrupted removal is kept, and where."""
     return (
         "its removal was interrupted, and what is left of it cannot be compared: it stays as "
         f"{doomed}, and nothing reads it"
@@ -334,18 +342,19 @@ def rest_of_removal(doomed: Path) -> str:
 def remove_compared(
     result: Path, old: Path, compared: TreePair, *, kept: Path | None = None
 ) -> str | None:
-    """Remove what was put aside and this process has just compared with the result.
+    """Remove a replaced dataset that this process has just compared with the result.
 
-    It is looked at once it has a name of ours, under which nobody looks for it.
+    Its facts are checked after it has got a name of leconvert's own, under which no other program
+    looks for it.
 
     Args:
         result: The result.
         old: The folder of the replaced dataset.
         compared: Both, as they were when their comparison began.
-        kept: Its folder by now, if its removal began; None for ``old``.
+        kept: Its current folder, if its removal had begun; None for ``old``.
 
     Returns:
-        The reason why it was kept, with its name given back; None if it is gone.
+        The reason why it was kept, under its old name again; None if it is gone.
     """
     kept, doomed = kept or old, removed_dir(old)
     if kept != doomed:
@@ -367,14 +376,17 @@ def remove_compared(
 def remove_source(packing: Packing, report: PackReport, proof: Proof) -> PackReport:
     """Remove the kept source of a finished conversion, unless something would be lost with it.
 
-    The new dataset is in place by then. This process has compared the source with the plan and the
-    result with the source, byte by byte, and both are as they were then. The old tree first gets a
-    name of ours, where nobody looks for it, and is looked at once more. A crash before that leaves
-    it where it was kept. After a later crash the next process compares what is there again, and
-    keeps what it cannot compare.
+    The new dataset is already in place. This process has compared the source with the plan and the
+    result with the source, byte by byte, and both are unchanged since then. The old tree first gets
+    a name of leconvert's own, under which no other program looks for it, and is checked once more.
+    After a crash before that, it is still where it was kept. After a later crash, the next process
+    compares the rest again, and keeps what it cannot compare.
 
     Returns:
-        The report, with what became of the source.
+        The report, with the source kept or removed.
+
+    Raises:
+        SourceChangedError: The source has changed since it was planned or compared.
     """
     run = packing.run
     target = run.manifest.exchanged

@@ -1,4 +1,4 @@
-"""The packer's steps in order, and what each leaves for a successor."""
+"""The packer's steps in order, and the state that each step leaves for a successor."""
 
 from __future__ import annotations
 
@@ -67,32 +67,32 @@ from leconvert.workdir.swap import (
     swap_into_place,
 )
 
-# A look lists three folders: pauses grow with what it costs.
+# A look lists three folders, so pauses grow with its cost.
 _LOOKS_TO_PAUSES = 20
 _LONGEST_PAUSE_SECONDS = 10.0
 
 
 class WorkerMonitor:
-    """Waits for workers that nobody here knows of: they may come at any time.
+    """Waits for workers that this process did not start: they may come at any time.
 
     Attributes:
-        pause_seconds: How long the packer waits at least between two looks at the work dir.
+        pause_seconds: The shortest pause between two looks at the work dir.
     """
 
     pause_seconds = 1.0
 
     def working(self) -> bool:
-        """Say whether anybody works, or may yet come to work."""
+        """Return whether any worker runs, or may still come."""
         return True
 
     def saw_done(self, batch_ids: Collection[int]) -> None:
-        """Hear of batches that are done since the last call."""
+        """Receive the batches that were done since the last call."""
 
     def saw_the_end(self) -> None:
-        """Hear that every batch is settled, or that nobody works any more."""
+        """Take note that every batch is settled, or that no worker runs."""
 
     def remarks(self) -> Sequence[str]:
-        """Return lines that say why nobody works any more."""
+        """Return lines that say why no worker runs."""
         return ()
 
 
@@ -106,13 +106,13 @@ def pack_run(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PackReport:
-    """Assemble a run's result and swap it into place; end a run whose swap began.
+    """Assemble a run's result and swap it into place, or end a run whose swap has begun.
 
     Args:
         run: The run.
         options: The depth of the proof, and the datasets to replace and remove.
         wait: Whether to wait for workers.
-        watcher: Whoever runs the workers; by default workers come from elsewhere.
+        watcher: Monitors the workers; by default, workers come from elsewhere.
         stop: Set from outside to end the work.
         progress: Receives the progress.
     """
@@ -129,28 +129,31 @@ def finish_run(
     stop: threading.Event,
     progress: Progress = NO_PROGRESS,
 ) -> PackReport | None:
-    """End a run whose swap began, if its result is in place; else take the swap back.
+    """End a run whose swap has begun, if its result is in place; else take the swap back.
 
-    The result is compared with its source again, by structure at least: no process relies on
+    The result is compared with its source again, at least by structure: no process relies on
     another one's proof.
 
     Args:
         run: The run.
         options: The depth of the proof, and the datasets to replace and remove.
-        check: Called once the result is known to be in place, before it is compared; what it raises
-            is raised.
+        check: Called when the result is known to be in place, before the comparison; its errors are
+            raised.
         stop: Set from outside to end the work.
         progress: Receives the progress.
 
     Returns:
-        The report; None if no result is in place, so that the run goes on like any other.
+        The report; None if no result is in place, so the run continues normally.
+
+    Raises:
+        NoResultError: The run is over, but its result is gone.
     """
     with _packing(run, options, stop, progress) as packing:
         return _finish_swapped(packing, check)
 
 
 class NoResultError(TargetError):
-    """A run is over, but no dataset that it wrote stands at its target any more."""
+    """A run is over, but its result is no longer at its target."""
 
 
 @contextmanager
@@ -187,7 +190,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
         try:
             _assemble(packing, assembly, collector, board, watcher)
         except (BatchesFailedError, IncompleteError, PlanMismatchError):
-            # Only links and tables: whoever packs next makes them again, or removes them.
+            # The tree has only links and tables: the next packer makes them again, or removes them.
             with suppress(LeconvertError, OSError):
                 remove_new_tree(tree, manifest.run_id)
             raise
@@ -233,7 +236,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
 def _finish_swapped(
     packing: Packing, check: Callable[[], None] = lambda: None
 ) -> PackReport | None:
-    """End a run whose swap began; None where nothing of it is in place."""
+    """End a run whose swap has begun; None if no part of its result is in place."""
     run, options = packing.run, packing.options
     source, target = Path(run.manifest.source), Path(run.manifest.target)
     if not swap_has_begun(run) or not target.parent.is_dir():
@@ -249,7 +252,7 @@ def _finish_swapped(
 
 
 def _prove_again(packing: Packing) -> Proof:
-    """Compare a result that another process put in place with its source, where that lies now."""
+    """Compare a result that another process put in place with its source at its current place."""
     run = packing.run
     target = run.manifest.exchanged
     place: Path | None = None
@@ -265,7 +268,7 @@ def _prove_again(packing: Packing) -> Proof:
         check_source_unchanged(run, place)
     except SourceChangedError as error:
         if place is not None and place != old_dir(target):
-            # Its removal began: what is left of it proves nothing.
+            # Its removal has begun, so the rest proves nothing.
             return _checked_alone(packing, "the removal of its source has begun")
         raise _result_is_of_another(run, error) from error
     depth = "bytes" if packing.options.depth == "bytes" else "structure"
@@ -273,7 +276,11 @@ def _prove_again(packing: Packing) -> Proof:
 
 
 def _checked_alone(packing: Packing, because: str) -> Proof:
-    """Look at a result whose source is gone, as `leconvert check` does; that proves no depth."""
+    """Check a result whose source is gone, as `leconvert check` does; this proves no depth.
+
+    Raises:
+        VerificationError: The result has errors.
+    """
     from leconvert.dataset.check import check_dataset
 
     target = Path(packing.run.manifest.target)
@@ -331,7 +338,7 @@ def _no_result(run: OpenedRun) -> NoResultError:
 
 
 def _check_not_converted(run: OpenedRun) -> None:
-    """Raise if another run put its result in the source's place since this one was planned."""
+    """Raise an error if another run has put its result in the source's place since the planning."""
     target = Path(run.manifest.target)
     was_converted = run.manifest.sources[0].codebase_version == run.manifest.to
     if not run.manifest.in_place or was_converted or not is_converted(target, run.manifest.to):
@@ -351,7 +358,7 @@ def _check_not_converted(run: OpenedRun) -> None:
 def _planned_tree_of(
     run: OpenedRun, former: Mapping[str, FileFacts], proof: Proof
 ) -> Callable[[Path], None]:
-    """Return what looks whether a tree that came out of the target is the planned one.
+    """Return a check that a tree from the target is the planned one.
 
     Args:
         former: The files of the result to which episodes are appended, as they were when the new
@@ -370,7 +377,7 @@ def _planned_tree_of(
 
 
 def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
-    """Return the files of the result to which episodes are appended; none where there is none."""
+    """Return the facts of the files to which episodes are appended; empty if none are."""
     target, planned = Path(run.manifest.target), run.manifest.kept_episodes
     if not planned:
         return {}
@@ -383,7 +390,7 @@ def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
 
 @contextmanager
 def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
-    """Say of whatever goes wrong in a tree that another packer took it, if that is why."""
+    """If a newer packer has taken the tree, say so instead of any other error."""
     try:
         yield
     except InterruptedRunError:
@@ -404,13 +411,13 @@ def _assemble(
     board: Board,
     watcher: WorkerMonitor,
 ) -> None:
-    """Fill the tree: tables while workers still work, each file as soon as it is there."""
+    """Fill the tree: tables while workers still run, and each file when its shards are there."""
     run, stop = packing.run, packing.stop
     along = files_along(run.manifest.sources)
-    if run.manifest.is_overlay_in_place:  # what is not in `meta/` stays where it is
+    if run.manifest.is_overlay_in_place:  # everything outside `meta/` stays where it is
         along = {path: source for path, source in along.items() if path.startswith(f"{META}/")}
     assembly.add_former()
-    # Statistics that workers compute are there when the last of them is done.
+    # Workers compute statistics, which are complete when the last worker is done.
     early = not board.all_settled() and not run.manifest.computed_stats
     if early:
         assembly.add_meta({})
@@ -425,7 +432,7 @@ def _assemble(
         watcher.saw_done(fresh)
         if board.all_settled() or idle:
             break
-        idle = not watcher.working()  # what they did before they ended is seen by one more look
+        idle = not watcher.working()  # one more look finds their last batches
         started = time.monotonic()
         board.refresh()
         check_current(run)
@@ -449,7 +456,7 @@ def _assemble(
 
 
 def _finish(packing: Packing, proof: Proof) -> PackReport:
-    """Remove what nobody needs any more, and say what was done; harmless to repeat."""
+    """Remove files that are no longer needed, and return the report; harmless to repeat."""
     run, journal = packing.run, packing.journal
     state = journal.read()
     source, target = Path(run.manifest.source), Path(run.manifest.target)
@@ -472,18 +479,18 @@ def _finish(packing: Packing, proof: Proof) -> PackReport:
             report = remove_source(packing, report, proof)
         except SourceChangedError as error:
             raise _result_is_of_another(run, error) from error
-    # Last: many of its files are files of the result, and to lose a name is a change of a file.
+    # Last: many of these files are files of the result, and removing a name changes a file's facts.
     if run.paths.attempts_dir.exists():
         remove_tree(run.paths.attempts_dir, inside=run.paths.root)
     return report
 
 
 def swap_has_begun(run: OpenedRun) -> bool:
-    """Tell whether the run's swap began, so that the source may no longer be at its place."""
+    """Return whether the run's swap has begun, so the source may no longer be at its place."""
     state = Journal(run.paths, run.manifest.run_id).read()
     if state.swap is not None or state.step is not PackStep.PACKING:
         return True
-    # A packer that lost its lock may have noted it where nobody reads.
+    # A packer that lost its lock may have noted the swap in a journal that is no longer read.
     return marked_by(run.manifest.exchanged) == run.manifest.run_id
 
 

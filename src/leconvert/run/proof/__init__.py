@@ -1,4 +1,4 @@
-"""Proof that a result holds what its source held, whatever the versions of the two are."""
+"""Proof that a result holds the content of its sources, whatever their versions are."""
 
 from leconvert.run.proof.difference import (
     Difference,

@@ -1,7 +1,7 @@
 """Differences that a verification reports, and the comparisons that find them.
 
-One function compares bytes (`first_difference`), one a column's values (`same_values`), one JSON
-values and one statistics; every proof of this package and of repairs uses them.
+There is one comparison each for bytes (`first_difference`), for a column's values (`same_values`),
+for JSON values and for statistics. All proofs of this package and of repairs use them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from leconvert.tables.arrow import is_list
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place where the result is not what its source demands.
+    """One difference between the result and the content that its source demands.
 
     Attributes:
         what: The property that differs, in a few words.
-        path: The file of the result, relative to it.
+        path: The file, relative to the result.
         expected: The value that the source demands.
         found: The value in the result.
         episode: Index of the episode, if it concerns one.
@@ -51,14 +51,14 @@ class VerificationReport:
 
     Attributes:
         depth: ``structure`` or ``bytes``.
-        differences: Everything that is not as it should be; empty for a proven result.
-        files: Files of the result that were looked at.
-        episodes: Episodes that were compared.
-        video_frames: Camera frames that were compared.
-        rows: Table rows that were compared.
+        differences: All differences; empty for a proven result.
+        files: Number of the result's files that were checked.
+        episodes: Number of episodes that were compared.
+        video_frames: Number of camera frames that were compared.
+        rows: Number of table rows that were compared.
         share: Share of the episodes whose files were compared.
-        pictures: Pictures that were decoded on both sides.
-        samples: Samples that were loaded through LeRobot.
+        pictures: Number of images that were decoded on both sides.
+        samples: Number of samples that were loaded through LeRobot.
     """
 
     depth: str
@@ -77,11 +77,11 @@ class VerificationReport:
         return not self.differences
 
 
-# Two of these fit into the cache of a core beside each other.
+# Two of these fit together into the cache of a core.
 _BLOCK_BYTES = 256 * 1024
 
 type Runs = Sequence[tuple[int, int]]
-"""Begin and length in bytes of ranges of a file, read one behind the other."""
+"""Begin and length in bytes of ranges of a file, read one after another."""
 
 
 class OpenFile(NamedTuple):
@@ -103,7 +103,7 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[OpenFile]:
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an error of the block name a file: the system does not where that is open already."""
+    """Add a file's name to errors in the block; the system does not name open files."""
     try:
         yield
     except OSError as error:
@@ -117,17 +117,17 @@ def first_difference(
     expected_runs: Runs | None = None,
     found_runs: Runs | None = None,
 ) -> int | None:
-    """Compare ranges of two files as if those of each were one, a block at a time.
+    """Compare ranges of two files as if each were one range, a block at a time.
 
     Args:
         expected: One file.
-        found: The other.
-        expected_runs: The ranges of the one; None for all of it.
-        found_runs: The ranges of the other.
+        found: The other file.
+        expected_runs: The ranges of the first file; None for the whole file.
+        found_runs: The ranges of the other file.
 
     Returns:
-        Place of the first byte that differs, counted from the first byte of the first range; None
-        if all are the same. If a file or its ranges end early, the place of that end.
+        Position of the first different byte, counted from the first byte of the first range; None
+        if there is none. If a file or its ranges end early, the position of that end.
     """
     if expected_runs is None and found_runs is None:
         with naming(found.path):
@@ -155,7 +155,7 @@ def first_difference(
 
 
 def _read(file: OpenFile, size: int, place: int) -> bytes:
-    """Read so many bytes, fewer only where the file ends."""
+    """Read this many bytes; fewer only at the end of the file."""
     with naming(file.path):
         data = os.pread(file.descriptor, size, place)
         while len(data) < size:
@@ -181,7 +181,7 @@ def _equal_bytes(one: bytes, other: bytes) -> int:
 def differing_bytes(
     source: OpenFile, result: OpenFile, path: str, episode: int, stream: str
 ) -> Iterator[Difference]:
-    """Yield where a file of a result is not byte for byte the source's."""
+    """Yield a difference if a file of the result is not byte for byte the source's."""
     place = first_difference(source, result)
     if place is not None:
         what, said = "bytes of the file", f"others from byte {place} on"
@@ -189,7 +189,7 @@ def differing_bytes(
 
 
 def is_as_long(path: str, size_bytes: int) -> bool:
-    """Tell whether a file has a size; False where it cannot be asked."""
+    """Return whether a file has this size; False if its size cannot be read."""
     try:
         return os.stat(path).st_size == size_bytes  # noqa: PTH116 - for every file
     except OSError:
@@ -197,7 +197,7 @@ def is_as_long(path: str, size_bytes: int) -> bool:
 
 
 def same_bytes(one: Path, other: Path) -> bool:
-    """Say whether two regular files hold the same bytes now: both are read, or are one file.
+    """Return whether two regular files have the same bytes now: both are read, or are one file.
 
     Raises:
         OSError: One of them cannot be read.
@@ -209,10 +209,10 @@ def same_bytes(one: Path, other: Path) -> bool:
 
 
 def same_values(expected: pa.Array, found: pa.Array) -> bool:
-    """Tell whether two arrays hold the same values bit by bit.
+    """Return whether two arrays have the same values, bit by bit.
 
-    Floats are compared by their bits, so NaN equals NaN and 0.0 does not equal -0.0. A list of
-    fixed size equals one of variable size with the same values.
+    Floats are compared by their bits, so NaN equals NaN, and 0.0 does not equal -0.0. A list of
+    fixed size equals a list of variable size with the same values.
     """
     if len(expected) != len(found) or expected.null_count != found.null_count:
         return False
@@ -223,7 +223,7 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
     if isinstance(expected, pa.ExtensionArray) and isinstance(found, pa.ExtensionArray):
         return expected.type == found.type and same_values(expected.storage, found.storage)
     if is_list(expected.type):
-        import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
+        import pyarrow.compute as pc  # takes 50 ms, which conversions without rows need not spend
 
         return bool(
             is_list(found.type)
@@ -266,7 +266,7 @@ _sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def same_json(expected: object, found: object) -> bool:
-    """Tell whether two JSON values are the same: 1 is neither 1.0 nor true."""
+    """Return whether two JSON values are the same: 1 is neither 1.0 nor true."""
     return _sorted_json(expected) == _sorted_json(found)
 
 
@@ -279,8 +279,8 @@ def differing_keys(expected: Mapping[str, object], found: Mapping[str, object]) 
 
 
 def same_statistic(expected: object, found: object) -> bool:
-    """Tell whether nested mappings and lists hold the same numbers; NaN equals NaN."""
-    if expected == found:  # mostly, and many times faster than looking into lists here
+    """Return whether nested mappings and lists hold the same numbers; NaN equals NaN."""
+    if expected == found:  # mostly True, and many times faster than the loops below
         return True
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return expected.keys() == found.keys() and all(

@@ -34,15 +34,15 @@ from leconvert.support.errors import UnreadableSourceError
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """Sources as the result must hold them: the episodes that were kept, source by source.
+    """The content that the result must hold: the kept episodes, source by source.
 
     Attributes:
         sources: The sources.
         number: Number of each episode's source, shape (E,).
-        index: Number of each episode in its source, shape (E,).
-        length: Their frames, shape (E,).
-        slices: The places of their files, by stream of the result: one a source; for a trimmed
-            episode the frames that stay.
+        index: Index of each episode in its source, shape (E,).
+        length: Number of frames of each episode, shape (E,).
+        slices: Positions of their files, by stream of the result, one entry per source. For trimmed
+            episodes, the kept frames.
         trimmed: Positions of trimmed episodes.
     """
 
@@ -55,7 +55,7 @@ class Expected:
 
     @classmethod
     def of(cls, sources: Sources) -> Expected:
-        """Read which episodes the sources have."""
+        """Read the kept episodes of the sources."""
         slices: dict[str, list[Slices]] = {stream: [] for stream in sources[0].streams}
         lengths: list[IntArray] = []
         trimmed: set[int] = set()
@@ -91,7 +91,7 @@ class Expected:
 
     @property
     def num_frames(self) -> int:
-        """Frames of all episodes."""
+        """Number of frames of all episodes."""
         return int(self.length.sum())
 
     @property
@@ -101,12 +101,12 @@ class Expected:
 
     @property
     def streams(self) -> list[str]:
-        """Streams of the result."""
+        """The streams of the result."""
         return list(self.slices)
 
     @property
     def cameras(self) -> list[str]:
-        """Cameras of the result."""
+        """The cameras of the result."""
         return [camera for stream in self.slices if (camera := camera_of(stream)) is not None]
 
     @property
@@ -121,7 +121,7 @@ class Expected:
 
     @property
     def splits(self) -> dict[str, str] | None:
-        """Splits by the result's numbering; None where they are the source's own."""
+        """Splits in the result's numbering; None if they are the source's own."""
         return self.sources.splits
 
     @property
@@ -137,7 +137,7 @@ class Expected:
 
     @cached_property
     def begins(self) -> IntArray:
-        """Place of each episode's first frame in the result, shape (E,)."""
+        """Position of each episode's first frame in the result, shape (E,)."""
         begins: IntArray = np.cumsum(self.length) - self.length
         return begins
 
@@ -151,11 +151,11 @@ class Expected:
         return self.sources[int(self.number[position])]
 
     def path(self, stream: str, position: int) -> str:
-        """Return the source's file of an episode."""
+        """Return the path of an episode's file in its source."""
         return next(self.paths(stream, np.array([position])))
 
     def paths(self, stream: str, positions: IntArray) -> Iterator[str]:
-        """Yield the source's file of each of some episodes of one source."""
+        """Yield the source's file for each of some episodes of one source."""
         if not len(positions):
             return
         number = int(self.number[positions[0]])
@@ -182,18 +182,18 @@ class Expected:
         return first
 
     def lead(self, stream: str, positions: IntArray) -> IntArray:
-        """Return the samples before the first frame of some episodes, which come along."""
+        """Return the number of samples kept for decoding before some episodes' first frames."""
         return self._beside[stream][0][positions]
 
     def samples(self, stream: str, positions: IntArray) -> IntArray:
-        """Return how many rows or samples some episodes have, with those that come along."""
+        """Return the number of rows or samples of some episodes, with those kept for decoding."""
         lead, tail = self._beside[stream]
         samples: IntArray = self.length[positions] + lead[positions] + tail[positions]
         return samples
 
     @cached_property
     def _beside(self) -> dict[str, tuple[IntArray, IntArray]]:
-        """Samples before and after the frames of each episode that come along, shape (E,) each."""
+        """Number of kept samples before and after the frames of each episode, shape (E,) each."""
 
         def joined(found: Sequence[IntArray | None]) -> IntArray:
             parts = [
@@ -208,11 +208,11 @@ class Expected:
         }
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what the sources say of each episode, see `leconvert.dataset.formats.Dataset`."""
+        """Yield the sources' records of each episode, see `leconvert.dataset.formats.Dataset`."""
         return self.sources.lines()
 
     def stats(self) -> Iterator[tuple[SourceView, list[int], StatsBlock]]:
-        """Yield the statistics of episodes of one source, with their numbers in it."""
+        """Yield the statistics of episodes of one source, with their indices in it."""
         for source in self.sources:
             first = 0
             for block in source.stats_blocks():
@@ -221,7 +221,7 @@ class Expected:
 
 
 def _slices(source: Dataset, stream: str) -> Slices:
-    # Times of a v3.0 source may have drifted, and its files may hold what no episode has.
+    # Times of a v3.0 source may have drifted, and its files may have frames of no episode.
     if isinstance(source, v3.Dataset):
         return source.counted_slices(stream)
     return source.slices(stream)
@@ -234,7 +234,7 @@ def _trimmed(
     length: IntArray,
     intervals: Mapping[int, tuple[int, int]],
 ) -> Slices:
-    """Return slices of whole episodes as they are once some are trimmed."""
+    """Return the slices with some episodes trimmed."""
     first = slices.first.copy()
     lead = np.zeros_like(first) if slices.lead is None else slices.lead.copy()
     tail = np.zeros_like(first) if slices.tail is None else slices.tail.copy()
@@ -246,10 +246,12 @@ def _trimmed(
         path = f"{source.root}/{slices.path(position)}"
         (found,) = media.read_clip_indexes([path])
         with joinable(found, path, source.fps) as clip:
+            # A clip may be longer than its episode.
+            last = None if slices.whole else end + int(tail[position])
             cut = clip.cut_around(
-                own + begin, own + stop, begin=own - lead[position], end=end + tail[position]
+                own + begin, own + stop, begin=own - int(lead[position]), end=last
             )
-        # Without such a cut the frames cannot be there, and nothing is expected beside them.
+        # Without such a cut the frames cannot be there, and no samples are expected beside them.
         cut_from, cut_to = cut or (own + begin, own + stop)
         lead[position], tail[position] = own + begin - cut_from, cut_to - own - stop
     return replace(slices, first=first, lead=lead, tail=tail)
@@ -259,9 +261,12 @@ def _trimmed(
 def joinable(
     found: media.ClipIndex | UnreadableSourceError, path: str, fps: Fraction
 ) -> Iterator[media.ClipIndex]:
-    """Give the index of a source clip; one that must be remuxed lives in scratch meanwhile."""
+    """Yield the index of a source clip; if necessary, of a remuxed copy in a scratch file."""
     if isinstance(found, media.ClipIndex):
         yield found
+        return
+    if isinstance(found, media.TruncatedClipError):  # a trimmed episode's
+        yield found.index
         return
     if not isinstance(found, media.UnsupportedClipError):
         raise found
@@ -272,13 +277,12 @@ def joinable(
 
 
 class Routes(NamedTuple):
-    """The columns that lead to files, by stream; arrays of shape (E,).
+    """The columns that name the files of episodes, by stream; arrays of shape (E,).
 
     Attributes:
         file_number: Number of the output file.
-        from_timestamp: Start in a video file, in seconds; none for data, and where the result does
-            not say it.
-        to_timestamp: End in it.
+        from_timestamp: Start in a video file, in seconds; none for data, or if the result lacks it.
+        to_timestamp: End in the video file, in seconds.
     """
 
     file_number: Mapping[str, IntArray]
@@ -287,7 +291,7 @@ class Routes(NamedTuple):
 
 
 def read_routes(reader: v3.EpisodesReader, streams: Sequence[str], target: Target) -> Routes:
-    """Return the routes of some streams, whose columns can be used."""
+    """Return the routes of some streams, whose columns must be usable."""
     table, _ = v3.read_episode_table(reader, streams)
     if table is None:
         nothing: FloatArray = np.empty(0)
@@ -301,6 +305,6 @@ def read_routes(reader: v3.EpisodesReader, streams: Sequence[str], target: Targe
 
 
 def file_runs(numbers: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield first and stop of each run of episodes in one file."""
+    """Yield the first and the end position of each run of episodes in one file."""
     edges = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
     yield from itertools.pairwise([0, *edges, len(numbers)])

@@ -1,7 +1,7 @@
-"""Files of a result besides those of its episodes, and files of the source that it lacks.
+"""A result's files that belong to no episode, and files of the source that it lacks.
 
-The tables of a result and the files that came along are compared; and before a source is removed,
-`reason_to_keep` names the files that would be lost.
+The tables of a result and its other files are compared. Before a source is removed,
+`reason_to_keep` names files that would be lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from leconvert.support.storage_errors import raise_storage_trouble
 
 
 def was_repaired(result: Path) -> bool:
-    """Say whether a result's own record tells that it was repaired since it was converted."""
+    """Return whether a result's own record says that it was repaired after its conversion."""
     try:
         return read_json_object(result / REPAIRED_PATH).get("format") == "leconvert/repaired"
     except (OSError, ValueError):
@@ -48,10 +48,10 @@ README_PATH = "README.md"
 
 
 def is_pushed_card(result: Path) -> bool:
-    """Say whether a dataset's ``README.md`` is the card that a push wrote from the source's.
+    """Return whether a dataset's ``README.md`` is the card that a push wrote from the source's.
 
-    Its text is the user's and ours, and changes with every push: nothing of the dataset hangs on
-    it, so it is not held against the source's.
+    Its text is partly the user's and partly leconvert's, and changes with every push. Nothing of
+    the dataset depends on it, so it is not compared with the source's.
     """
     card = result / README_PATH
     try:
@@ -66,12 +66,15 @@ _EPISODE_FOLDERS = ("data/", "videos/")
 def compare_other_files(
     tables: ResultTables, expected: Expected, *, read_bytes: bool, keeps_further: bool = False
 ) -> Iterator[Difference]:
-    """Yield files that are missing, left over, or differ from the source.
+    """Yield files that are missing, superfluous, or differ from the source.
 
-    Among the files of episodes this only finds links into the source. Other functions compare their
-    presence and content.
+    Among the files of episodes, this only finds links into the source. Other functions compare
+    their presence and content.
 
     Args:
+        tables: The tables of the result.
+        expected: The sources.
+        read_bytes: Compare contents, not only sizes.
         keeps_further: Whether the result may have further files, as after an append.
     """
     result = tables.root
@@ -83,7 +86,7 @@ def compare_other_files(
     repairs = len(expected.sources) == 1 and expected.sources[0].repairs
     found = {path: at for path, at in files_below(result) if path not in GIT_FILES}
     wanted = {*tables.own_files(found), *along, *([REPAIRS_PATH] if repairs else [])}
-    # Results that selected episodes before this table existed have none.
+    # Older results with selected episodes do not have this table.
     if has_provenance(expected.sources) and (len(expected.sources) > 1 or PROVENANCE_PATH in found):
         wanted.add(PROVENANCE_PATH)
     if is_pushed_card(result):
@@ -91,13 +94,13 @@ def compare_other_files(
         wanted.discard(README_PATH)
     folder = f"{result}/"
     for path in sorted(found):
-        # Elsewhere a link may lead: downloads from the Hub are links into a cache.
+        # A link may lead elsewhere: downloads from the Hub are links into a cache.
         if os.path.islink(folder + path) and any(  # noqa: PTH114 - for every file
             _leads_into(result / path, source.root) for source in expected.sources
         ):
             yield Difference("file", path, "a file of its own", "a link into the source")
         if path == REPAIRED_PATH and was_repaired(result):
-            continue  # by `leconvert repair`; what it changed is compared like all else
+            continue  # by `leconvert repair`; its changes are compared like everything else
         if keeps_further or path in wanted:
             continue
         if not path.startswith(_EPISODE_FOLDERS):
@@ -131,7 +134,7 @@ def _names_features(path: str) -> bool:
 def _compare_extension(
     result: Path, source: Path, path: str, dropped: set[str]
 ) -> Iterator[Difference]:
-    """Compare a file of GR00T's, entry by entry: those of features that were left out are gone."""
+    """Compare a file of GR00T entry by entry: entries of dropped features must be gone."""
     try:
         expected, found = (json.loads((root / path).read_bytes()) for root in (source, result))
         if not isinstance(expected, dict):
@@ -188,7 +191,7 @@ def _sha256(path: Path) -> str:
 def _leads_into(link: Path, folder: Path) -> bool:
     try:
         return link.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # a link that leads in circles
+    except (OSError, RuntimeError):  # a circular link
         return False
 
 
@@ -196,14 +199,16 @@ _SHOWN = 3
 
 
 def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
-    """Name a file that would be lost with a source; None if its result holds all of it.
+    """Return a clause that names a file that would be lost with a source; else None.
 
     Files that `verify_pair` compares to the byte are not read again. Every other file of the
-    source, strays included, must be in the result with the same bytes. The files of episodes must
-    be in the result whole: a source with rows or frames of no episode, or with sound, is kept.
+    source, including superfluous ones, must be in the result with the same bytes. The files of
+    episodes must be completely in the result: a source with rows or frames of no episode, or with
+    sound, is kept.
 
     Returns:
-        Half a sentence, such as ``2 episodes of it are not in the result``.
+        A clause such as ``2 episodes of it are not in the result``; None if the result holds
+        everything.
     """
     if repairs.selected_episodes is not None:
         return f"only its episodes {repairs.selected_episodes} are in the result"
@@ -257,12 +262,12 @@ def _partly_held(dataset: Dataset) -> list[str]:
 
 
 def _other_files(dataset: Dataset) -> list[str]:
-    """Return every name but those whose content `verify_pair` compares; strays among them."""
+    """Return all files, except those whose content `verify_pair` compares."""
     source = dataset.root
     compared = {path for stream in dataset.streams for path in dataset.slices(stream).paths}
-    # Links to folders of episodes; what they lead to stays.
+    # Links to folders of episodes; their targets stay.
     on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
-    # The tables are replaced by files of another form; `verify_pair` compares their content.
+    # The tables are replaced by files in another form; `verify_pair` compares their content.
     known = {*compared, *on_the_way, *dataset.tables()}
     return sorted(name for name in names_to_keep(source) if name not in known)
 

@@ -1,8 +1,8 @@
 """The tables and records under ``meta/`` of a result against those of its sources.
 
-`V3Tables` and `V21Tables` read what the tables of a result say, each by its format, behind one
-interface. Around them is what they compare with, in this order: ``info.json``, the tasks, the
-columns of ``meta/episodes``, the repairs, and which episode came from which source.
+`V3Tables` and `V21Tables` read the tables of a result, each in its format, behind one interface.
+They compare, in this order: ``info.json``, the tasks, the columns of ``meta/episodes``, the
+repairs, and the source of each episode.
 """
 
 from __future__ import annotations
@@ -71,10 +71,12 @@ from leconvert.workdir.swap import has_source_tables
 def compare_info(
     info: Mapping[str, Any], expected: Mapping[str, Any], limits: Sequence[str] = ()
 ) -> Iterator[Difference]:
-    """Compare ``info.json``: totals, rate, templates, every feature, and keys that were added.
+    """Compare ``info.json``: totals, rate, templates, every feature, and added keys.
 
     Args:
-        limits: Keys whose value is the conversion's own choice, a positive number.
+        info: The result's.
+        expected: The expected one.
+        limits: Keys whose value the conversion may choose, a positive number.
     """
     for key in [*expected, *(key for key in info if key not in expected)]:
         if key == "features":
@@ -93,8 +95,10 @@ def compare_cameras(
     """Compare the declaration of each camera with the result's own files.
 
     Args:
-        cameras: The facts of the pictures of each stream, with the number of episodes that have
-            them. Files whose header cannot be read are left out.
+        features: The features of the result.
+        cameras: For each stream, the facts of its images, with the number of episodes that have
+            them. Files with an unreadable header are left out.
+        fps: Frames a second.
     """
     for camera, feature in features.items():
         clips = cameras.get(stream_of_camera(camera))
@@ -147,7 +151,7 @@ _CHUNKS_STOP = 10**12
 def unusable_columns(
     table: v3.EpisodesReader, streams: Sequence[str], target: Target
 ) -> Iterator[Difference]:
-    """Yield columns without which nothing can be compared: missing, incomplete, of another type."""
+    """Yield columns that prevent any comparison: missing, incomplete, or of another type."""
     placing = v3.placing_columns(streams)
     found: dict[str, Difference] = {}
     for path in table.paths:
@@ -173,9 +177,9 @@ def unusable_columns(
 def _unusable_values(
     table: v3.EpisodesReader, names: Sequence[str], target: Target
 ) -> Iterator[Difference]:
-    """Yield columns with values that are missing, or that are no numbers of files.
+    """Yield columns with missing values, or with values that are no file numbers.
 
-    Two numbers that are wrong together could make a right one.
+    Two wrong numbers together could give a right one.
     """
     missing: Counter[str] = Counter()
     impossible: dict[str, Difference] = {}
@@ -207,7 +211,7 @@ def _unusable_values(
 def compare_own_values(
     lines: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Any]], known: Sequence[str]
 ) -> Iterator[Difference]:
-    """Compare what lines of ``episodes.jsonl`` say beside places with their rows."""
+    """Compare the values of ``episodes.jsonl`` that are no positions with the result's rows."""
     passed = {*known, *LOCATION_COLUMNS}
     names = dict.fromkeys(name for line in lines for name in line if name not in passed)
     names |= dict.fromkeys(name for name in rows if name not in passed)
@@ -221,13 +225,13 @@ def compare_own_values(
 
 
 def _same(expected: object, found: object) -> bool:
-    """Tell whether a column holds a JSON value, in the widest type that its column may need."""
+    """Return whether a column holds a JSON value, in the widest type that its column may need."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(_same(expected.get(key), found.get(key)) for key in {**expected, **found})
     if isinstance(expected, list) and isinstance(found, list):
         return len(expected) == len(found) and all(map(_same, expected, found))
     if isinstance(found, str) and expected is not None and not isinstance(expected, str):
-        try:  # what shares a column with texts is text itself
+        try:  # a value that shares a column with texts is written as text
             return bool(json.loads(found) == expected)
         except ValueError:
             return False
@@ -237,10 +241,10 @@ def _same(expected: object, found: object) -> bool:
 
 
 def compare_location(table: v3.EpisodesReader) -> Iterator[Difference]:
-    """Compare what files of ``meta/episodes`` say of themselves with their names and types."""
+    """Compare the positions and types that files of ``meta/episodes`` declare."""
     for number, path in enumerate(table.paths):
         if path != episodes_path(number):
-            continue  # a name that should not be there is told where files are compared
+            continue  # the comparison of files reports unexpected names
         schema = table.schema(path)
         values: dict[str, set[int]] = {name: set() for name in LOCATION_COLUMNS}
         for block in table.blocks(values.__contains__, path):
@@ -254,7 +258,7 @@ def compare_location(table: v3.EpisodesReader) -> Iterator[Difference]:
 
 
 def _compare_description(schema: pa.Schema, path: str) -> Iterator[Difference]:
-    """Compare what the file tells `datasets` about its columns with their types."""
+    """Compare the description of columns for `datasets` with the columns' types."""
     try:
         described = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
         told = dict(described)
@@ -270,7 +274,7 @@ def _compare_description(schema: pa.Schema, path: str) -> Iterator[Difference]:
 def compare_repairs(
     declared: Repairs, expected: Repairs | None, source: Dataset
 ) -> Iterator[Difference]:
-    """Yield where a result tells of repairs that were not made, or that nobody could make."""
+    """Yield repairs in the result's record that were not made, or that are impossible."""
     if expected is not None and declared != expected:
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
     if isinstance(source, v2.Dataset):
@@ -294,7 +298,7 @@ def compare_repairs(
     features = {*source.features, *declared.added_columns}
     features |= _stored(set(declared.declared_features) - features, source)
     unknown = set(declared.dropped_features) - features
-    # A column that is not declared can be left out, too.
+    # A column that is not declared can be dropped, too.
     unknown -= _stored(unknown, source)
     named = {*declared.computed_stats, *declared.unwrapped_columns, *declared.cast_columns}
     strange = sorted(unknown | (named - features))
@@ -326,13 +330,13 @@ def compare_repairs(
 
 
 def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Difference]:
-    """Compare how the result says that a v2.x source was read with how it is to be read."""
+    """Compare the recorded way of reading a v2.x source with the right one."""
     version = source.info.get("codebase_version")
     if (declared.assumed_version is None) != (version in SOURCE_VERSIONS):
         said = f"{said_version(version)[5:]}; read as {declared.assumed_version}"
         yield Difference("version", REPAIRS_PATH, "that of the source", said)
     for file in declared.located_files:
-        # Only what is not where its template says is taken from elsewhere.
+        # Only a file that is not where its template says is taken from another path.
         template = source.paths.template_path(file.stream, file.episode)
         if (source.root / template).exists():
             yield Difference("place of a file", REPAIRS_PATH, template, file.path, file.episode)
@@ -346,12 +350,12 @@ def _first_schema(source: Dataset) -> pa.Schema | None:
 
 
 def _stored(names: Set[str], source: Dataset) -> set[str]:
-    """Return which of some names are columns of the source's tables, mostly told by the first."""
+    """Return the names that are columns of the source's tables; mostly of the first one."""
     found: set[str] = set()
     for path in _tables(source):
         if found == names:
             break
-        # Nothing is known of a table that cannot be read; that it cannot is said elsewhere.
+        # An unreadable table adds nothing; its error is reported elsewhere.
         with suppress(UnreadableSourceError):
             found |= names & set(tables.read_data_schema(path).names)
     return found
@@ -362,7 +366,7 @@ def _tables(source: Dataset) -> Iterator[str]:
 
 
 def compare_provenance(result: Path, expected: Expected) -> Iterator[Difference]:
-    """Yield differences in the table that tells the source episode of each episode.
+    """Yield differences in the table that names the source episode of each episode.
 
     A result without this table passes here: the comparison of files knows whether it must exist.
     """
@@ -404,7 +408,7 @@ def unreadable_metadata(result: Path, error: Exception, expected: str = "its tab
     return Difference("readable metadata", place, expected, said)
 
 
-# The conversion's own choice, which the source does not tell.
+# The conversion may choose these values; the source does not give them.
 _SIZE_LIMITS = {
     "data_file_size_in_mb": "data_files_size_in_mb",
     "video_file_size_in_mb": "video_files_size_in_mb",
@@ -413,14 +417,14 @@ _TASK_COLUMNS = ["task", "task_index"]
 
 
 class V3Tables:
-    """The tables of a v3.0 result; what cannot be read of them raises."""
+    """The tables of a v3.0 result; reading an unreadable table raises."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @cached_property
     def target(self) -> Target:
-        """v3.0, with the names that the result's files have."""
+        """v3.0, with the names of the result's files."""
         info = _read_info(self.root)
         return v3_target({} if isinstance(info, Difference) else info)
 
@@ -430,7 +434,7 @@ class V3Tables:
 
     @property
     def num_episodes(self) -> int:
-        """Episodes that the result lists."""
+        """Number of episodes in the result's table."""
         return self._episodes.num_rows
 
     def compare_info(self, expected: Expected) -> Iterator[Difference]:
@@ -451,7 +455,7 @@ class V3Tables:
         yield from compare_info(info, wanted, tuple(_SIZE_LIMITS.values()))
 
     def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the tasks, by index and text, and how the table presents them to pandas."""
+        """Compare the tasks, by index and text, and the table's pandas index."""
         yield from compare_tasks(TASKS_PATH, expected.tasks, v3.read_tasks(self.root))
         schema = tables.read_data_schema(self.root / TASKS_PATH)
         if pandas_index(schema) != "task":
@@ -463,15 +467,15 @@ class V3Tables:
             yield Difference("type of column 'task_index'", TASKS_PATH, "int64", str(kind))
 
     def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:
-        """Yield columns without which nothing can be compared."""
+        """Yield columns that prevent any comparison."""
         yield from unusable_columns(self._episodes, streams, self.target)
 
     def compare_form(self) -> Iterator[Difference]:
-        """Compare what files of ``meta/episodes`` say of themselves with their names and types."""
+        """Compare the positions and types that files of ``meta/episodes`` declare."""
         yield from compare_location(self._episodes)
 
     def routes(self, streams: Sequence[str]) -> Routes:
-        """Return which files hold the episodes."""
+        """Return the files of the episodes."""
         return read_routes(self._episodes, streams, self.target)
 
     def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
@@ -501,7 +505,7 @@ class V3Tables:
             first = stop
 
     def compare_stats(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the statistics of episodes, and those of the dataset with their aggregate."""
+        """Compare the statistics of episodes, and of the dataset with their aggregate."""
         yield from compare_stats(
             self.root, EPISODES_DIR, expected, self._stats(), partial(_data_files, self)
         )
@@ -510,7 +514,7 @@ class V3Tables:
         for rows in self._episodes.blocks(lambda name: name.startswith("stats/")):
             columns = {
                 name: nested_numbers(rows.column(number).combine_chunks())
-                for number, name in enumerate(rows.column_names)  # a name may be there twice
+                for number, name in enumerate(rows.column_names)  # a name may occur twice
             }
             whole = {name: array for name, array in columns.items() if array is not None}
             is_regular = len(whole) == len(columns)
@@ -519,7 +523,7 @@ class V3Tables:
             )
 
     def own_files(self, there: Mapping[str, bool]) -> set[str]:
-        """Return the tables that there must be, given all files that there are."""
+        """Return the tables that must exist, given all existing files."""
         number = sum(
             path.startswith(f"{EPISODES_DIR}/") and path.endswith(".parquet") for path in there
         )
@@ -533,7 +537,7 @@ class V3Tables:
         return row
 
     def task_indices(self) -> dict[str, int]:
-        """Return the index of each task's text, the first where a text has several."""
+        """Return the index of each task's text; the first if a text occurs several times."""
         return {text: index for index, text in reversed(v3.read_tasks(self.root))}
 
 
@@ -555,7 +559,7 @@ class V21Tables:
 
     @property
     def num_episodes(self) -> int:
-        """Episodes that the result lists."""
+        """Number of episodes in the result's table."""
         return len(self._episodes)
 
     def compare_info(self, expected: Expected) -> Iterator[Difference]:
@@ -575,7 +579,7 @@ class V21Tables:
         yield from compare_tasks(v2.TASKS_PATH, expected.tasks, v2.load_tasks(self.root))
 
     def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:  # noqa: ARG002
-        """Yield where episodes are not numbered, so that nothing can be compared."""
+        """Yield a wrong number of an episode, since nothing could be compared then."""
         index = self._episodes.episode_index
         wrong = np.flatnonzero(index != np.arange(len(index)))
         if len(wrong):
@@ -583,11 +587,11 @@ class V21Tables:
             yield Difference("episode_index", v2.EPISODES_PATH, str(at), str(index[at]))
 
     def compare_form(self) -> Iterator[Difference]:
-        """Compare nothing: a line says nothing of its table."""
+        """Compare nothing: v2.1's lines have no such columns."""
         yield from ()
 
     def routes(self, streams: Sequence[str]) -> Routes:
-        """Return which files hold the episodes: each its own."""
+        """Return the files of the episodes: one file each."""
         return Routes(dict.fromkeys(streams, self._episodes.episode_index), {}, {})
 
     def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
@@ -606,7 +610,7 @@ class V21Tables:
                 yield Difference(key, path, theirs, ours, episode=index)
 
     def compare_stats(self, expected: Expected) -> Iterator[Difference]:
-        """Compare the statistics of episodes, and those of the dataset with their aggregate."""
+        """Compare the statistics of episodes, and of the dataset with their aggregate."""
         path = v2.STATS_PATH
         if not np.array_equal(self._stats.episode_index, self._episodes.episode_index):
             yield Difference("episodes", path, str(self.num_episodes), str(len(self._stats)))
@@ -626,7 +630,7 @@ class V21Tables:
             )
 
     def own_files(self, there: Mapping[str, bool]) -> set[str]:  # noqa: ARG002
-        """Return the tables that there must be."""
+        """Return the tables that must exist."""
         return set(v2.LEGACY_META_FILES)
 
     def computed_stats(self, position: int) -> Mapping[str, Any]:
@@ -637,12 +641,12 @@ class V21Tables:
         return dict(flattened(_stats_in(record), "stats"))
 
     def task_indices(self) -> dict[str, int]:
-        """Return the index of each task's text, the first where a text has several."""
+        """Return the index of each task's text; the first if a text occurs several times."""
         return {text: index for index, text in reversed(v2.load_tasks(self.root))}
 
 
 type ResultTables = V3Tables | V21Tables
-"""The tables of a result, each read by its format."""
+"""The tables of a result, each read in its format."""
 
 
 def _data_files(result: ResultTables) -> list[str]:
@@ -651,7 +655,7 @@ def _data_files(result: ResultTables) -> list[str]:
 
 
 def _listed_rows(rows: pa.Table) -> list[Mapping[str, Any]]:
-    columns = enumerate(rows.column_names)  # a name may be there twice
+    columns = enumerate(rows.column_names)  # a name may occur twice
     block = {name: rows.column(number).to_pylist() for number, name in columns}
     return [{name: values[row] for name, values in block.items()} for row in range(rows.num_rows)]
 
@@ -666,7 +670,7 @@ def _stats_in(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def tables_of(root: Path) -> ResultTables:
-    """Return the tables of a result, by the version that its files are of."""
+    """Return the tables of a result, by the version of its files."""
     is_v21 = has_source_tables(root) and not (root / EPISODES_DIR).is_dir()
     return V21Tables(root) if is_v21 else V3Tables(root)
 

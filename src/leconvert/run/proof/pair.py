@@ -76,43 +76,43 @@ def verify_pair(
 ) -> VerificationReport:
     """Compare a result with the dataset that it was converted from.
 
-    Differences come in the same order whoever finds them: metadata first, then file by file.
+    The order of differences does not depend on who finds them: metadata first, then file by file.
 
     Args:
         result: The dataset that was written, v3.0 or v2.1.
-        source: The dataset that it was made from, or all that were merged. The result's record of
-            their tables tells which is which, else its record of their folders, else their order.
-            For an overlay in place the ``meta/`` that it replaced.
+        source: The dataset that it was made from, or all datasets that were merged. The result's
+            record of their tables tells them apart, else its record of their folders, else their
+            order. For an overlay in place, the ``meta/`` that it replaced.
         depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
             ``bytes`` also compares every coded packet and every row's values.
-        progress: Where to report.
-        max_workers: Processes that compare at a time, this one included; by default one a core,
-            and this one alone where there is little to do. Where storage makes it wait, threads
-            of this process instead, by default many.
-        spread: Threads and processes, instead of deciding by what the first pieces cost.
-        clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
-            episode's clip when a worker read it, shape (E,) of 16 bytes; ``structure`` then does
-            not read the clips again. Empty for a clip that none read.
-        read_rows: Compare the rows of the first so many episodes also with ``structure``.
-        repairs: What the conversion was told to change, of several sources for each; by default
-            what the result says of itself. Anything else that differs is a difference.
-        sampling: A share of the episodes whose files are compared, and pictures and samples that
-            are decoded and loaded besides.
-        keeps_further: Whether the result may have files beside those of episodes that the source
-            does not give: an append leaves them where they are.
-        stop: Set it from another thread to stop after the pieces that are being compared.
+        progress: Receives the progress.
+        max_workers: Number of processes that compare at a time, including this one; by default one
+            per core, and only this one if there is little to do. If storage is slow to answer,
+            threads of this process are used instead, by default many.
+        spread: Threads and processes, instead of deciding by the cost of the first pieces.
+        clip_digests: For each camera's stream, the `leconvert.media.order_digest` of each episode's
+            clip from a worker that read it, shape (E,) of 16 bytes; ``structure`` then does not
+            read the clips again. Empty for a clip that no worker read.
+        read_rows: With ``structure``, also compare the rows of this many first episodes.
+        repairs: The requested changes, for several sources one entry each; by default the changes
+            in the result's own record. Anything else that differs is a difference.
+        sampling: The share of episodes whose files are compared, and images and samples that are
+            also decoded and loaded.
+        keeps_further: Whether the result may have files of no episode that the source lacks, which
+            an append keeps.
+        stop: Set it from another thread to stop after the current pieces.
 
     Returns:
-        What differs, and how much was compared; ``ok`` says whether nothing differs.
+        The report; its ``ok`` is true if nothing differs.
 
     Raises:
         SourceError: The source itself cannot be read.
-        StorageError: The disk fails, or this user may not read a file of the result: whether that
-            differs is not known.
-        InstallationError: Samples shall be loaded through LeRobot, which is not installed.
+        StorageError: The disk fails, or this user may not read a file of the result, so it is
+            unknown whether it differs.
+        InstallationError: Samples are to be loaded through LeRobot, which is not installed.
         InterruptedRunError: ``stop`` was set.
     """
-    # An NFS client that looked for the result in vain goes on missing it for half a minute.
+    # An NFS client that did not find the result once continues to miss it for half a minute.
     is_folder(result)
     told = [repairs] if isinstance(repairs, Repairs) else repairs
     with overlaid_pair(result, [source] if isinstance(source, Path) else source) as (tree, given):
@@ -160,11 +160,11 @@ def verify_pair(
 
 
 def compare_tables(result: Path, sources: Sources) -> list[Difference]:
-    """Compare the files beside the episodes' own with those that a conversion writes.
+    """Compare a result's files that belong to no episode with those that a conversion writes.
 
-    These are ``info.json``, statistics, the tables of episodes, and the files that come along, to
-    the byte. No video is opened, and rows of data files are read only to count quantiles. Tasks,
-    records of repairs and further files are not compared.
+    These are ``info.json``, statistics, the tables of episodes, and the source's further files, to
+    the byte. No video is opened, and rows of data files are read only for quantiles. Tasks, records
+    of repairs and other files are not compared.
     """
     tables, expected = tables_of(result), Expected.of(sources)
     found = [
@@ -177,7 +177,12 @@ def compare_tables(result: Path, sources: Sources) -> list[Difference]:
 
 
 def _check_deep(tables: ResultTables) -> None:
-    """Raise if no sample can be loaded through LeRobot: before the work, not after it."""
+    """Check that samples can be loaded through LeRobot, before the work.
+
+    Raises:
+        UsageError: The result is not v3.0.
+        InstallationError: LeRobot is not installed.
+    """
     if tables.target.version != "v3.0":
         raise UsageError(
             f"--deep loads samples through a LeRobot that reads v3.0; {tables.root} is "
@@ -193,9 +198,9 @@ class _Metadata:
 
     Attributes:
         differences: The differences.
-        num_of_info: How many of them are about ``info.json`` and what comes before.
+        num_of_info: Number of differences up to and including ``info.json``.
         expected: The content that the result must hold; None if files cannot be compared.
-        routes: The stated places of its episodes; None likewise.
+        routes: The positions of its episodes in its tables; None if files cannot be compared.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -212,7 +217,7 @@ def _compare_metadata(
     read_bytes: bool,
     keeps_further: bool,
 ) -> _Metadata:
-    """Compare all but the files of episodes."""
+    """Compare everything except the files of episodes."""
     result, found = tables.root, _Metadata()
     differences = found.differences
     try:
@@ -265,13 +270,13 @@ def _compare_metadata(
 
 
 def _in_order(result: Path, roots: Sequence[Path]) -> list[Path]:
-    """Return sources in the order in which a result has their episodes, as far as it says so."""
+    """Return sources in the order of their episodes in a result, as far as its records say."""
     left = list(roots)
     provenance = read_provenance(result) if len(left) > 1 else None
     if provenance is None or len(provenance.sources) != len(left):
         return left
     found: dict[int, Path] = {}
-    # A copy may have another name, a source that was changed has other tables.
+    # A copy may have another name, and a changed source has other tables.
     for is_it in (_has_tables, lambda told, root: root.name == told.name, lambda *_: True):
         for number, told in enumerate(provenance.sources):
             if number not in found:
@@ -283,7 +288,7 @@ def _in_order(result: Path, roots: Sequence[Path]) -> list[Path]:
 
 
 def other_sources(result: Path, roots: Sequence[Path]) -> list[str]:
-    """Return the datasets that a result was made of, as far as it says so, and none given is."""
+    """Return the datasets that a result's record names as its sources and that are not given."""
     try:
         provenance = read_provenance(result)
     except UnreadableSourceError:
@@ -299,7 +304,11 @@ def _has_tables(told: SourceRecord, root: Path) -> bool:
 
 
 def _declared(result: Path, num_sources: int) -> list[Repairs]:
-    """Return what a result says that was changed about each of its sources."""
+    """Return the changes of each of its sources from a result's records.
+
+    Raises:
+        UsageError: The result was made from another number of datasets.
+    """
     try:
         provenance = read_provenance(result)
         if num_sources == 1 and (provenance is None or len(provenance.sources) == 1):
@@ -307,7 +316,7 @@ def _declared(result: Path, num_sources: int) -> list[Repairs]:
     except UnreadableSourceError:
         if num_sources > 1:
             raise
-        return [NO_REPAIRS]  # what is wrong with it is said where it is compared
+        return [NO_REPAIRS]  # the comparison reports its error
     of = 1 if provenance is None else len(provenance.sources)
     if provenance is None or of != num_sources:
         raise UsageError(
@@ -331,8 +340,8 @@ def _compare_pieces(
     """Compare every piece.
 
     Returns:
-        The differences in order, those of whole files last; and the facts of the pictures of each
-        camera's stream, with the number of episodes that have them.
+        The differences in order, those of whole files last; and, for each camera's stream, the
+        facts of its images, with the number of episodes that have them.
     """
     found: list[Difference] = []
     of_files: list[Difference] = []
@@ -357,7 +366,7 @@ def _compare_pieces(
 def _look_closer(
     compare: Comparer, sampling: Sampling, progress: Progress, stop: threading.Event | None
 ) -> tuple[int, int, list[Difference]]:
-    """Decode pictures and load samples; return how many of each, and what differs."""
+    """Decode images and load samples; return the number of each, and the differences."""
     found: list[Difference] = []
     counts = [0, 0]
 
@@ -387,7 +396,7 @@ def _check_stop(stop: threading.Event | None) -> None:
 
 
 def _files(tables: ResultTables, routes: Routes) -> tuple[set[str], list[Difference]]:
-    """Return every file that episodes lead to, and those that several runs of them lead to."""
+    """Return all files of episodes, and a difference for each that several runs share."""
     files: set[str] = set()
     found: list[Difference] = []
     for stream, numbers in routes.file_number.items():
@@ -400,9 +409,9 @@ def _files(tables: ResultTables, routes: Routes) -> tuple[set[str], list[Differe
 
 
 def _held_against(result: Path, error: Exception, expected: str = "its tables") -> Difference:
-    """Return the difference that an unreadable table of the result is; raise what is the source's.
+    """Return the difference for an unreadable table of the result; raise errors of the source.
 
-    Both sides are read by the same functions, whose errors are those of a source.
+    The same functions read both sides, so their errors look like errors of a source.
     """
     if isinstance(error, SourceError) and (
         error.path is None or not Path(error.path).is_relative_to(result)

@@ -1,7 +1,7 @@
-"""A result against its source in pieces: some consecutive episodes of one output file, or of some.
+"""A result against its source in pieces: consecutive episodes of one or more output files.
 
-The differences of a piece depend on the files and the piece alone. All differences, in the order
-of the pieces, are therefore the same for any number of threads or processes.
+The differences of a piece depend only on the files and the piece. So the differences in the order
+of the pieces are the same for any number of threads or processes.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ from leconvert.support.errors import (
 from leconvert.support.storage_errors import any_storage_errors, raise_storage_trouble
 from leconvert.tables import StoredGroups
 
-# Enough that what a process does for a file is done seldom, few enough to be shared and stopped.
+# Large enough that a process's work per file is rare, small enough to be shared and stopped.
 _EPISODES_A_PIECE = 64
 _LEAST_EPISODES_A_PIECE = 4
 _PIECES_WANTED = 32
 
 
 class Piece(NamedTuple):
-    """Some consecutive episodes of one output file, or all of several, by their positions.
+    """Consecutive episodes of one output file, or of several whole files, by their positions.
 
     Attributes:
         stream: The stream.
         file_first: First episode of the file, or of the first of several.
-        file_stop: The one behind the last of the last file.
+        file_stop: The position after the last episode of the last file.
         first: First episode of the piece.
-        stop: The one behind the last.
+        stop: The position after its last episode.
     """
 
     stream: str
@@ -86,7 +86,7 @@ class Compared:
     Attributes:
         differences: Differences of its episodes.
         of_files: Differences in the headers or footers of the files that it begins.
-        facts: Facts of the pictures of each video file that it begins, with the number of episodes.
+        facts: Facts of the images of each video file that it begins, with the number of episodes.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -100,9 +100,9 @@ class _File[Where](NamedTuple):
     Attributes:
         path: The file, relative to the result.
         first: Its first episode.
-        stop: The one behind the last.
-        lengths: Rows or samples of each of its episodes.
-        spans: The places, on both sides, of its episodes that are compared.
+        stop: The position after its last episode.
+        lengths: Number of rows or samples of each of its episodes.
+        spans: The positions on both sides of its episodes that are compared.
     """
 
     path: str
@@ -113,11 +113,12 @@ class _File[Where](NamedTuple):
 
 
 def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]:
-    """Return the pieces of all files, stream by stream; they depend on the arguments alone.
+    """Return the pieces of all files, stream by stream; they depend only on the arguments.
 
     Args:
-        source_starts: Positions at which another source begins, and the number of episodes; a piece
-            is of one source.
+        routes: The files of the episodes.
+        source_starts: First position of each source, and the number of episodes; a piece has only
+            one source.
     """
     slices = sum(map(len, routes.file_number.values()))
     most = min(_EPISODES_A_PIECE, max(_LEAST_EPISODES_A_PIECE, slices // _PIECES_WANTED))
@@ -126,7 +127,7 @@ def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]
         for file_first, file_stop in file_runs(numbers):
             last = pieces[-1] if pieces else None
             if (
-                # Whole files, small ones together: a piece costs as much as one of them.
+                # Whole files; small ones share a piece, since a piece costs as much as one of them.
                 last is not None
                 and last.stream == stream
                 and last.first == last.file_first
@@ -147,7 +148,7 @@ def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]
 def _runs_of_sources(
     first: int, stop: int, source_starts: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield first and stop of each source's run of the episodes of a file."""
+    """Yield the first and the end position of each source's run in a file."""
     yield from itertools.pairwise([first, *_starts_inside(first, stop, source_starts), stop])
 
 
@@ -159,7 +160,7 @@ type _Index = media.ClipIndex | UnreadableSourceError
 
 
 class _Opened(threading.local):
-    """Files that this thread read last: the next piece mostly needs them again."""
+    """The files that this thread read last; the next piece mostly needs them again."""
 
     def __init__(self) -> None:
         self._table: StoredGroups | None = None
@@ -171,12 +172,12 @@ class _Opened(threading.local):
     def table(self, path: str) -> StoredGroups:
         """Return the footer of a data file of the result."""
         if self._table is None or self._table.path != path:
-            self._table = None  # before the next is read: two may be large
+            self._table = None  # before the next is read, since two may be large
             self._table = StoredGroups(path)
         return self._table
 
     def tasks(self, source: Path, result: ResultTables) -> tuple[dict[int, str], dict[str, int]]:
-        """Return the text that the source lists for an episode, and the result's index of one."""
+        """Return the task text by episode of the source, and the result's index by text."""
         if source not in self._tasks:
             self._tasks[source] = v2.tasks_of_episodes(source), result.task_indices()
         return self._tasks[source]
@@ -188,12 +189,12 @@ class Comparer:
 
     Attributes:
         tables: The result.
-        expected: The source, as the result must hold it.
-        routes: The stated places of the result's episodes.
+        expected: The content that it must hold.
+        routes: The positions of the episodes in the result's tables.
         read_bytes: Compare coded bytes and rows, not only headers.
         clip_digests: See `leconvert.run.proof.pair.verify_pair`.
-        read_rows: Likewise.
-        chosen: The episodes to compare, shape (E,); None for all.
+        read_rows: See `leconvert.run.proof.pair.verify_pair`.
+        chosen: Whether each episode is compared, shape (E,); None for all.
     """
 
     tables: ResultTables
@@ -205,8 +206,8 @@ class Comparer:
     read_rows: int = 0
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False)
     _schemas: DataSchemas = field(init=False, repr=False)
-    # Repairs of earlier versions patched files: where tables of times became shorter, the rest of
-    # their room is a box that means nothing.
+    # Repairs of earlier versions patched files in place: if tables of times became shorter, the
+    # rest of their space became a box without meaning.
     _may_be_free: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -214,11 +215,11 @@ class Comparer:
         self._may_be_free = was_repaired(self.result)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not what it remembers, which is of this process.
+        # Without the memory of the last files, which is for this process.
         return Comparer, tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
     def __call__(self, *piece: Any) -> Compared:
-        """Return what is found in a piece, given by the fields of a `Piece`."""
+        """Return the comparison of a piece, given by the fields of a `Piece`."""
         with any_storage_errors():
             try:
                 return self._compare(Piece(*piece))
@@ -243,12 +244,12 @@ class Comparer:
 
     @property
     def compared_lengths(self) -> IntArray:
-        """Frames of each episode, 0 for those that are not compared, shape (E,)."""
+        """Number of frames of each episode, 0 for episodes that are not compared, shape (E,)."""
         lengths = self.expected.length
         return lengths if self.chosen is None else np.where(self.chosen, lengths, 0)
 
     def row_rules(self, position: int) -> RowRules:
-        """Return what rows of the source of an episode must be."""
+        """Return the rules for rows of an episode's source."""
         source = self.expected.source_of(position)
         stats, task_of = self.tables.computed_stats, partial(self._task_of, source)
         return RowRules(self.expected.fps, source.dataset.features, source.repairs, stats, task_of)
@@ -264,13 +265,13 @@ class Comparer:
         return found
 
     def place_in_data_file(self, position: int) -> int:
-        """Return how many episodes stand before one in its data file."""
+        """Return how many episodes are before this one in its data file."""
         numbers = self.routes.file_number[DATA_STREAM]
         before = np.flatnonzero(numbers[:position] != numbers[position])
         return position - (int(before[-1]) + 1 if len(before) else 0)
 
     def row_span(self, position: int) -> RowSpan:
-        """Return where an episode's rows are on both sides."""
+        """Return the positions of an episode's rows on both sides."""
         at, place = np.array([position]), np.array([self.place_in_data_file(position)])
         (span,) = self._row_spans(at, place, at)
         return span
@@ -302,20 +303,22 @@ class Comparer:
     def _files[Where](
         self, piece: Piece, spans_of: Callable[[IntArray, IntArray, IntArray], Iterator[Where]]
     ) -> Iterator[_File[Where]]:
-        """Yield the files of a piece that it begins or compares episodes of.
+        """Yield the files of a piece that it begins, or whose episodes it compares.
 
-        Arrays are asked once for all files.
+        Arrays are read once for all files.
 
         Args:
-            spans_of: Called with the positions of episodes, the place of each among those of its
-                file, and its first row or sample there.
+            piece: The piece.
+            spans_of: Called with the positions of episodes, each one's number within its file, and
+                its first row or sample there.
         """
         expected, stream, begin = self.expected, piece.stream, piece.file_first
         numbers = self.routes.file_number[stream][begin : piece.file_stop]
         samples = expected.samples(stream, np.arange(begin, piece.file_stop))
         before = np.cumsum(samples) - samples
         positions = self._positions(piece)
-        # Counted from the first episode of the first file: each compared one, and that of its file.
+        # Both counted from the first episode of the first file: each compared episode, and its
+        # file's first episode.
         own, runs = positions - begin, list(file_runs(numbers))
         firsts = np.array([first for first, _ in runs])
         of_file = firsts[np.searchsorted(firsts, own, side="right") - 1]
@@ -335,7 +338,7 @@ class Comparer:
         return spans[0].source if spans else self.expected.path(stream, file.first)
 
     def _is_one(self, file: _File[Any]) -> bool:
-        """Tell whether a file holds one episode and nothing else."""
+        """Return whether a file holds exactly one episode."""
         return file.lengths == [int(self.expected.length[file.first])]
 
     def _compare_table(
@@ -378,9 +381,9 @@ class Comparer:
     def _alike_sources(
         self, stream: str, files: Sequence[_File[Span]], indexes: Sequence[_Index]
     ) -> dict[str, media.ClipIndex]:
-        """Return the source's index of each file of one episode that is as long as its clip.
+        """Return the source's index for files with one episode and the size of its clip.
 
-        By their paths in the result. Only such a file can be the clip as it is.
+        The keys are paths in the result. Only such a file can be an unchanged clip.
         """
         sources: dict[str, str] = {}
         for file, index in zip(files, indexes, strict=True):
@@ -495,9 +498,9 @@ class _Seconds(NamedTuple):
     """The cost of comparing a table or a video, in seconds.
 
     Attributes:
-        a_slice: An episode's own, besides its bytes.
-        a_file: A file.
-        an_episode: Each episode that the footer or header of a file tells of.
+        a_slice: The cost of an episode, without its bytes.
+        a_file: The cost of a file.
+        an_episode: The cost of each episode in the footer or header of a file.
     """
 
     a_slice: float
@@ -507,11 +510,11 @@ class _Seconds(NamedTuple):
 
 _ROWS = _Seconds(0.000_004, 0.000_09, 0.000_023)
 _CLIPS = _Seconds(0.000_009, 0.000_03, 0.000_008)
-_BYTES_A_SECOND = 1e9  # on both sides
+_BYTES_A_SECOND = 1e9  # for both sides together
 
 
 def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
-    """Return for each piece how long one process will take for it."""
+    """Return how long one process needs for each piece, in seconds; an estimate."""
     sizes: dict[str, int] = {}
     seconds = []
     for piece in pieces:

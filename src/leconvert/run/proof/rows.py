@@ -1,13 +1,13 @@
-"""One data file of a result against the parquet files that it was made of.
+"""One data file of a result against the parquet files that it was made from.
 
-A file is proven in one of three ways. A file that is the source's as it is (`KeptTable`) must only
-serve the result. A row group that was copied as it stood is compared as bytes. Rows that were
-encoded again or repaired are read on both sides; here they are repaired in another way than the
-worker's.
+A file is proven in one of three ways. A file that is unchanged from the source (`KeptTable`) must
+only be valid for the result. A row group that was copied unchanged is compared as bytes. Rows that
+were encoded again or repaired are read on both sides; here they are repaired in another way than
+the worker's.
 
-The columns of a file and what its footer states are compared as well. Readers go by these without
-looking at a row: `datasets` takes types and images from the schema, and whoever filters rows skips
-row groups by the least and greatest value that the footer states.
+The columns of a file and the values in its footer are compared as well. Readers rely on them
+without reading a row: `datasets` takes types and images from the schema, and readers that filter
+rows skip row groups by the least and greatest value in the footer.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 class DataSchemas:
-    """The schemas that the data files of a result may have: those that its source gives.
+    """The schemas that data files of the result may have, derived from the source.
 
-    Episodes whose columns can be brought to those of the others may differ a little, and the
-    result has the schema of most. So a schema is right if any episode of the source gives it; the
-    others are looked at only where the file's own first episode does not. Threads may share it.
+    Episodes whose columns can be converted to those of the others may differ slightly, and the
+    result has the schema of most episodes. So a schema is right if any episode of the source gives
+    it. The others are looked at only if the file's own first episode does not give it. Threads may
+    share it.
 
     Args:
-        expected: The sources, as the result must hold them.
+        expected: The sources.
         list_entry: See `leconvert.tables.output_schema`.
     """
 
@@ -70,14 +71,14 @@ class DataSchemas:
         self._lock = threading.Lock()
         self._known: list[pa.Schema] = []
         self._is_complete = False
-        # The source's file that was read last: many consecutive episodes may be in it, and mostly
+        # The source's file that was read last. Many consecutive episodes may be in it, and mostly
         # the next file has the same columns.
         self._last_path: tuple[str, pa.Schema] | None = None
         self._last: tuple[pa.Schema, Repairs, pa.Schema] | None = None
         self._right: tuple[pa.Schema, pa.Schema, bool] | None = None
 
     def of(self, position: int) -> pa.Schema:
-        """Return the schema of a file that is made of one episode."""
+        """Return the schema of a file that is made from one episode."""
         path, last = self._expected.path(DATA_STREAM, position), self._last_path
         if last is not None and last[0] == path:
             return last[1]
@@ -86,7 +87,7 @@ class DataSchemas:
         return given
 
     def given(self, stored: pa.Schema, position: int) -> pa.Schema:
-        """Return the schema of a file that is made of one episode, given that of its source."""
+        """Return the schema of a file that is made from one episode, given its source's schema."""
         repairs, last = self._expected.source_of(position).repairs, self._last
         if (
             last is not None
@@ -100,7 +101,7 @@ class DataSchemas:
         return given
 
     def had_right(self, found: pa.Schema, wanted: pa.Schema, *, is_kept: bool) -> bool:
-        """Tell whether a file has the columns of the last one in which they were right."""
+        """Return whether a file has the same columns as the last file with right columns."""
         last = self._right
         return (
             last is not None
@@ -114,12 +115,12 @@ class DataSchemas:
         self._right = found, wanted, is_kept
 
     def episodes(self, positions: Sequence[int]) -> list[int]:
-        """Return the numbers of some episodes in the source."""
+        """Return the indices of some episodes in the source."""
         numbers: list[int] = self._expected.index[positions].tolist()
         return numbers
 
     def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
-        """Yield what LeRobot would not read as the result's ``info.json`` is to declare it."""
+        """Yield columns that LeRobot would not read as the result's ``info.json`` declares them."""
         for name, feature in self._features.items():
             if feature["dtype"] == "video":
                 continue
@@ -137,9 +138,9 @@ class DataSchemas:
                 yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
 
     def allow(self, found: pa.Schema) -> bool:
-        """Tell whether episodes of the source give a schema, each column by one of them.
+        """Return whether episodes of the source give a schema, each column by any of them.
 
-        If files of the source hold a column in two types, the result has the wider one.
+        If files of the source hold a column in two types, the result has the wider type.
         """
         with self._lock:
             if not self._is_complete:
@@ -162,7 +163,7 @@ def compare_footer(
     positions: Sequence[int],
     first_indices: Sequence[int],
 ) -> Iterator[Difference]:
-    """Yield differences in a data file's columns and types, and in the places of its row groups.
+    """Yield differences in a data file's columns and types, and in the positions of its row groups.
 
     A file whose row groups are not its episodes passes here: `compare_rows` reports it.
     """
@@ -195,8 +196,8 @@ def compare_footer(
 def wrong_extremes(
     group: pq.RowGroupMetaData, rows: pa.Table
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield column, actual and stated extremes where a row group's footer is too narrow."""
-    import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
+    """Yield column, actual and stated extremes if a row group's footer is too narrow."""
+    import pyarrow.compute as pc  # takes 50 ms, which conversions without rows need not spend
 
     for number in range(group.num_columns):
         chunk = group.column(number)
@@ -209,12 +210,13 @@ def wrong_extremes(
         if stated is None or not stated.has_min_max or not is_number:
             continue
         column, bounds = rows.column(at), (stated.min, stated.max)
-        if pa.types.is_float16(column.type):  # Arrow compares none, and gives the bounds as bytes
+        # Arrow cannot compare them, and returns the bounds as bytes
+        if pa.types.is_float16(column.type):
             column = column.cast(pa.float32())
             bounds = tuple(np.frombuffer(b"".join(bounds), "<f2").tolist())
         actual = pc.min_max(column).as_py()
         least, greatest = actual["min"], actual["max"]
-        # Comparing with NaN, or with nothing, says nothing.
+        # A comparison with NaN, or without values, proves nothing.
         if least is not None and (least < bounds[0] or greatest > bounds[1]):
             yield _stated(name), (least, greatest), bounds
 
@@ -238,7 +240,7 @@ def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple
 
 
 def _same_field(left: pa.Field, right: pa.Field) -> bool:
-    """Tell whether two columns are alike, whatever the elements of their lists are called."""
+    """Return whether two columns are equal, apart from the names of list elements."""
     return bool(left.equals(right) and (left.metadata or {}) == (right.metadata or {}))
 
 
@@ -300,12 +302,12 @@ class RowSpan(NamedTuple):
 
     Attributes:
         episode: Its index in the source.
-        length: Its rows.
+        length: Number of its rows.
         source: The parquet file it came from.
-        source_first: Its first row there; None where all rows are its own.
-        position: Its place in the result.
-        first_index: Place of its first row in the result.
-        row_group: Place of its row group in the file.
+        source_first: Its first row there; None if all rows are its own.
+        position: Its position in the result.
+        first_index: Position of its first row in the result.
+        row_group: Number of its row group in the file.
     """
 
     episode: int
@@ -324,10 +326,10 @@ class RowRules(NamedTuple):
         fps: Frames a second.
         features: The features that the source declares.
         repairs: The changes of the conversion.
-        computed_stats: Gives the statistics that the result has of the episode at a position,
-            columns ``stats/<feature>/<name>``.
-        task_of: Gives the result's index of the task that ``episodes.jsonl`` lists for an episode
-            of the source; None where it lists another number of them.
+        computed_stats: Returns the result's statistics of the episode at a position, as columns
+            ``stats/<feature>/<name>``.
+        task_of: Returns the result's index of the task that ``episodes.jsonl`` lists for an episode
+            of the source; None unless it lists exactly one.
     """
 
     fps: Fraction
@@ -338,11 +340,11 @@ class RowRules(NamedTuple):
 
     @property
     def decodes(self) -> bool:
-        """Whether rows must be decoded even where they are copies."""
+        """Whether rows must be decoded even if they are copies."""
         return bool(self.repairs.change_rows or self.computed_features)
 
     def computes(self, episode: int) -> bool:
-        """Whether statistics of an episode's rows were computed."""
+        """Return whether statistics of an episode's rows were computed."""
         computes = self.repairs.computes_stats
         return any(computes(name, episode) for name in self.computed_features)
 
@@ -357,15 +359,15 @@ class RowRules(NamedTuple):
 
 
 class KeptTable:
-    """A data file of a result that is the source's as it is; both files are open.
+    """A data file of a result that is unchanged from the source; both files are open.
 
-    Both files alone show this: they have the same size and the same footer. Then no part of
-    the file was rewritten. It remains to compare whether it serves the result: its columns and the
-    range of ``index``; and with ``--bytes`` the number of each row and every byte.
+    The two files show this by themselves: they have the same size and the same footer, so no part
+    of the file was rewritten. It remains to compare whether it is valid for the result: its
+    columns and the range of ``index``; with ``--bytes``, the number of each row and every byte.
 
     Args:
         ours: The file of the result.
-        theirs: That of the source, with the same footer.
+        theirs: The file of the source, with the same footer.
     """
 
     def __init__(self, ours: tables.DataFile, theirs: tables.OpenedTable) -> None:
@@ -374,9 +376,9 @@ class KeptTable:
 
     @classmethod
     def found(cls, path: str, source: str, repairs: Repairs) -> Self | None:
-        """Return the file at a path if it is the source's, and no repair was to change its rows.
+        """Return the file at a path if it is the source's, and no repair should change its rows.
 
-        A file that cannot be read is reported by its reader.
+        The reader of a file reports that it cannot be read.
         """
         if changes_rows(repairs):
             return None
@@ -403,7 +405,7 @@ class KeptTable:
     def compare_rows(
         self, path: str, span: RowSpan, rules: RowRules, *, read_bytes: bool
     ) -> Iterator[Difference]:
-        """Yield where the numbers in the file are not the result's, or its bytes not kept."""
+        """Yield differences in the numbers of rows, and in bytes that should be unchanged."""
         file, episode, stream = self._ours, span.episode, DATA_STREAM
         if read_bytes:
             theirs = OpenFile(self._theirs.descriptor, self._theirs.path)
@@ -439,7 +441,7 @@ class KeptTable:
                 yield Difference(what, path, str(expected), str(have), episode, stream)
 
     def _has_range(self, column: str, wanted: IntArray) -> bool:
-        """Tell whether a column is the source's, and states the least and greatest that it must."""
+        """Return whether a column is the source's, with the right extremes in the footer."""
         file = self._ours
         return (
             len(wanted) > 0
@@ -451,7 +453,7 @@ class KeptTable:
     def compare_columns(
         self, path: str, schemas: DataSchemas, position: int
     ) -> Iterator[Difference]:
-        """Yield where the file has columns that are not those of the result."""
+        """Yield differences if the file's columns are not valid for the result."""
         found = self._ours.schema()
         wanted = schemas.given(found, position)
         if schemas.had_right(found, wanted, is_kept=True):
@@ -488,12 +490,12 @@ def compare_rows(
     *,
     read_rows: bool,
 ) -> Iterator[Difference]:
-    """Yield whatever in some episodes of one data file is not their rows, one row group an episode.
+    """Yield differences in the rows of some episodes of one data file, one row group per episode.
 
-    A row group that was copied as it stood is compared as bytes; only where these differ, or a
-    repair changed rows, are both sides decoded. See `leconvert.tables.StoredGroups` for what equal
-    bytes prove. One that had to be a copy and is none differs even where its values are equal:
-    another reader may see others.
+    A row group that was copied unchanged is compared as bytes. Both sides are decoded only if the
+    bytes differ, or if a repair changed rows. `leconvert.tables.StoredGroups` describes what equal
+    bytes prove. A row group that should be a copy and is not differs even if its values are equal,
+    because another reader may see other values.
     """
 
     def differs(what: str, expected: object, found: object, span: RowSpan) -> Difference:
@@ -539,7 +541,7 @@ def compare_rows(
 
 
 def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
-    """Tell whether a row group's bytes are those of its source, where that is a file of its own."""
+    """Return whether a row group's bytes are its source's, if the source is a separate file."""
     if span.source_first is not None:
         return False
     with tables.OpenedTable(span.source) as source:
@@ -568,7 +570,7 @@ def _compare_columns(
 
 
 def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
-    """Return rows in the types of a schema if that loses nothing, else as they are.
+    """Return rows in the types of a schema if that loses nothing, else unchanged.
 
     An episode that was recorded with narrower types than the others is written with theirs. This
     module compares the types of the result.
@@ -589,7 +591,7 @@ def shown_value(values: pa.Array, row: int) -> str:
     try:
         text = str(values[row].as_py())
     except (UnicodeDecodeError, ValueError, OverflowError) as error:
-        # Damaged bytes need not be of the column's type.
+        # Damaged bytes may not be of the column's type.
         return f"no {values.type}: {error}"
     if len(text) > _MOST_CHARACTERS:
         return f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
@@ -607,7 +609,7 @@ _IMAGES_AT_A_TIME = 16
 
 
 class SourceRows:
-    """Reads rows of source files; those of one file mostly in their order, in one pass over it.
+    """Reads rows of source files; rows of one file mostly in order, in one pass.
 
     It holds the file that was read last and some of its rows.
     """
@@ -625,7 +627,12 @@ class SourceRows:
         """Return the rows of an episode.
 
         Args:
-            first: The first of them; None for all rows of the file, however many there are.
+            path: The file.
+            first: The first row; None for all rows of the file, whatever their number.
+            length: Number of rows.
+
+        Raises:
+            UnreadableSourceError: The file cannot be read.
         """
         try:
             if first is None:
@@ -655,7 +662,7 @@ class SourceRows:
         while self._next < stop:
             batch = self._rest if self._rest is not None else next(self._batches, None)
             if batch is None:
-                break  # there are fewer rows, which is told where they are compared
+                break  # there are fewer rows, which the comparison reports
             skipped = min(max(0, first - self._next), len(batch))
             taken = min(len(batch) - skipped, stop - self._next - skipped)
             pieces.append(batch.slice(skipped, taken))
@@ -684,7 +691,7 @@ class SourceRows:
 
 
 def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
-    """Return the rows as the repairs demand them, found in another way than the worker's."""
+    """Return the rows as the repairs demand them, computed in another way than the worker's."""
     repairs, fps = rules.repairs, rules.fps
     columns = {name: table.column(name) for name in table.column_names}
     for name in repairs.dropped_features:
@@ -697,7 +704,7 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
             columns[name] = pa.chunked_array([pa.array(values, columns[name].type.value_type)])
     for name in repairs.cast_columns:
         values = columns[name].to_pylist()
-        # Others stay as they are, and then differ from the result's.
+        # Other columns stay unchanged, and then differ from the result's.
         if all(value is None or float(value).is_integer() for value in values):
             whole = [None if value is None else int(value) for value in values]
             columns[name] = pa.chunked_array([array_of(whole, pa.int64())])
@@ -724,11 +731,11 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
         values = [task_map.get(task, -1) for task in columns[name].to_pylist()]
         columns[name] = pa.chunked_array([pa.array(values).cast(columns[name].type, safe=False)])
     for name in changed:
-        if name != "timestamp":  # in any type of whole numbers these are the same
+        if name != "timestamp":  # these are the same in any integer type
             columns[name] = pa.chunked_array([array_of(demanded[name], pa.int64())])
             continue
         stored = columns[name].type if name in columns else pa.null()
-        # A stored type that cannot hold the times gives way to LeRobot's.
+        # If the stored type cannot hold the times, LeRobot's type is used.
         holds = pa.types.is_floating(stored) and stored.bit_width >= 32
         made = array_of(demanded[name], pa.float64())
         made = made.cast(stored if holds else pa.float32(), safe=False)
@@ -739,14 +746,14 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules) -> pa.Table:
 def compare_computed_stats(
     span: RowSpan, found: pa.Table, rules: RowRules
 ) -> Iterator[tuple[str, object, object]]:
-    """Compute again what the conversion computed of these rows, and compare."""
+    """Compute the conversion's statistics of these rows again, and yield differences."""
     computes = rules.repairs.computes_stats
     names = [name for name in rules.computed_features if computes(name, span.episode)]
     if not names:
         return
     stats = rules.computed_stats(span.position)
     from leconvert.dataset.statistics import (
-        table_stats,  # decoders of images: only where there is need
+        table_stats,  # with decoders of images, so only if needed
     )
 
     expected = table_stats(

@@ -1,9 +1,9 @@
-"""Random pictures and samples of a result against its source: the right frame, not only a frame.
+"""Random images and samples of a result against its source: each must be the right frame.
 
-A frame of the source is known by its rank within its episode's clip. That of the result is looked
-up as a loader does it: by the episode's start in the file and the timestamp of its row. So a result
-whose times lead to a neighbour is found out, however alike the files are. Samples are loaded as
-LeRobot's own dataset loads them; no other module of the proof knows LeRobot.
+A frame of the source is found by its rank within its episode's clip. A frame of the result is found
+as a loader does it: by the episode's start in the file and the timestamp of its row. So a result
+whose times lead to a neighbouring frame is noticed, however similar the files are. Samples are
+loaded as LeRobot's own dataset loads them; no other module of the proof uses LeRobot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from leconvert.support.storage_errors import raise_storage_trouble
 
 
 class Place(NamedTuple):
-    """One frame: the position of its episode, and its place in the order of presentation there."""
+    """One frame: the position of its episode, and its rank in presentation order there."""
 
     position: int
     frame: int
@@ -39,13 +39,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A sample that is compared beside, or instead of, everything.
+    """A random sample that is compared in addition to, or instead of, everything.
 
     Attributes:
-        share: Share of the episodes whose files are compared, above 0 and up to 1; one at least.
-        decode: Pictures to decode on both sides.
-        deep: Samples to load through LeRobot's dataset.
-        seed: Decides which; equal seeds choose the same of equal datasets.
+        share: Share of the episodes whose files are compared, above 0 and up to 1; at least one
+            episode.
+        decode: Number of images to decode on both sides.
+        deep: Number of samples to load through LeRobot's dataset.
+        seed: Decides which; equal seeds choose the same for equal datasets.
     """
 
     share: float = 1.0
@@ -61,7 +62,7 @@ class Sampling:
                 raise UsageError(f"--{name} takes 0 or more, not {count}.")
 
     def episodes(self, num_episodes: int) -> npt.NDArray[np.bool_] | None:
-        """Return which episodes are compared, shape (E,); None for all."""
+        """Return whether each episode is compared, shape (E,); None for all."""
         if self.share == 1:
             return None
         is_chosen = np.zeros(num_episodes, np.bool_)
@@ -71,7 +72,16 @@ class Sampling:
     def frames(
         self, count: int, lengths: IntArray, groups: Sequence[str] = ("",)
     ) -> list[tuple[str, Place]]:
-        """Return frames of random groups, group by group and in order."""
+        """Return frames of random groups, group by group and in order.
+
+        Args:
+            count: Number of frames; all if there are fewer.
+            lengths: Number of frames of each episode, shape (E,).
+            groups: Names of the groups, each with all frames.
+
+        Returns:
+            The group's name and the frame.
+        """
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         found = []
@@ -90,7 +100,7 @@ EVERYTHING = Sampling()
 def chosen(population: int, count: int, seed: int) -> IntArray:
     """Return ``count`` different numbers below ``population``, ascending; all if there are fewer.
 
-    Python's own generator is used: what it gives for a seed does not change with its version.
+    It uses Python's own generator, whose results for a seed do not change with its version.
     """
     numbers = random.Random(seed).sample(range(population), min(count, population))  # noqa: S311
     return np.array(sorted(numbers), np.int64)
@@ -100,7 +110,7 @@ Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 
 def picture_features(compare: Comparer) -> list[str]:
-    """Return the features that are pictures, videos first; without those that were dropped."""
+    """Return the features that are images, videos first, without dropped ones."""
     expected = compare.expected
     images = [key for key, ft in sorted(expected.features.items()) if ft["dtype"] == "image"]
     return [*expected.cameras, *images]
@@ -109,7 +119,7 @@ def picture_features(compare: Comparer) -> list[str]:
 def compare_pictures(
     compare: Comparer, sampling: Sampling, advance: Callable[[int], None]
 ) -> Iterator[Difference]:
-    """Decode random frames on both sides and yield those whose pixels differ."""
+    """Decode random frames on both sides and yield frames whose pixels differ."""
     features = picture_features(compare)
     wanted = sampling.frames(sampling.decode, compare.compared_lengths, features)
     source = SourcePictures(compare)
@@ -130,13 +140,13 @@ def compare_pictures(
 
 
 class SourcePictures:
-    """Decodes pictures of the source, each by its rank in its episode."""
+    """Decodes images of the source, each by its rank in its episode."""
 
     def __init__(self, compare: Comparer) -> None:
         self._compare = compare
 
     def pictures(self, key: str, position: int, frames: list[int]) -> list[Picture]:
-        """Return the pictures of one episode, in the order asked for, which ascends."""
+        """Return the images of one episode for some ascending ranks, in this order."""
         expected, stream = self._compare.expected, _stream_of(self._compare, key)
         depth = is_depth(expected.features, key)
         path = expected.path(stream, position)
@@ -155,12 +165,12 @@ class SourcePictures:
 
 
 def _stream_of(compare: Comparer, key: str) -> str:
-    """Return the stream that holds a feature's pictures."""
+    """Return the stream that holds a feature's images."""
     return stream_of_camera(key) if key in compare.expected.cameras else DATA_STREAM
 
 
 def is_depth(features: Mapping[str, Mapping[str, Any]], key: str) -> bool:
-    """Tell whether a feature's pictures are distances."""
+    """Return whether a feature is a depth camera."""
     feature = features[key]
     facts = feature.get("info") or feature.get("video_info") or {}
     return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
@@ -169,7 +179,7 @@ def is_depth(features: Mapping[str, Mapping[str, Any]], key: str) -> bool:
 def _found(
     compare: Comparer, key: str, position: int, frames: list[int]
 ) -> tuple[str, list[Picture | Exception]]:
-    """Return the path of what holds an episode's pictures in the result, and these."""
+    """Return the path of the result's file with an episode's images, and the images or an error."""
     depth = is_depth(compare.expected.features, key)
     data_path = compare.path_of(DATA_STREAM, position)
     is_video = key in compare.expected.cameras
@@ -199,7 +209,7 @@ def _found(
 
 
 def _decoded_at(path: Path, seconds: npt.NDArray[np.float64], depth: bool) -> Iterator[Picture]:
-    """Decode the frames of a file whose times are nearest to some."""
+    """Decode the frames of a file with the nearest times."""
     index = media.read_clip_index(path)
     times = np.sort(index.presentation_times) / index.timescale
     after = np.clip(np.searchsorted(times, seconds), 1, max(1, len(times) - 1))
@@ -222,7 +232,11 @@ def _shown(picture: Picture) -> str:
 
 
 def check_lerobot() -> None:
-    """Import LeRobot's dataset."""
+    """Check that LeRobot's dataset can be imported.
+
+    Raises:
+        InstallationError: It cannot be imported.
+    """
     try:
         import lerobot.datasets.lerobot_dataset  # noqa: F401
     except ImportError as error:
@@ -235,7 +249,7 @@ def check_lerobot() -> None:
 def compare_samples(
     compare: Comparer, sampling: Sampling, advance: Callable[[int], None]
 ) -> Iterator[Difference]:
-    """Load random samples through ``LeRobotDataset`` and yield what is not as in the source."""
+    """Load random samples through ``LeRobotDataset`` and yield differences from the source."""
     check_lerobot()
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -269,7 +283,7 @@ def compare_samples(
 def _expected(
     compare: Comparer, place: Place, tasks: Mapping[int, str]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what a sample must hold: pictures, the row's other columns, and the task's text."""
+    """Yield the values that a sample must hold: images, other columns, and the task's text."""
     pictures = picture_features(compare)
     source = SourcePictures(compare)
     for key in pictures:
@@ -280,22 +294,22 @@ def _expected(
     for name in rows.column_names:
         if name not in pictures:
             yield name, rows.column(name)[place.frame].as_py()
-    # LeRobot loads no sample that has no task_index.
+    # LeRobot does not load samples without task_index.
     yield "task", tasks.get(rows.column("task_index")[place.frame].as_py())
 
 
 def _same(expected: Any, found: Any) -> bool:
     if not hasattr(found, "numpy"):
-        # Only a text is itself in a sample; a picture that is not there equals nothing.
+        # Only texts are no arrays in a sample; a missing image equals nothing.
         return not hasattr(expected, "shape") and bool(expected == found)
     have, wanted = found.numpy(), np.asarray(expected)
     if wanted.dtype == np.uint8 and have.dtype != np.uint8:
-        # LeRobot gives images of tables as numbers up to 1 whatever it is asked for.
+        # LeRobot returns images of tables as numbers up to 1, whatever the options are.
         have = np.round(have * 255)
     if wanted.size != have.size:
         return False
     are_floats = wanted.dtype.kind == have.dtype.kind == "f"
-    if are_floats:  # a row's number in double precision may be one in single precision there
+    if are_floats:  # a row's double may be a single there
         wanted = wanted.astype(have.dtype)
     return bool(np.array_equal(wanted.reshape(have.shape), have, equal_nan=are_floats))
 

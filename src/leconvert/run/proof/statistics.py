@@ -35,9 +35,9 @@ class ResultStats(NamedTuple):
     """The statistics of some episodes of a result, by column ``stats/<feature>/<name>``.
 
     Attributes:
-        length: How many episodes.
-        columns: All columns as arrays; None where they are not regular.
-        rows: Gives what each episode has.
+        length: Number of episodes.
+        columns: All columns as arrays; None if they are not regular.
+        rows: Returns the statistics of each episode.
     """
 
     length: int
@@ -54,8 +54,8 @@ def compare_stats(
 ) -> Iterator[Difference]:
     """Compare every episode's statistics, and the dataset's with their aggregate and its rows.
 
-    Statistics that the conversion computed are not compared here but with the rows that they are
-    of; those of videos are taken as they stand.
+    Statistics that the conversion computed are compared with their rows elsewhere; those of videos
+    are not checked.
     """
     try:
         yield from _compare_stats(result, path, expected, found, data_files)
@@ -63,7 +63,7 @@ def compare_stats(
         computes = any(source.repairs.computed_stats for source in expected.sources)
         if isinstance(error, UnreadableSourceError) or not computes:
             raise
-        # The source's own could be added up when the conversion began; the result's cannot.
+        # The source's own could be aggregated when the conversion began; the result's cannot.
         yield Difference("computed statistics", path, "ones that add up", str(error))
 
 
@@ -115,10 +115,10 @@ def _stats_rows(
     expected: Iterable[tuple[SourceView, list[int], StatsBlock]],
     found: Iterable[ResultStats],
 ) -> Iterator[tuple[Mapping[str, Any], tuple[Repairs, int, dict[str, Any]]]]:
-    """Yield what must be compared episode by episode; blocks that are equal are aggregated here.
+    """Yield episodes that must be compared one by one; equal blocks are aggregated here.
 
-    Each yielded episode comes with the result's columns, and with the repairs, number and
-    statistics of the source, for features that stay and are not computed.
+    Each episode comes with the result's columns, and with the repairs, index and statistics of the
+    source, for features that are kept and not computed.
     """
     blocks = iter(found)
     have, first = ResultStats(0, None, list), 0
@@ -153,7 +153,11 @@ def _stats_rows(
 
 
 def _check_computed(source: SourceView, episode: int) -> None:
-    """Raise if the statistics of an episode are wanted and its source has no table with them."""
+    """Check that a source has statistics of an episode, if they are needed.
+
+    Raises:
+        SourceError: They are missing.
+    """
     repairs = source.repairs
     if not any(repairs.computes_stats(name, episode) for name in repairs.computed_stats):
         raise SourceError(
@@ -166,7 +170,7 @@ def _check_computed(source: SourceView, episode: int) -> None:
 def _same_columns(
     block: StatsBlock, found: Mapping[str, npt.NDArray[Any]] | None, part: slice
 ) -> bool:
-    """Whether statistics are for sure those of a part of the result's; NaN is not looked at."""
+    """Return whether statistics certainly equal a part of the result's; NaN counts as unequal."""
     if found is None or block.columns is None:
         return False
     wanted = flat_columns(block.columns)
@@ -188,7 +192,7 @@ def flat_columns(
 
 
 def compare_aggregate_form(result: Path) -> Iterator[Difference]:
-    """Say where ``stats.json`` is nothing that could be read, without a look at what it says."""
+    """Yield a difference if ``stats.json`` cannot be read; its content is not compared."""
     found = _read_aggregate(result)
     if isinstance(found, Difference):
         yield found
@@ -209,7 +213,7 @@ def _compare_aggregate(
     data_files: Callable[[], Sequence[str]],
     bounds: Callable[[str, str], tuple[Any, Any] | None],
 ) -> Iterator[Difference]:
-    """Compare the statistics of all episodes."""
+    """Compare the statistics over all episodes."""
     found = _read_aggregate(result)
     if isinstance(found, Difference):
         yield found
@@ -221,7 +225,7 @@ def _compare_aggregate(
         name: found[name] for name in columns_with_quantiles(expected, features) if name in both
     }
     counted: Mapping[str, Sequence[str]] = {}
-    # Faults of a data file are reported by its own comparison.
+    # The comparison of a data file reports its errors.
     with suppress(UnreadableSourceError):
         counted = wrong_quantiles(data_files(), of_rows) if of_rows else {}
     for feature in sorted(expected.keys() | found.keys()):
@@ -269,7 +273,7 @@ def _stats_of(row: Mapping[str, Any], feature: str) -> dict[str, Any]:
 
 
 def flattened(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield what is in nested mappings, under names ``<prefix>/<key>/...``."""
+    """Yield the values of nested mappings, under names ``<prefix>/<key>/...``."""
     for key, entry in value.items():
         if isinstance(entry, dict):
             yield from flattened(entry, f"{prefix}/{key}")

@@ -1,10 +1,10 @@
-"""One video file of a result against the clips that it was made of.
+"""One video file of a result against the clips that it was made from.
 
 A file is proven in one of three ways. A file with the index of its source's clip was *kept*, and
-must only serve the result. In a *joined* file each episode's samples are compared with the digest
-that a worker noted when it read the clip. Without a digest they are compared with the clip's index.
-The header of a joined file is then compared with the one that its samples demand. ``--bytes``
-compares the coded bytes as well.
+must only be valid for the result. In a *joined* file, each episode's samples are compared with the
+digest from the worker that read the clip. Without a digest, they are compared with the clip's
+index. Then the header of a joined file is compared with the one that its samples demand.
+``--bytes`` compares the coded bytes as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from leconvert.run.proof.expected import joinable
 from leconvert.support.errors import UnreadableSourceError
 
 _SAMPLES_AT_A_TIME = 1 << 14
-# Aligned to more than any file has, episodes lie exactly where they are said to.
+# If a file is aligned to more than its size, episodes are exactly at their stated positions.
 _WHERE_THEY_ARE = 1 << 62
 _CONTAINERS = frozenset([b"moov", b"trak", b"edts", b"mdia", b"minf", b"dinf", b"stbl"])
 _SHOWN_BYTES = 8
@@ -48,16 +48,16 @@ class Span(NamedTuple):
 
     Attributes:
         episode: The episode's index.
-        length: Its frames.
-        first_sample: Place of its first sample in the file.
-        from_timestamp: Start in the file, in seconds; None where the result does not say it.
+        length: Number of its frames.
+        first_sample: Number of its first sample in the file.
+        from_timestamp: Start in the file, in seconds; None if the result lacks it.
         to_timestamp: End in the file, in seconds.
         source: Path of the clip it came from.
-        source_first: Its first sample there; None where the clip holds nothing else.
-        order_digest: What `leconvert.media.order_digest` gave when the clip was read; None has the
-            clip read again.
-        lead: Samples before its first frame, which come along.
-        samples: Samples in all; None where they are its frames.
+        source_first: Its first sample there; None if the clip holds nothing else.
+        order_digest: The `leconvert.media.order_digest` from the worker that read the clip; None to
+            read the clip again.
+        lead: Number of samples before its first frame, kept for decoding.
+        samples: Number of all its samples; None if they are its frames.
     """
 
     episode: int
@@ -73,12 +73,12 @@ class Span(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """Samples of the episode, with those that come along."""
+        """Number of samples of the episode, with those kept for decoding."""
         return self.length if self.samples is None else self.samples
 
 
 def is_kept_clip(index: media.ClipIndex, source: media.ClipIndex) -> bool:
-    """Tell whether two indices say the same: then no clip was joined into the file of the one."""
+    """Return whether two indices are equal, so no clip was joined into the first file."""
     return (
         (index.file_size_bytes, index.timescale, index.duration, index.other_tracks)
         == (source.file_size_bytes, source.timescale, source.duration, source.other_tracks)
@@ -91,7 +91,7 @@ def is_kept_clip(index: media.ClipIndex, source: media.ClipIndex) -> bool:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Tell whether two columns of an index are equal; a plain clip says one in a few numbers."""
+    """Return whether two columns of an index are equal; a plain clip has a few numbers instead."""
     if isinstance(one, int | range) or isinstance(other, int | range):
         return bool(one == other)
     return np.array_equal(one, other)
@@ -100,7 +100,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 def compare_kept_clip(
     path: str, stream: str, index: media.ClipIndex, span: Span, fps: Fraction, *, read_bytes: bool
 ) -> Iterator[Difference]:
-    """Yield why LeRobot would miss frames in a kept video file, or where its bytes are others."""
+    """Yield reasons why LeRobot would miss frames in a kept video file, and different bytes."""
     if read_bytes:
         with open_file(span.source) as theirs, open_file(index.path) as ours:
             yield from differing_bytes(theirs, ours, path, span.episode, stream)
@@ -120,7 +120,7 @@ def compare_kept_clip(
 def check_video(
     path: str, stream: str, index: media.ClipIndex, num_frames: int, fps: Fraction
 ) -> Iterator[Difference]:
-    """Yield what is wrong with an output file as a whole, whatever its episodes are."""
+    """Yield differences of an output file as a whole, whatever its episodes are."""
 
     def differs(what: str, expected: object, found: object) -> Difference:
         return Difference(what, path, str(expected), str(found), stream=stream)
@@ -137,8 +137,8 @@ def check_video(
 class ClipReader:
     """Reads indices of files, and holds the last one.
 
-    Many files of a result may be cut from one file of the source, and many pieces are of one file
-    of the result. Threads may share it: at worst two read the same index.
+    Many files of a result may be cut from one file of the source, and many pieces belong to one
+    file of the result. Threads may share it: at worst two of them read the same index.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class ClipReader:
     ) -> Iterator[tuple[bytes, media.ClipIndex | UnreadableSourceError]]:
         """Yield the first bytes of each file, as far as they were read, and its index.
 
-        An error that says why there is no index takes its place.
+        If there is no index, the error takes its place.
         """
         if self._last is not None and paths and paths[0] == self._last[1].path:
             yield self._last
@@ -172,13 +172,13 @@ def compare_clips(
     *,
     read_bytes: bool,
 ) -> Iterator[Difference]:
-    """Yield whatever in some episodes of one output file is not what their clips hold.
+    """Yield differences between some episodes of one output file and their clips.
 
-    Packets are compared as they lie: those of a clip that follow each other are one range of bytes,
+    Packets are compared in place: consecutive packets of a clip are one range of bytes, which is
     read on both sides a block at a time.
     """
     read = [span for span in spans if span.order_digest is None or read_bytes]
-    # Episodes of one file follow each other: its index is not read once for each.
+    # Episodes of one file are consecutive, so its index is read only once.
     sources = [source for source, _ in groupby(read, attrgetter("source"))]
     clips = clips_of.read(sources, read_ahead=read_bytes)
     with ExitStack() as files, ExitStack() as last:
@@ -209,7 +209,7 @@ type _Lead = npt.NDArray[np.int32] | None
 
 
 def _placed(index: media.ClipIndex, part: slice, lead: _Lead, span: Span, fps: Fraction) -> _Found:
-    """Compare with what must hold of an episode wherever it came from."""
+    """Compare the properties that an episode must have whatever its source is."""
     start, (timescale, frame_ticks) = part.start, media.frame_ticks(fps)
     yield from _other_times(span, start + span.lead, fps)
     if not index.keyframes[start]:
@@ -223,7 +223,7 @@ def _placed(index: media.ClipIndex, part: slice, lead: _Lead, span: Span, fps: F
 
 
 def _other_times(span: Span, begin: int, fps: Fraction) -> _Found:
-    """Compare the times in the tables with those of the episode's first frame and of its end."""
+    """Compare the times in the tables with the times of the episode's first frame and end."""
     timescale, frame_ticks = media.frame_ticks(fps)
     for name, have, frames in (
         ("from_timestamp", span.from_timestamp, begin),
@@ -258,7 +258,7 @@ def _exact_times(
 
 
 def _part_of(clip: media.ClipIndex, span: Span) -> slice:
-    """Return which samples of its clip are an episode's; fewer than it has where it ends early."""
+    """Return an episode's samples in its clip; fewer if the clip ends early."""
     if span.source_first is None:
         return slice(0, clip.num_samples)
     first = min(span.source_first, clip.num_samples)
@@ -302,7 +302,7 @@ def _same_packets(
 
 
 def _whole(lead: _Lead, length: int) -> npt.NDArray[np.int32]:
-    """Return place in the order of presentation minus that in the order of decoding, of each."""
+    """Return each frame's rank in presentation order minus its rank in decoding order."""
     return np.zeros(length, np.int32) if lead is None else lead
 
 
@@ -314,11 +314,11 @@ def _digest(values: npt.NDArray[Any]) -> str:
 def _stray_bytes(
     index: media.ClipIndex, differs: Callable[..., Difference]
 ) -> Iterator[Difference]:
-    """Find bytes between samples that are not zero; a file without gaps costs nothing."""
+    """Yield bytes between samples that are not zero; a file without gaps costs nothing."""
     holes = [(begin, end) for begin, end in _holes(index) if begin != end]
     if not holes:
         return
-    # Unbuffered: a buffer would read ahead, up to a megabyte a gap over a network.
+    # Unbuffered: a buffer would read ahead, up to a megabyte per gap over a network.
     with open(index.path, "rb", buffering=0) as file, naming(index.path):  # noqa: PTH123
         for begin, end in holes:
             if begin > end:
@@ -335,7 +335,7 @@ def _stray_bytes(
 
 
 def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of what lies between samples, and behind the last."""
+    """Yield begin and end of the gaps between samples, and after the last one."""
     if isinstance(index.places, int):
         yield index.places + index.num_bytes, index.file_size_bytes
         return
@@ -364,7 +364,7 @@ def compare_header(
     head: bytes = b"",
     may_be_free: bool = False,
 ) -> Iterator[Difference]:
-    """Yield differences of a video file's header from the one that samples and source demand.
+    """Yield differences between a video file's header and the one that samples and source demand.
 
     ``ftyp`` and ``moov`` hold everything else that decoders use (decoder configuration, dimensions,
     edit list, durations). With the source's decoder configuration, a file's packets determine
@@ -372,9 +372,16 @@ def compare_header(
     samples passes here: `check_video` and `compare_clips` report it.
 
     Args:
+        path: The file, relative to the result.
+        stream: The stream.
+        index: The file's index.
+        lengths: Number of samples of each episode.
+        first_clip: The source's file of the first episode.
+        fps: Frames a second.
+        clips_of: Reads the source's index.
         head: The first bytes of the file, as far as they were read with its index.
-        may_be_free: Whether parts of the header may be a box that means nothing, as in a file
-            that was repaired.
+        may_be_free: Whether parts of the header may be a box without meaning, as in a repaired
+            file.
     """
     begins: list[int] = []
     start = 0
@@ -418,7 +425,7 @@ def compare_header(
             stream=stream,
         )
     size = len(expected.content)
-    # Up to the first sample; no alignment asks for more than this.
+    # Up to the first sample; no alignment needs more than this.
     stop = max(size, begins[0] if may_be_free else min(begins[0], size + _LARGEST_GAP_BYTES))
     if len(head) < stop:
         with open_file(index.path) as file, naming(index.path):
@@ -435,7 +442,7 @@ def compare_header(
 
 
 def _without_room(header: bytes) -> list[tuple[str, bytes]]:
-    """Return the header's non-empty boxes; of ``mdat``, the bytes that are not zero."""
+    """Return the header's non-empty boxes; for ``mdat``, the bytes that are not zero."""
     return [
         (name, content[_MDAT_HEADER_BYTES:].strip(b"\0") if name == "mdat" else content)
         for name, content in _boxes(header)
@@ -444,7 +451,7 @@ def _without_room(header: bytes) -> list[tuple[str, bytes]]:
 
 
 def _first_difference(path: str, stream: str, expected: bytes, found: bytes) -> Difference:
-    """Name the first box that differs: one that is longer would shift all bytes behind it."""
+    """Return a difference for the first box that differs; a longer box shifts all others."""
     wanted, have = _boxes(expected), _boxes(found)
     for (name, content), (other, there) in zip_longest(wanted, have, fillvalue=("", b"")):
         if name != other:
@@ -468,7 +475,7 @@ def _first_difference(path: str, stream: str, expected: bytes, found: bytes) -> 
 
 
 def _boxes(header: bytes) -> list[tuple[str, bytes]]:
-    """Return name and payload of the innermost boxes; names have those of the boxes around."""
+    """Return path and payload of the innermost boxes; the path names the enclosing boxes."""
     found: list[tuple[str, bytes]] = []
     open_boxes: list[tuple[str, int, int]] = [("", 0, len(header))]
     while open_boxes:

@@ -1,4 +1,4 @@
-"""Repairs of v3.0 datasets: what a check finds and what follows from the dataset's own files."""
+"""Repairs of v3.0 datasets: of findings for which the dataset's own files are enough."""
 
 from leconvert.run.repairing.apply import (
     REPAIR_RUNS,

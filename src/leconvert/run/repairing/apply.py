@@ -1,25 +1,25 @@
-"""Carry a repair out: a new tree beside the dataset, compared with it, put in its place.
+"""Carries out a repair: a new tree beside the dataset is compared with it and put in its place.
 
-A dataset is repaired by making another one. That costs a copy, which is none where the file system
-shares extents: every file is cloned, and what is written is indices of videos and the tables under
-``meta/``. Where it does not share them, the bytes are copied, which `repair_dataset`
-says before it begins. Nothing is hard-linked: LeRobot's tools rewrite parquet files in place, and
-would change both trees. Nothing is written into a file of the dataset, so that whoever has one open
-goes on reading what it opened, and a repair that dies has changed nothing.
+A dataset is repaired by making another one. This costs a copy, but almost nothing if the file
+system shares extents: then every file is cloned, and only indices of videos and the tables under
+``meta/`` are written. Otherwise the bytes are copied, which `repair_dataset` reports before it
+begins. No file is hard-linked, because LeRobot's tools rewrite parquet files in place and would
+change both trees. No file of the dataset is written to. So a reader that has one open continues to
+read the same content, and a repair that dies has changed nothing.
 
-Other ways were weighed. Patching files where they lie, with a log, writes a few hundred bytes; but
-a reader between two of the writes finds new times with old ``meta/episodes``, and no old dataset is
-left to go back to. A run with a journal is made for the work of many processes, of which there is
-one here. So the mark of the new tree (`leconvert.workdir.swap`) is all the state there is:
+Other ways were considered. Patching files in place, with a log, writes a few hundred bytes; but
+between two of the writes a reader finds new times with old ``meta/episodes``, and there is no old
+dataset to return to. A run with a journal is made for many processes, and here there is only one.
+So the mark of the new tree (`leconvert.workdir.swap`) is the only state:
 
-| killed | what stands | the same command |
+| killed | state | the same command |
 |---|---|---|
-| while files are copied or compared | the dataset, and a tree of ours | begins anew |
+| while files are copied or compared | the dataset, and a tree of leconvert's | begins again |
 | after the exchange | the repaired dataset, the old one under our name | names it ``_old`` |
-| between two renames (where none exchanges) | nothing; ``_old`` is the dataset | renames it back |
+| between two renames (without an exchange) | nothing; ``_old`` is the dataset | renames it back |
 | before the mark is removed | the repaired dataset with a mark | removes the mark |
 
-The target's lock is held from the first look to the end, so that one process repairs at a time.
+The target's lock is held from the first look to the end, so only one process repairs at a time.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ from leconvert.support.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.support.file_calls import copy_file
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.support.storage_errors import any_storage_errors, storage_errors
 from leconvert.support.text import amount
@@ -87,12 +88,12 @@ from leconvert.workdir.swap import (
     try_renames,
 )
 
-# The name of the tree says whether the dataset there is put aside, which a crash must not forget.
+# The name of the tree says whether the dataset there is put aside, which must survive a crash.
 _IN_PLACE, _OUTPUT = "repair", "repair-output"
 REPAIR_RUNS = frozenset({_IN_PLACE, _OUTPUT})
 """The run ids that mark the trees of repairs."""
 _DIFFERENCES_SHOWN = 20
-# So that a join shares blocks with the stored file where the file system can.
+# With this alignment, a join shares blocks with the stored file if the file system can.
 _BLOCK_BYTES = 4096
 
 
@@ -107,10 +108,10 @@ class RepairReport:
         dry_run: Whether nothing was written.
         was_repaired: Whether the output existed already and was proven again; nothing was written.
         plan: The changes.
-        written_bytes: Bytes of indices of videos and of files that were rewritten.
-        copied_bytes: Bytes that were copied as they are.
+        written_bytes: Bytes of video indices and of files that were rewritten.
+        copied_bytes: Bytes that were copied unchanged.
         cloned_bytes: Bytes that the two datasets share.
-        seconds: How long it took.
+        seconds: The duration.
     """
 
     dataset: Path
@@ -150,7 +151,26 @@ def repair_dataset(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> RepairReport:
-    """Make right what a check of a v3.0 dataset finds and what follows from its files alone."""
+    """Repair the findings of a check of a v3.0 dataset for which its own files are enough.
+
+    Args:
+        root: The dataset.
+        output: The folder of the repaired dataset; None to replace the dataset, which is kept as
+            ``<root>_old``.
+        retime: Set timestamps of rows to ``frame_index / fps`` if they differ from it.
+        dry_run: Only report the changes.
+        stop: Set it from another thread to stop; then nothing is changed.
+        progress: Receives the progress.
+
+    Returns:
+        The report.
+
+    Raises:
+        SourceError: The dataset is not v3.0.
+        TargetError: The output exists, or ``<root>_old`` does.
+        VerificationError: The repaired dataset has other changes than planned.
+        SourceChangedError: The dataset was changed meanwhile.
+    """
     started = time.monotonic()
     if output is not None and output == root:
         raise source_as_output(root)
@@ -224,7 +244,7 @@ def repair_dataset(
 
 @contextmanager
 def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[RepairPlan, Path]]:
-    """Yield the plan, and the folder that has the tables which are derived."""
+    """Yield the plan, and the folder that contains the derived tables."""
     raw: Mapping[str, Any] = read_info(root)
     refuse_pointers(root)
     is_called_other = v3.says_another_version(root, raw)
@@ -255,7 +275,7 @@ def _planned(root: Path, retime: bool, progress: Progress) -> Iterator[tuple[Rep
 
 
 def _end_interrupted(plan: SwapPlan, run_id: str) -> None:
-    """End or take back what an earlier repair of this target left."""
+    """End or take back an earlier repair of this target, and remove its tree."""
     recover_marked(plan, run_id)
     for owner, tree in staging_trees(plan.target):
         if owner == run_id:
@@ -317,7 +337,7 @@ class _TreeWriter:
 
     @cached_property
     def _in_order(self) -> pa.Table | None:
-        """The rows of all of ``meta/episodes``, where they are put into another order."""
+        """All rows of ``meta/episodes`` in their new order; None if the order stays."""
         if self._plan.episode_rows is None:
             return None
         with storage_errors(self._root / v3.EPISODES_DIR):
@@ -327,7 +347,7 @@ class _TreeWriter:
         return stored.take(pa.array(self._plan.episode_rows))
 
     def write(self, changes: Changes) -> None:
-        """Write all files, synced by nobody yet, and the record of what is changed in them."""
+        """Write all files without syncing them, and the record of the changes."""
         names = sorted({*names_to_keep(self._root), *self._plan.derived} - {REPAIRED_PATH})
         with self._progress.stage("repair", len(names), "files") as stage:
             for path in names:
@@ -374,12 +394,13 @@ class _TreeWriter:
         ):
             return  # written at the end
         elif is_derived:
-            shutil.copyfile(source, target)
+            copy_file(source, target)
             self.written_bytes += target.stat().st_size
         elif source.is_file():
             self._copied(media.copy_file(source, target))
         else:
-            # A link to a folder, or to nothing. One that leads out of the dataset keeps its place.
+            # A link to a folder, or to nothing. If it leads out of the dataset, it keeps its
+            # target.
             text, place = source.readlink(), Path(os.path.realpath(source))
             stays = place.is_relative_to(os.path.realpath(self._root))
             stays = stays or os.path.realpath(target.parent / text) == str(place)
@@ -455,23 +476,23 @@ def _kind(finding: Finding) -> tuple[str, str | None, str | None]:
     return finding.code, finding.stream, finding.path
 
 
-# The repairs that make a dataset right: by its own files if they are enough, else by a conversion.
-# A conversion leaves out missing files, declares columns and computes statistics, as it does for
-# v2.x; on the way it also mends everything that the files are enough for.
+# The repairs that make a dataset right: from its own files if they are enough, else by a
+# conversion. A conversion drops missing files, declares columns and computes statistics, as for
+# v2.x. It also repairs everything for which the files are enough.
 
 
 _RETIME = RepairOptions(retime=True)
-# Findings that computed statistics mend.
+# Findings that computed statistics repair.
 _FILLED = frozenset({"episode-stats", "stats-missing"})
 
 
 def follows_from_files(options: RepairOptions) -> bool:
-    """Tell whether `repair_dataset` does all that is asked for; else a conversion has to."""
+    """Return whether `repair_dataset` does everything that is requested; else a conversion must."""
     return options in (RepairOptions(), _RETIME)
 
 
 def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRepairs:
-    """Find the repairs that make a dataset right, of several the ones that lose least."""
+    """Find the repairs that make a dataset right; if there is a choice, those that lose least."""
     if not is_converted(root) and not v3.says_another_version(root, read_info(root)):
         return plan_repairs(root, progress=progress)
     for options in (RepairOptions(), _RETIME):
@@ -494,16 +515,16 @@ def choose_repairs(root: Path, *, progress: Progress = NO_PROGRESS) -> PlannedRe
     planned = plan_anew(root, None, progress=progress)
     if planned.flags or not planned.changes:
         return planned
-    # Declare everything as it is stored: without a flag a repair rewrites nothing.
+    # Declare everything as it is stored: without a flag, a repair rewrites nothing.
     return plan_anew(root, RepairOptions(declare_features=True), progress=progress)
 
 
 def plan_anew(
     root: Path, options: RepairOptions | None, *, progress: Progress = NO_PROGRESS
 ) -> PlannedRepairs:
-    """Plan the conversion of a v3.0 dataset that makes it right, with some repairs or the best.
+    """Plan the conversion that makes a v3.0 dataset right, with the given repairs or the best ones.
 
-    Counting columns are counted again wherever `repair_dataset` would count them.
+    Columns that only count are counted again if `repair_dataset` would count them.
     """
     plan = repair_dataset(root, dry_run=True, progress=progress).plan
     if plan.puts_in_order:

@@ -1,10 +1,10 @@
 """The changes of a repair, as ``meta/repaired.json``, and the proof that it changed nothing else.
 
 The record names every file that the repair changed, and the kind of change. `compare_trees`
-compares two trees with it: a file that it does not name has the same bytes; every packet of a video
-file is the same, in the same order, and every frame is at its exact time; all columns of a table
-that it does not name hold the same values. `leconvert undo` reads it to tell which of two trees is
-the repaired one, and makes the same comparison before it moves anything.
+compares two trees with it. A file that the record does not name has the same bytes. A named video
+file has the same packets in the same order, and every frame is at its exact time. In a named table,
+all columns that are not named hold the same values. `leconvert undo` reads the record to find out
+which of two trees is the repaired one, and makes the same comparison before it moves anything.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from leconvert.support.errors import InterruptedRunError, LeconvertError
 from leconvert.support.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import is_converted
 
-# Version 2 puts rows of tables into another order: who does not know of that would miss them.
-# Version 3 has tables that the dataset did not have.
+# Version 2 reorders rows of tables, which older readers would not expect. Version 3 has tables that
+# the dataset did not have.
 _FORMAT, _VERSIONS = "leconvert/repaired", (1, 2, 3)
 _ROWS = 1024
 
@@ -48,12 +48,13 @@ class Changes:
         videos: Video files whose frames got other times.
         data: Changed columns of each data file.
         episodes: Changed columns of ``meta/episodes``.
-        episode_rows: The row that each row of ``meta/episodes`` was before; empty where none moved.
-        task_rows: The row that each row of ``meta/tasks.parquet`` was before, where they were
-            ordered; they are numbered from 0.
+        episode_rows: The previous row of each row of ``meta/episodes``; empty if none moved.
+        task_rows: The previous row of each row of ``meta/tasks.parquet``, if they were ordered;
+            they are numbered from 0.
         info: Changed keys of ``meta/info.json``.
-        stats: Features whose statistics in ``meta/stats.json`` are new.
-        derived: Tables below ``meta/`` that are new; what was there in their place is not compared.
+        stats: Features with new statistics in ``meta/stats.json``.
+        derived: New tables below ``meta/``; they are not compared with previous files of these
+            names.
     """
 
     number: int
@@ -69,7 +70,7 @@ class Changes:
 
     @classmethod
     def of(cls, plan: RepairPlan, number: int) -> Changes:
-        """Return what a plan changes."""
+        """Return the changes of a plan."""
         return cls(
             number,
             (plan.fps.numerator, plan.fps.denominator),
@@ -85,11 +86,11 @@ class Changes:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Changes:
-        """Read what `write_changes` wrote."""
+        """Return the changes from a record of `write_changes`."""
         return cls(
             number=record["number"],
             fps=(record["fps"][0], record["fps"][1]),
-            # Earlier versions patched files where the new times had room in the index.
+            # Earlier versions patched files whose index had space for the new times.
             videos=(*record["patched"], *record["joined"]),
             data={path: tuple(names) for path, names in record["data"].items()},
             episodes=tuple(record["episodes"]),
@@ -102,7 +103,7 @@ class Changes:
 
 
 def write_changes(root: Path, changes: Changes) -> None:
-    """Write the record below a dataset."""
+    """Write the record into a dataset."""
     fields = asdict(changes)
     fields |= {"patched": {}, "joined": fields.pop("videos")}
     version = 2 if changes.episode_rows or changes.task_rows else 1
@@ -117,7 +118,7 @@ def write_changes(root: Path, changes: Changes) -> None:
 
 
 def read_changes(root: Path) -> Changes | None:
-    """Return what the last repair of a dataset changed, None where it was never repaired."""
+    """Return the changes of a dataset's last repair; None if it was never repaired."""
     return v3.read_meta_record(
         root / REPAIRED_PATH,
         _FORMAT,
@@ -129,7 +130,7 @@ def read_changes(root: Path) -> Changes | None:
 
 
 def repairs_of(root: Path) -> int | None:
-    """Return how often the v3.0 dataset in a folder was repaired; None where there is none."""
+    """Return the number of repairs of the v3.0 dataset in a folder; None if there is none."""
     if not is_converted(root):
         return None
     changes = read_changes(root)
@@ -144,7 +145,7 @@ def compare_trees(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> list[str]:
-    """Return where two trees differ in more than what a repair changed, one sentence each."""
+    """Return the differences of two trees that are not changes of the repair, as sentences."""
     names = {path for path in names_to_keep(source) if path != REPAIRED_PATH}
     there = {path for path in names_to_keep(result) if path != REPAIRED_PATH}
     if changes.stats:
@@ -195,7 +196,7 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
     elif path == v3.INFO_PATH:
         yield from _compare_json(source, result, path, changes.info)
     elif not one.is_file():
-        # The same text may lead into either tree, and one that leads out of them may be another.
+        # The same text may lead into either tree, and links out of the trees may have other texts.
         if one.readlink() != other.readlink() and one.resolve() != other.resolve():
             yield f"{path} leads elsewhere."
     elif not same_bytes(one, other):
@@ -261,7 +262,7 @@ def _is_of_episodes(path: str) -> bool:
 def _compare_moved(
     source: Path, result: Path, paths: Sequence[str], rows: tuple[int, ...], changed: Sequence[str]
 ) -> Iterator[str]:
-    """Compare the rows of some files, together, each row with its former self."""
+    """Compare the rows of some files together, each with its previous row."""
     before = [pq.read_table(source / path) for path in paths]
     after = [pq.read_table(result / path) for path in paths]
     for path, one, other in zip(paths, before, after, strict=True):
@@ -292,7 +293,7 @@ def _compare_tasks(source: Path, result: Path, changes: Changes) -> Iterator[str
 def _compare_task_numbers(
     source: Path, one: Path, other: Path, path: str, changes: Changes
 ) -> Iterator[str]:
-    """Compare what rows call their task, by the text that stood and stands at that number."""
+    """Compare the tasks of rows by the texts that their numbers had before and have now."""
     numbers = v3.read_task_numbers(source)
     new_of = {numbers[old]: new for new, old in enumerate(changes.task_rows)}
     before, after = (
@@ -303,7 +304,7 @@ def _compare_task_numbers(
 
 
 def _row_blocks(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:
-    """Yield the rows in blocks of the same size, wherever row groups end."""
+    """Yield the rows in blocks of equal size, independent of row groups."""
     schema = pa.schema([file.schema_arrow.field(name) for name in names])
     batches = file.iter_batches(_ROWS, columns=names, use_threads=False)
     rows = file.metadata.num_rows

@@ -1,19 +1,19 @@
 """The plan of a repair of a v3.0 dataset, decided from the findings of a check.
 
-A repair mends only findings of `leconvert.dataset.check`, and its plan tells for every finding
-whether it is mended. The new times of a file and the new statistics of a feature go through the
+A repair only repairs findings of `leconvert.dataset.check`, and its plan says for every finding
+whether it is repaired. The new times of a file and the new statistics of a feature go through the
 same check before anything is written: a change that would leave the finding is not planned.
 
-Only the place of an episode's frames in a video file cannot be read off: its ``from_timestamp`` may
-be wrong. If the episodes of the file have as many frames as the file, the frames are counted, in
-the order of the episodes' times or, if these have no order, of the episodes. They must begin at
-keyframes at least as often as by the stored times. In other files (a file that was cut holds frames
-of no episode) the stored time decides, and episodes may not overlap.
+Only the position of an episode's frames in a video file cannot be read directly, because its
+``from_timestamp`` may be wrong. If the episodes of the file have as many frames as the file, the
+frames are counted, in the order of the episodes' times or, if these have no order, of the episodes.
+They must begin at keyframes at least as often as with the stored times. In other files (for example
+a cut file with frames of no episode) the stored time decides, and episodes must not overlap.
 
-Readers find rows of ``meta/episodes`` and ``meta/tasks.parquet`` by the position of the row,
-writers by the number in it. If the two differ, another column decides: for episodes their ranges of
-rows in the data, for tasks the tasks that the episodes list. If that fits neither, nothing is
-changed.
+Readers find rows of ``meta/episodes`` and ``meta/tasks.parquet`` by the position of the row, and
+writers by the number in the row. If the two differ, another column decides: for episodes their
+ranges of rows in the data, for tasks the tasks that the episodes list. If that column fits neither,
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from leconvert.support.storage_errors import CHECK_DISK, storage_errors
 from leconvert.support.text import count
 
 _TIMES = frozenset({"frame-times", "shared-frames", "video-end", "video-neighbours", "frame-count"})
-# Findings that a file with exact times may have, too.
+# Findings that a file with exact times may also have.
 _OF_EXACT_TIMES = frozenset({"float32-reach", "no-keyframe"})
 INDEX_COLUMNS = {
     "global-index": "index",
     "episode-index": "episode_index",
     "frame-index": "frame_index",
 }
-"""Findings about columns that only count, and the column of each."""
+"""Findings about columns that only count, with the column of each."""
 _RETIMED = {"timestamps": "timestamp"}
 _STATS = frozenset({"stats-aggregate", "stats-missing", "stats-shape", "stats-value"})
-# With these nobody knows how long episodes are, or which rows are whose.
+# With these findings, the lengths of episodes or the owners of rows are unknown.
 _ROWS_IN_DOUBT = frozenset({"row-count", "stray-rows", "episode-order", "file-order", "stray-data"})
 
 
@@ -72,11 +72,11 @@ class VideoRepair:
     """A video file whose samples go into a new file, in which frame *i* is at i / fps.
 
     Attributes:
-        path: It, relative to the dataset.
+        path: The file, relative to the dataset.
         how: ``join``: the samples are joined, as in a conversion. ``remux``: FFmpeg copies them,
-            and brings sound and subtitles along.
-        frames: Frames in it.
-        begins: Its first sample and those at which an episode begins that can be cut out.
+            with sound and subtitles.
+        frames: Number of its frames.
+        begins: Its first sample, and the first samples of episodes that can be cut out.
     """
 
     path: str
@@ -87,15 +87,15 @@ class VideoRepair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataRepair:
-    """A data file that is written again with columns computed from its rows' places.
+    """A data file that is written again with columns computed from its rows' positions.
 
     Attributes:
-        path: It, relative to the dataset.
-        columns: The columns that are computed, sorted.
+        path: The file, relative to the dataset.
+        columns: The computed columns, sorted.
         episodes: Its episodes, shape (K,).
-        start: First row of each in the dataset.
-        length: Rows of each, which become its row groups.
-        task_numbers: The present number of each task in the rows, ascending; None to keep numbers.
+        start: First row of each episode in the dataset, shape (K,).
+        length: Number of rows of each episode, which become its row groups, shape (K,).
+        task_numbers: The current number of each task in the rows, ascending; None to keep numbers.
     """
 
     path: str
@@ -124,25 +124,25 @@ class DataRepair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepairPlan:
-    """All that a repair changes; what it does not name stays as it is.
+    """All changes of a repair; everything else stays.
 
     Attributes:
         root: The dataset.
         fps: Its frame rate.
-        videos: Video files that change, in the order of their paths.
-        data: Data files that change, likewise.
+        videos: Video files that change, sorted by path.
+        data: Data files that change, sorted by path.
         episodes: New values of columns of ``meta/episodes``, arrays of shape (E,).
-        episode_rows: The stored row of each episode, shape (E,), where rows of ``meta/episodes``
-            are put into another order.
-        task_rows: The stored row of each task, shape (T,), where ``meta/tasks.parquet`` is put into
-            another order or its rows are numbered anew.
+        episode_rows: The stored row of each episode, shape (E,), if rows of ``meta/episodes`` are
+            reordered; else None.
+        task_rows: The stored row of each task, shape (T,), if rows of ``meta/tasks.parquet`` are
+            reordered or renumbered; else None.
         info: New values in ``meta/info.json``.
         stats: New statistics by feature, for ``meta/stats.json``.
-        derived: Tables below ``meta/`` that are new, relative to the dataset.
+        derived: New tables below ``meta/``, relative to the dataset.
         mended: Findings that will be gone.
         left: Findings that will stay.
         remarks: Further remarks, one sentence each.
-        extent: Episodes, frames and features of the dataset; None where they are not known.
+        extent: Number of episodes, frames and features of the dataset; None if unknown.
     """
 
     root: Path
@@ -166,22 +166,22 @@ class RepairPlan:
 
     @property
     def puts_in_order(self) -> bool:
-        """Whether rows of tables get other places or numbers."""
+        """Whether rows of tables get other positions or numbers."""
         tables = self.episode_rows is not None or self.task_rows is not None
         return tables or "episode_index" in self.episodes
 
     @property
     def names_other_files(self) -> bool:
-        """Whether other files or templates are named."""
+        """Whether episodes get other files, or files another template."""
         return any(finding.code in ("wrong-files", "path-template") for finding in self.mended)
 
     @property
     def errors_left(self) -> tuple[Finding, ...]:
-        """Findings that stay and keep LeRobot from loading the dataset, or make it load wrongly."""
+        """Findings that stay and with which LeRobot loads the dataset wrongly or not at all."""
         return tuple(finding for finding in self.left if finding.severity == "error")
 
     def summary(self) -> tuple[str, ...]:
-        """Return what is changed, one line a kind."""
+        """Return the changes, one line per kind."""
         lines = []
         if self.derived:
             lines.append(f"{', '.join(self.derived)} derived from rows and files")
@@ -237,7 +237,7 @@ class RepairPlan:
 
 
 def _rows_are_certain(check: DatasetCheck) -> bool:
-    """Tell whether it is known which rows are whose, and all of them are there."""
+    """Return whether the episode of every row is known and no row is missing."""
     return not any(
         finding.code in _ROWS_IN_DOUBT
         or (finding.code in ("missing-file", "unreadable-file") and finding.stream == DATA_STREAM)
@@ -246,7 +246,7 @@ def _rows_are_certain(check: DatasetCheck) -> bool:
 
 
 def _moved(rows: IntArray | None) -> IntArray | None:
-    """Return an order if it is another than the stored one."""
+    """Return an order if it differs from the stored one; else None."""
     return None if rows is None or np.array_equal(rows, np.arange(len(rows))) else rows
 
 
@@ -257,14 +257,14 @@ def plan_repair(
     retime: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> RepairPlan:
-    """Decide what a repair changes.
+    """Return the changes of a repair.
 
     Files are read, nothing is written.
 
     Args:
         check: The report of a check.
         raw: The dataset's ``info.json``.
-        retime: Whether timestamps of rows become ``frame_index / fps``, where they are not.
+        retime: Whether timestamps of rows become ``frame_index / fps``, if they differ.
         progress: Receives the progress of another check, of the dataset with reordered tables.
     """
     order, ordered = _find_order(check, raw, progress)
@@ -284,7 +284,7 @@ def plan_repair(
 
 
 class _Planner:
-    """Collects changes and, with each, the findings that it mends."""
+    """Collects changes and, with each, the findings that it repairs."""
 
     def __init__(
         self,
@@ -313,7 +313,7 @@ class _Planner:
         self._of_path: defaultdict[str | None, list[Finding]] = defaultdict(list)
         for finding in self._findings:
             self._of_path[finding.path].append(finding)
-        # By identity: two findings may say the same.
+        # By identity: two findings may be equal.
         self._gone: dict[int, Finding] = {}
         self._untimed = check.untimed.copy()
 
@@ -350,11 +350,11 @@ class _Planner:
         )
 
     def _codes(self, path: str) -> set[str]:
-        """Return what is still wrong with a file."""
+        """Return the codes of a file's remaining findings."""
         return {each.code for each in self._of_path.get(path, ()) if id(each) not in self._gone}
 
     def _mend(self, codes: Collection[str], path: str | None = None) -> None:
-        """Take findings of these kinds, of one file or all, for mended."""
+        """Mark findings with these codes, of one file or of all, as repaired."""
         among = self._findings if path is None else self._of_path.get(path, [])
         self._gone.update({id(each): each for each in among if each.code in codes})
 
@@ -409,7 +409,7 @@ class _Planner:
         wanted = INDEX_COLUMNS | (_RETIMED if self._retime else {})
         numbers = self._order.task_numbers
         if numbers is not None and np.array_equal(numbers, np.arange(len(numbers))):
-            numbers = None  # rows call tasks by the rows that they will have
+            numbers = None  # rows use the row numbers that tasks will have
         for routed in self._check.files.get(DATA_STREAM, []):
             codes = self._codes(routed.path) & wanted.keys()
             columns = {wanted[code] for code in codes}
@@ -432,9 +432,9 @@ class _Planner:
                 self._untimed[routed.episodes] = False
 
     def _plan_tasks(self) -> None:
-        """Let episodes list the tasks that only their rows have.
+        """Add to each episode's list the tasks that only its rows have.
 
-        A task that only the list has may be what somebody knew better: it stays for him to decide.
+        A task that only the list has may be a person's better knowledge, so the user decides.
         """
         texts = self._check.tasks
         if texts is None or not self._check.other_tasks:
@@ -511,10 +511,10 @@ class _Planner:
             for code, message, at in spans_findings(exact, spans, fps, timed)
         }
         if codes <= expected.keys():
-            return  # nothing of it can be told from its times
+            return  # the times prove none of these findings wrong
         if not media.has_exact_times(index, fps):
             if index.other_tracks and not index.begins_at(0):
-                # FFmpeg, which copies its tracks, would call the first frame a keyframe.
+                # FFmpeg, which copies its tracks, would mark the first frame as a keyframe.
                 self._remarks.append(
                     f"{routed.path} is left as it is: it has sound or another track, and does not "
                     "begin with a keyframe."
@@ -537,7 +537,7 @@ class _Planner:
         present = self._codes(routed.path)
         self._mend((_TIMES | _OF_EXACT_TIMES) - expected.keys(), routed.path)
         for code, (message, episode) in expected.items():
-            if code not in present:  # the times that were wrong hid it
+            if code not in present:  # wrong times hid it
                 said = f"{routed.path}: {message}"
                 self._findings.append(
                     found(code, said, episode=episode, stream=stream, path=routed.path)
@@ -556,7 +556,7 @@ class _Planner:
             return VideoRepair(path, "remux", index.num_samples, ())
         cuts = {*spans.begin.tolist(), *spans.stop.tolist()} - {0, index.num_samples}
         begins = [0]
-        if index.begins_at(0):  # else it can be copied whole only
+        if index.begins_at(0):  # else it can only be copied whole
             begins += [cut for cut in sorted(cuts) if index.begins_at(cut)]
         return VideoRepair(path, "join", index.num_samples, tuple(begins))
 
@@ -608,9 +608,10 @@ class _Planner:
                 self._gone[id(finding)] = finding
 
     def _stored_stats(self, *, is_gone: bool) -> Mapping[str, Any]:
-        """Return what the file holds, nothing if it is missing or damaged.
+        """Return the content of the file; empty if it is missing or damaged.
 
-        A disk that fails for a moment does not make it either.
+        Raises:
+            StorageError: The file could not be read at first, but now it can.
         """
         path = self._check.root / v3.STATS_PATH
         if path.is_dir():
@@ -630,7 +631,7 @@ class _Planner:
 
 
 def _seconds(frame: IntArray, fps: Fraction) -> FloatArray:
-    # Both are whole numbers below 2**53, so that only the division rounds.
+    # Both are integers below 2**53, so only the division rounds.
     seconds: FloatArray = frame * fps.denominator / fps.numerator
     return seconds
 
@@ -645,7 +646,7 @@ def _exact_spans(spans: EpisodeSpans, fps: Fraction) -> EpisodeSpans:
 
 
 def _located(frames: VideoFrames, stored: EpisodeSpans, fps: Fraction) -> EpisodeSpans | None:
-    """Return where the episodes of a file begin, or None where that is not certain."""
+    """Return the positions of a file's episodes; None if they are uncertain."""
     num_frames = len(frames.seconds)
     if int(stored.length.sum()) == num_frames:
         by_number = np.argsort(stored.episodes)
@@ -661,7 +662,7 @@ def _located(frames: VideoFrames, stored: EpisodeSpans, fps: Fraction) -> Episod
             stored.from_seconds[order],
             stored.to_seconds[order],
         )
-        # Frames that nothing can be decoded from show that it was cut and filled elsewhere.
+        # Frames without a keyframe before them show that the file was cut and filled.
         if _keyframes(frames, counted) < _keyframes(frames, stored):
             return None
         return counted
@@ -680,7 +681,7 @@ def _aggregated(
     as_stored: Collection[str],
     tables: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
-    """Add the statistics of episodes up as a conversion does; quantiles of columns are of rows."""
+    """Return the aggregate of episodes' statistics as in a conversion, with quantiles from rows."""
     from leconvert.dataset.statistics import columns_with_quantiles, dataset_quantiles
 
     aggregate = v3.StatsAggregator()
@@ -695,30 +696,30 @@ def _aggregated(
     declared = {name: {"dtype": features[name].dtype} for name in as_stored}
     names = columns_with_quantiles(total, declared)
     shapes = {name: np.shape(total[name]["mean"]) for name in names}
-    with suppress(UnreadableSourceError):  # else bounds of them stay
+    with suppress(UnreadableSourceError):  # else their bounds stay
         for name, found in dataset_quantiles(tables, shapes).items():
             total[name] |= found
     return total
 
 
 def _stats_feature(column: str) -> str | None:
-    """Return the feature that a column of ``meta/episodes`` has a statistic of; None for others."""
+    """Return the feature of a statistics column of ``meta/episodes``; None for other columns."""
     if not column.startswith(v3.STATS_PREFIX):
         return None
     return column.removeprefix(v3.STATS_PREFIX).rpartition("/")[0]
 
 
-# Rows may call tasks by numbers that are no rows of the table.
+# Rows may use task numbers that are no rows of the table.
 _ANY_NUMBER = 1 << 31
 
 
-# The order in which the rows of tables belong.
+# The right order of the rows of tables.
 
 
 def _find_order(
     check: DatasetCheck, raw: Mapping[str, Any], progress: Progress
 ) -> tuple[NewOrder, DatasetCheck]:
-    """Find the order in which tables belong, and check the dataset as if they stood in it."""
+    """Find the right order of tables, and check the dataset as if they had it."""
     order = AS_STORED
     for code, told in (("episode-order", _order_of_episodes), ("tasks-order", _order_of_tasks)):
         if not any(finding.code == code for finding in check.findings):
@@ -734,7 +735,7 @@ def _find_order(
 
 
 def _order_of_episodes(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
-    """Order them by the rows that are theirs, if these follow each other by row or by number."""
+    """Order episodes by their ranges of rows, if these are consecutive by row or by number."""
     if check.table is None:
         return None
     number, first_row = check.table.episode_index, check.table.from_index
@@ -752,7 +753,7 @@ def _order_of_episodes(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
     )
     schemas = [reader.schema(path) for path in reader.paths]
     if np.any(file[rows] != file) and not all(schema.equals(schemas[0]) for schema in schemas):
-        return None  # a file has no column for what a row brings from another
+        return None  # a file lacks a column of a row from another file
     return replace(order, episodes=rows)
 
 
@@ -761,7 +762,7 @@ def _is_index(name: str) -> bool:
 
 
 def _order_of_tasks(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
-    """Order them as their numbers say, or number them by row: as the lists of episodes have it."""
+    """Order tasks by their numbers, or number them by row; the episodes' lists decide."""
     texts, table = check.tasks, check.table
     if texts is None or table is None or not _rows_are_certain(check):
         return None
@@ -799,7 +800,7 @@ def _order_of_tasks(check: DatasetCheck, order: NewOrder) -> NewOrder | None:
 
 
 def _tasks_of_rows(check: DatasetCheck) -> dict[int, tuple[int, ...]]:
-    """Return what the rows of each episode call its tasks."""
+    """Return the task numbers in the rows of each episode."""
     assert check.table is not None
     assert check.ranges is not None
     assert check.declared is not None

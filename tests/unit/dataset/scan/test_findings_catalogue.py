@@ -49,7 +49,7 @@ def test_the_how_to_names_for_each_symptom_the_flags_of_its_findings() -> None:
     rows = [row for row in cells if len(row) == 4]
     told = set()
     for _, codes, helps, _ in rows:
-        flags = re.findall(r"`(--[a-z-]+(?: (?:drop|episodes))?)", helps)
+        flags = re.findall(r"`(--[a-z-]+(?: (?:drop|trim|episodes))?)", helps)
         for code in re.findall(r"`([a-z0-9-]+)`", codes):
             kind = SOURCE_CATALOGUE[code]
             taken = {flag.partition(" v2")[0] for flag in kind.repairs} or {"--assume-version"}

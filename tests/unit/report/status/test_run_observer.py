@@ -386,7 +386,7 @@ def test_a_worker_of_this_host_that_died_without_a_word_is_counted(
     planned: OpenedRun, worker_on: WorkerOn, holder_here: subprocess.Popen[str], clock: Any
 ) -> None:
     holder = worker_on("far").log.holder(0, 1)
-    facts = {name: holder[name] for name in ("host", "pid", "boot", "started")}
+    facts = {name: holder[name] for name in ("host", "pid", "lock")}
     identity = WorkerIdentity("beside-it", **facts)
     WorkerReporter(planned.paths, planned.manifest.run_id, identity, clock=clock).wait()
     observer = observe(planned, clock)

@@ -100,7 +100,7 @@ def test_a_failed_record_counts_attempts_and_a_reset_says_why(
 ) -> None:
     claim(make_store("a", max_attempts=1)).fail(LeconvertError("broken."), "Traceback")
     keys, record = keys_and_values(run.failed(7))
-    identity = ["token", "host", "pid", "boot", "started"]
+    identity = ["token", "host", "pid", "lock"]
     counts = ["generation", "errors", "losses"]
     assert keys == [*HEADER, "batch_id", *identity, *counts, "error", "traceback"]
     assert record["format"] == "leconvert/failed"

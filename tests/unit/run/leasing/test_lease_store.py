@@ -635,7 +635,7 @@ def test_a_batch_that_is_set_aside_for_losses_says_how_often_and_the_last_error(
         clock.advance(60)
     record = read_failed(run, "r1", 7)
     assert list(record)[3:] == [
-        "batch_id", "token", "host", "pid", "boot", "started",
+        "batch_id", "token", "host", "pid", "lock",
         "generation", "errors", "losses", "error", "traceback",
     ]  # fmt: skip
     assert (record["generation"], record["errors"], record["losses"]) == (10 + errors, errors, 10)

@@ -48,6 +48,7 @@ from leconvert.dataset.formats.v3.rows import (
     check_ranges,
     files_of,
     first_frames,
+    own_frames,
     routed_files,
     rows_by_column,
     with_leads,
@@ -250,12 +251,19 @@ class Dataset(AnyDataset):
             with suppress(OSError, UnreadableSourceError):
                 if camera_of(stream) is not None:
                     begins = table.placed[stream].begin_seconds[episodes]
+                    ends = table.placed[stream].end_seconds[episodes]
                     clip, frames = _index_and_frames(path)
-                    own, _ = first_frames(frames, begins, lengths, self.fps)
+                    own, is_counted = first_frames(frames, begins, lengths, self.fps)
                     first[episodes] = own
-                    if clip is not None and own.min() >= 0 and (own + lengths).max() <= frames:
-                        cut_from, cut_to = with_leads(clip, own, own + lengths)
-                        can_cut = cut_from >= 0
+                    if clip is not None:
+                        there = lengths
+                        if not is_counted:
+                            there = own_frames(frames, own, lengths, begins, ends, self.fps)
+                        is_there = there > 0
+                        cut_from, cut_to = with_leads(
+                            clip, np.where(is_there, own, 0), np.where(is_there, own + there, 0)
+                        )
+                        can_cut = is_there & (cut_from >= 0)
                         lead[episodes] = np.where(can_cut, own - cut_from, 0)
                         tail[episodes] = np.where(can_cut, cut_to - own - lengths, 0)
                 elif sum(row_group_rows(path)) == int(lengths.sum()):

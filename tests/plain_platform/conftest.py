@@ -1,0 +1,45 @@
+"""Processes on a platform that offers nothing beyond POSIX; see ``site/sitecustomize.py``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SITE = Path(__file__).with_name("site")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Run Python there, and have it end with 0; temporary files lie behind a link, on a disk."""
+    if sys.platform != "linux":
+        pytest.skip("takes away what Linux has")
+    behind = Path(tempfile.mkdtemp(prefix="leconvert-tests-", dir="/var/tmp"))
+    link = tmp_path_factory.mktemp("link") / "tmp"
+    link.symlink_to(behind)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SITE), *sys.path]),
+        "TMPDIR": str(link),
+    }
+
+    def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            env=environment, cwd=cwd, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    run.folder = link  # type: ignore[attr-defined]
+    yield run
+    left = [path.name for path in behind.iterdir() if not path.name.endswith(".alive")]
+    shutil.rmtree(behind)
+    assert left == []

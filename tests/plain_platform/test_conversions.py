@@ -1,0 +1,134 @@
+"""On a platform that offers nothing beyond POSIX the same bytes come out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from tests.plain_platform.conftest import Run
+from tests.trees import digest_of
+
+OFFERS = """
+import json, os, resource
+from leconvert.support import file_calls, machine
+from leconvert.support.forkserver import serve_forks, serves_forks
+serve_forks(())
+print(json.dumps([
+    hasattr(os, "fork"), serves_forks(), machine.boot_id(), file_calls.locks_ranges(),
+    file_calls.MemoryFile().gives_parts_back, resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+]))
+"""
+
+
+@pytest.fixture(scope="module")
+def sets(
+    tmp_path_factory: pytest.TempPathFactory, small_source: Path, small_result: Path
+) -> dict[str, Path]:
+    """Datasets by name; ``many`` has more files than a process may have open there."""
+    folder = tmp_path_factory.mktemp("sets")
+    spec = DatasetSpec(
+        episodes=300,
+        frames=2,
+        cameras=(CameraSpec(key="observation.images.top", width=32, height=32),),
+        image_keys=("observation.images.still",),
+        image_size=(16, 16),
+        distinct_clips=2,
+    )
+    damaged = Path(shutil.copytree(small_result, folder / "damaged"))
+    info = damaged / "meta" / "info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"total_frames": 7}))
+    return {
+        "SOURCE": small_source,
+        "MANY": make_dataset(folder / "many", spec),
+        "V30": small_result,
+        "DAMAGED": damaged,
+    }
+
+
+def test_it_offers_nothing(plain: Run) -> None:
+    assert json.loads(plain("-c", OFFERS).stdout) == [False, False, "", False, False, 256]
+
+
+OPERATIONS = {
+    "convert": "convert SOURCE OUT",
+    "convert many": "convert MANY OUT --num-workers 2",
+    "convert in place": "convert COPY-OF-SOURCE --no-push",
+    "back": "convert V30 OUT --to v2.1",
+    "back in place": "convert COPY-OF-V30 --to v2.1 --no-push",
+    "merge": "merge SOURCE V30 --output OUT",
+    "split": "split V30 --output-dir OUT --into a=0-2,b=3-4",
+    "trim": "trim COPY-OF-V30 --episode 0 --frames 2:9",
+    "repair": "repair COPY-OF-DAMAGED",
+    "overlay": "convert COPY-OF-SOURCE --layout overlay --no-push",
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_gives_the_bytes_that_it_gives_elsewhere(
+    plain: Run, sets: Mapping[str, Path], tmp_path: Path, name: str
+) -> None:
+    digests = []
+    for where in ("plain", "elsewhere"):
+        folder = tmp_path / where
+        folder.mkdir()
+        words, result = ["-m", "leconvert"], folder / "out"
+        for word in OPERATIONS[name].split():
+            if (dataset := sets.get(word.removeprefix("COPY-OF-"))) is None:
+                words.append(str(result) if word == "OUT" else word)
+            elif word.startswith("COPY-OF-"):
+                result = Path(shutil.copytree(dataset, folder / "set"))
+                words.append(str(result))
+            else:
+                words.append(str(dataset))
+        if where == "plain":
+            plain(*words)
+        else:
+            subprocess.run([sys.executable, *words], check=True, capture_output=True)
+        digests.append(digest_of(result))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_all_that_is_held_against_lerobot_gives_the_bytes_that_it_gives_elsewhere(
+    plain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "conformance"))
+    from test_conversion import CASES
+
+    compared = 0
+    for name, case in CASES.items():
+        if not isinstance(case.source, DatasetSpec):
+            continue
+        source = make_dataset(tmp_path / name, case.source)
+        there, here = tmp_path / f"{name}-there", tmp_path / f"{name}-here"
+        words = ["-m", "leconvert", "convert", source]
+        if case.limits is not None:
+            data, video = case.limits
+            words += ["--data-file-size-in-mb", data, "--video-file-size-in-mb", video]
+        plain(*words, there)
+        subprocess.run([sys.executable, *map(str, words), str(here)], check=True)
+        assert digest_of(there) == digest_of(here), name
+        compared += 1
+        for folder in (source, there, here):
+            shutil.rmtree(folder)
+    assert compared > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "tests/conformance/test_conversion.py tests/conformance/test_merged.py",
+        "tests/conformance/test_trimmed.py tests/conformance/test_split_parts.py",
+        "tests/conformance/test_repaired.py tests/conformance/test_v3_sources.py",
+    ],
+)
+def test_what_comes_out_there_is_held_against_lerobot(plain: Run, tests: str) -> None:
+    plain("-m", "pytest", "-q", *tests.split(), cwd=Path(__file__).parents[2])

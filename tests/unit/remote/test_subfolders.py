@@ -1,0 +1,371 @@
+"""Datasets in folders of one repository: fetched, converted, verified and pushed back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.hub import WRITE_TOKEN, Fault, StandIn
+
+from leconvert import fleet
+from leconvert.cli import main
+from leconvert.dataset.formats import v3
+from leconvert.remote.options import PushOptions
+from leconvert.remote.provenance import known_origin
+from leconvert.remote.push import Uploader, push
+from leconvert.remote.push_folders import push_folders
+from leconvert.remote.source import resolve_revision
+from leconvert.run.conversion import Conversion, WorkerOptions
+from leconvert.support.errors import HubConflictError
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.transfer.names import HubName, download_command
+from leconvert.transfer.options import ScratchOptions
+
+SPEC = DatasetSpec(episodes=2, frames=8, cameras=(CameraSpec(width=32, height=32),))
+REPO = "tester/community"
+ONE, OTHER = f"{REPO}/anna/pick", f"{REPO}/ben/deep/er/place"
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("folders") / "small", SPEC)
+
+
+def files_below(root: Path, folder: str) -> dict[str, bytes]:
+    return {
+        f"{folder}/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def repo(hub: StandIn, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """A repository of two datasets in folders, and of files that are no dataset's."""
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    files = {"README.md": b"# Community", "anna/notes.txt": b"of Anna"}
+    files |= files_below(small, "anna/pick") | files_below(small, "ben/deep/er/place")
+    hub.add_repo(REPO, files)
+    return hub
+
+
+def tree_of(hub: StandIn, folder: str = "") -> set[str]:
+    there = hub.repo(REPO)
+    paths = there.tree(there.branches["main"])
+    return {path for path in paths if path.startswith(folder)}
+
+
+def commits_of(hub: StandIn) -> int:
+    return sum("/commit/" in request.path for request in hub.log if request.method == "POST")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "revision"),
+    [
+        ("ORG/NAME", "ORG/NAME", ""),
+        ("ORG/NAME/a/b", "ORG/NAME/a/b", ""),
+        ("ORG/NAME/a/b@v2.1", "ORG/NAME/a/b", "v2.1"),
+        ("ORG/NAME/a b/c", "ORG/NAME/a b/c", ""),
+        ("ORG/NAME@feature/x", "ORG/NAME", "feature/x"),
+        ("hf://datasets/ORG/NAME/a@refs/pr/1", "ORG/NAME/a", "refs/pr/1"),
+        ("hf://datasets/ORG/NAME@main/a/b", "ORG/NAME/a/b", "main"),
+        ("hf://datasets/ORG/NAME@v2.1/a", "ORG/NAME/a", "v2.1"),
+        (f"hf://datasets/ORG/NAME@{'0' * 40}/a", "ORG/NAME/a", "0" * 40),
+        ("https://huggingface.co/datasets/ORG/NAME/tree/main/a/b%20c", "ORG/NAME/a/b c", "main"),
+        ("https://huggingface.co/datasets/ORG/NAME/tree/refs%2Fpr%2F1", "ORG/NAME", "refs/pr/1"),
+        ("https://huggingface.co/datasets/ORG/NAME/", "ORG/NAME", ""),
+    ],
+)
+def test_names_are_read(text: str, name: str, revision: str) -> None:
+    found = HubName.parse(text)
+    assert found == HubName(name, revision)
+    assert HubName.parse(str(found), bare=False) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NAME",
+        "ORG/NAME/../a",
+        "ORG//a",
+        "/a/b",
+        "./a/b",
+        "a b/c",
+        "https://huggingface.co/datasets/ORG/NAME/tree/main/a@b",
+        "",
+    ],
+)
+def test_what_is_no_name(text: str) -> None:
+    assert HubName.parse(text) is None
+
+
+def test_a_folder_is_converted_to_a_folder(repo: StandIn, tmp_path: Path) -> None:
+    assert main(["convert", ONE, str(tmp_path / "out")]) == 0
+    assert v3.Dataset(tmp_path / "out").episodes.length.tolist() == [8, 8]
+    asked = [request.path for request in repo.log]
+    assert not [path for path in asked if "/ben/" in path], "of no other dataset anything is read"
+    origin = known_origin(tmp_path / "home" / ONE)
+    assert origin is not None
+    assert (origin.repo_id, origin.revision) == (ONE, "main")
+    source = f"hf://datasets/{ONE}@{origin.commit}"
+    assert main(["verify", str(tmp_path / "out"), "--source", source, "--bytes"]) == 0
+    page = f"https://huggingface.co/datasets/{REPO}/tree/main/anna/pick"
+    assert main(["verify", str(tmp_path / "out"), "--source", page]) == 0
+    assert commits_of(repo) == 0
+
+
+def test_a_folder_is_converted_batch_by_batch(repo: StandIn, tmp_path: Path) -> None:
+    words = ["convert", f"hf://datasets/{OTHER}", str(tmp_path / "out"), "--engine", "local"]
+    assert main([*words, "--num-workers", "1", "--work-dir", str(tmp_path / "work")]) == 0
+    assert v3.Dataset(tmp_path / "out").episodes.length.tolist() == [8, 8]
+
+
+def test_a_folder_is_pushed_back_to_where_it_lay(
+    repo: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = resolve_revision(ONE).repo.commit
+    before = tree_of(repo, "ben/") | {"README.md", "anna/notes.txt"}
+    assert main(["convert", ONE]) == 0
+    assert commits_of(repo) == 1
+    assert tree_of(repo) >= before
+    there = tree_of(repo, "anna/pick/")
+    assert "anna/pick/meta/tasks.parquet" in there
+    assert "anna/pick/meta/episodes.jsonl" not in there
+    assert not repo.repo(REPO).tags, "a tag would name the version of all datasets"
+    capsys.readouterr()
+    # A second time there is nothing to do.
+    shutil.rmtree(tmp_path / "home")
+    assert main(["convert", ONE]) == 0
+    assert "is on the Hub in main already" in capsys.readouterr().out
+    assert commits_of(repo) == 1
+    # The v2.1 dataset stays in the history, by its commit.
+    words = ["convert", ONE, str(tmp_path / "old"), "--revision", old, "--root"]
+    assert main([*words, str(tmp_path / "v21")]) == 0
+    assert (tmp_path / "v21/meta/episodes.jsonl").exists()
+
+
+def test_check_says_how_a_folder_is_downloaded(
+    repo: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--repo-id", ONE]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"tester/community --include 'anna/pick/*' --local-dir {tmp_path}/home/{REPO}" in said
+    shutil.copytree(make_dataset(tmp_path / "x", SPEC), tmp_path / "home" / ONE)
+    assert main(["check", "--repo-id", ONE, "--plan-repairs"]) == 0
+
+
+def test_a_result_is_pushed_to_another_folder_or_a_repo_of_its_own(
+    repo: StandIn, tmp_path: Path
+) -> None:
+    assert main(["convert", ONE, str(tmp_path / "out")]) == 0
+    assert main(["push", str(tmp_path / "out"), "--push-repo-id", f"{REPO}/anna/pick_v30"]) == 0
+    assert "anna/pick_v30/meta/info.json" in tree_of(repo)
+    assert "anna/pick/meta/episodes.jsonl" in tree_of(repo)
+    assert main(["push", str(tmp_path / "out"), "--push-repo-id", "tester/alone"]) == 0
+    assert set(repo.repo("tester/alone").tags) == {"v3.0"}
+
+
+def test_a_folder_that_holds_another_dataset_is_not_replaced(repo: StandIn, tmp_path: Path) -> None:
+    other = make_dataset(tmp_path / "other", DatasetSpec(episodes=1, frames=5, cameras=()))
+    assert main(["convert", str(other), str(tmp_path / "out")]) == 0
+    assert main(["push", str(tmp_path / "out"), "--push-repo-id", ONE]) == 17
+    assert commits_of(repo) == 0
+
+
+def test_a_push_goes_on_where_other_folders_change(
+    repo: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["convert", ONE, str(tmp_path / "out")]) == 0
+    changes = ["ben/deep/er/more.txt", "anna/pick_2/more.txt"]
+    original = Uploader.commit
+
+    def commit(self: Uploader, *arguments: object, **options: object) -> str:
+        if changes:
+            repo.add_commit(REPO, {changes.pop(0): b"more"})
+        return original(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Uploader, "commit", commit)
+    options = PushOptions(repo_id=ONE)
+    report = push(tmp_path / "out", options)
+    assert report.commits == 1
+    assert not changes
+    assert tree_of(repo, "anna/pick/meta/tasks.parquet")
+    assert tree_of(repo) >= {"ben/deep/er/more.txt", "anna/pick_2/more.txt"}
+    assert main(["convert", OTHER, str(tmp_path / "other")]) == 0
+    changes.append("ben/deep/er/place/meta/info.json")
+    with pytest.raises(HubConflictError):
+        push(tmp_path / "other", PushOptions(repo_id=OTHER))
+    assert tree_of(repo, "ben/deep/er/place/meta/tasks.jsonl")
+
+
+def test_a_repository_is_searched_by_one_listing(
+    repo: StandIn, tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo.add_commit(REPO, files_below(small, "anna/pick/old"))
+    repo.log.clear()
+    for place in (f"hf://datasets/{REPO}", f"https://huggingface.co/datasets/{REPO}/tree/main"):
+        assert main(["fleet", "find", place, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["datasets"]
+        revision = "" if place.startswith("hf:") else "@main"
+        assert [one["name"] for one in found] == [f"{ONE}{revision}", f"{OTHER}{revision}"]
+        assert [one["episodes"] for one in found] == [2, 2]
+    size = sum(path.stat().st_size for path in small.rglob("*") if path.is_file())
+    assert [one["size_bytes"] for one in found] == [2 * size, size]
+    kinds = Counter("tree" if "/tree/" in request.path else "" for request in repo.log)
+    assert kinds["tree"] == 2
+    assert main(["fleet", "find", "hf://tester"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == [ONE, OTHER]
+
+
+def test_a_fleet_converts_folders_and_pushes_them_back(repo: StandIn, tmp_path: Path) -> None:
+    done = fleet.run(
+        [ONE, OTHER],
+        work_dir=tmp_path / "work",
+        conversion=Conversion(
+            push=PushOptions(),
+            workers=WorkerOptions(max_workers=2),
+            scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
+        ),
+    )
+    assert {one.name: one.state.value for one in done.datasets} == {
+        ONE: "converted",
+        OTHER: "converted",
+    }
+    assert commits_of(repo) >= 2
+    for folder in ("anna/pick", "ben/deep/er/place"):
+        assert f"{folder}/meta/tasks.parquet" in tree_of(repo)
+        assert f"{folder}/meta/tasks.jsonl" not in tree_of(repo)
+
+
+@pytest.mark.parametrize("layout", ["episode-files", "overlay"])
+def test_a_folder_becomes_v30_without_moving_its_files(
+    repo: StandIn, tmp_path: Path, layout: str
+) -> None:
+    assert main(["convert", "--repo-id", OTHER, "--layout", layout]) == 0
+    assert "ben/deep/er/place/meta/episodes/chunk-000/file-000.parquet" in tree_of(repo)
+    repo.log.clear()
+    name = tmp_path / "home" / OTHER
+    shutil.rmtree(name, ignore_errors=True)
+    assert main(["convert", OTHER, str(tmp_path / "again"), "--force-conversion"]) == 0
+    rows = pq.read_table(tmp_path / "again/data")
+    assert rows.num_rows == 16
+
+
+def test_the_client_s_command_downloads_a_folder() -> None:
+    assert download_command("ORG/NAME/a b/c", "v2.1", "DIR") == (
+        "hf download --repo-type dataset ORG/NAME --include 'a b/c/*' --revision v2.1 "
+        "--local-dir DIR"
+    )
+
+
+def test_the_loader_reads_a_folder(repo: StandIn, tmp_path: Path) -> None:
+    from leconvert.loading import EpisodeStream
+
+    assert main(["convert", ONE]) == 0
+    for url in (f"hf://datasets/{ONE}", f"hf://datasets/{REPO}@main/anna/pick"):
+        assert sum(1 for _ in EpisodeStream(url)) == 16
+
+
+@pytest.fixture
+def converted(repo: StandIn, tmp_path: Path) -> Path:
+    """Both datasets, converted to a folder and not pushed."""
+    done = fleet.run(
+        [ONE, OTHER],
+        work_dir=tmp_path / "work",
+        output_dir=tmp_path / "converted",
+        conversion=Conversion(
+            workers=WorkerOptions(max_workers=2),
+            scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
+        ),
+    )
+    assert not done.set_aside
+    repo.log.clear()
+    return tmp_path / "converted" / REPO
+
+
+def test_datasets_of_a_repository_are_pushed_in_one_commit(
+    repo: StandIn, converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = repo.repo(REPO).branches["main"]
+    assert main(["push", str(converted), "--push-repo-id", REPO, "--dry-run"]) == 0
+    assert "2 datasets would be pushed, in 1 commit" in capsys.readouterr().out
+    assert commits_of(repo) == 0
+    assert main(["push", str(converted), "--push-repo-id", REPO]) == 0
+    assert "2 datasets pushed, in 1 commit" in capsys.readouterr().out
+    assert commits_of(repo) == 1
+    for folder in ("anna/pick", "ben/deep/er/place"):
+        assert f"{folder}/meta/tasks.parquet" in tree_of(repo)
+        assert f"{folder}/meta/tasks.jsonl" not in tree_of(repo)
+    assert tree_of(repo) >= {"README.md", "anna/notes.txt"}
+    assert not repo.repo(REPO).tags
+    # Again, without a name: to where they came from, and nothing is left to do.
+    assert main(["push", str(converted), "--json"]) == 0
+    reports = json.loads(capsys.readouterr().out)["pushed"]
+    assert [(one["repo_id"], one["added"]) for one in reports] == [(ONE, 0), (OTHER, 0)]
+    assert commits_of(repo) == 1
+    for name in (ONE, OTHER):
+        words = ["verify", str(tmp_path / "converted" / name), "--bytes", "--source"]
+        assert main([*words, f"hf://datasets/{name}@{before}"]) == 0
+
+
+def test_nothing_is_pushed_where_one_of_several_is_refused(
+    repo: StandIn, converted: Path, tmp_path: Path
+) -> None:
+    repo.add_commit(REPO, {"ben/deep/er/place/meta/info.json": b"{}"})
+    assert main(["push", str(converted), "--push-repo-id", REPO]) == 17
+    (converted / "anna/pick/meta/stats.json").write_bytes(b"{}")
+    assert main(["push", str(converted / "anna/pick"), "--push-repo-id", ONE]) == 10
+    assert commits_of(repo) == 0
+
+
+def test_a_commit_holds_whole_datasets_and_no_more_than_it_can(
+    repo: StandIn, converted: Path
+) -> None:
+    named = {name: converted / name.removeprefix(f"{REPO}/") for name in (ONE, OTHER)}
+    with pytest.raises(HubConflictError, match="more than one commit can hold"):
+        push_folders(named, PushOptions(commit_operations=5))
+    reports = push_folders(named, PushOptions(commit_operations=20))
+    assert commits_of(repo) == 2
+    assert len({report.commit for report in reports}) == 2
+
+
+@pytest.mark.parametrize("refused", ["others", "own"])
+def test_several_are_pushed_again_where_others_were_quicker(
+    repo: StandIn, converted: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    changes = ["carl/notes.txt"] if refused == "others" else ["anna/pick/meta/info.json"]
+    original = Uploader.commit
+
+    def commit(self: Uploader, *arguments: object, **options: object) -> str:
+        if changes:
+            repo.add_commit(REPO, {changes.pop(0): b"{}"})
+        return original(self, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Uploader, "commit", commit)
+    words = ["push", str(converted), "--push-repo-id", REPO]
+    assert main(words) == (0 if refused == "others" else 17)
+    assert ("anna/pick/meta/tasks.parquet" in tree_of(repo)) is (refused == "others")
+
+
+@pytest.mark.parametrize("kind", ["drop_after", "drop_before", "status"])
+def test_several_are_pushed_through_failures(repo: StandIn, converted: Path, kind: str) -> None:
+    """Also where the answer to a commit that was made is lost."""
+    repo.break_requests(
+        *(Fault(kind, path=path) for path in ("/commit/", "/preupload/", "/refs", "/tree/"))
+    )
+    assert main(["push", str(converted), "--push-repo-id", REPO]) == 0
+    assert "ben/deep/er/place/meta/tasks.parquet" in tree_of(repo)
+
+
+def test_several_go_to_a_new_repository(repo: StandIn, converted: Path) -> None:
+    assert main(["push", str(converted), "--push-repo-id", "tester/new/all"]) == 0
+    there = repo.repo("tester/new")
+    assert "all/anna/pick/meta/info.json" in there.tree(there.branches["main"])
+    assert main(["push", str(converted), "--push-repo-id", REPO, "--create-pr"]) == 2
