@@ -35,7 +35,8 @@ def test_errors_are_a_table_that_fits_and_code_3(
 ) -> None:
     checked = leconvert("check", broken, env={**os.environ, "COLUMNS": str(columns)}, code=3)
     *table, last = checked.stdout.splitlines()
-    assert all(len(line) <= columns for line in table)
+    # A command that is to be copied stays on one line, however long the dataset's path is.
+    assert all(len(line) <= columns or str(broken) in line for line in table)
     text = " ".join(" ".join(table).split())
     for said in ("stale-total", "total_frames is 7;", "leconvert repair", "stray-file", "splits"):
         assert said in text

@@ -201,7 +201,9 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    # Paths stay whole where they fit: they are to be copied.
+    if text.startswith("→"):  # commands stay whole: they are to be copied
+        return folded(text, width, "")
+    # Paths stay whole where they fit.
     return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
